@@ -16,6 +16,7 @@ from cluster.cluster import Cluster, Connection
 from cluster.written_cards import Card
 from control_plane import ControlPlane, ControlPlaneError
 from installation import NO_KUBELET, Installation
+from native_gangs import NativeGangs, native_gangs
 
 HERE = Path(__file__).parent
 CRD = HERE.parents[1] / "crds" / "gpuledger.dev_gpuallocations.yaml"
@@ -95,6 +96,15 @@ def namespace(plane: ControlPlane) -> Iterator[str]:
     plane.kubectl("create", "namespace", name)
     yield name
     plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="session")
+def native() -> NativeGangs:
+    """Return what turns Kubernetes' own groups of pods on."""
+    found = native_gangs()
+    if found is None:
+        pytest.skip("this Kubernetes has no groups of pods")
+    return found
 
 
 @pytest.fixture(scope="session")

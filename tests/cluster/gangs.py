@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from chaos.gang_rule import GANG, MINIMUM, GangRule
 from chaos.history import Change, History
 from cluster.cluster import COUNT, NODES, Cluster, pod
+from control_plane import ControlPlane
+from installation import NO_KUBELET, NOTHING_RUNS, Installation
 
 Json = dict[str, Any]
 
+GATHER_S = 3.0
+"""How long members wait for each other in Bind, if a test says nothing else."""
 
-def member(name: str, gang: str, minimum: int, *, cpu: str = "", **limits: object) -> Json:
+
+def member(name: str, gang: str, minimum: int, *, cpu: str = "", priority: str = "", **limits: object) -> Json:
     """Return a pod of a gang, which asks for one whole card if nothing else is said."""
     found = pod(name, {COUNT: 1, **limits})
     found["metadata"]["labels"] = {GANG: gang, MINIMUM: str(minimum)}
+    if priority:
+        found["spec"]["priorityClassName"] = priority
     if cpu:
         found["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
     return found
@@ -55,6 +62,20 @@ def explained(cluster: Cluster, name: str) -> Json:
 def set_cpu(cluster: Cluster, name: str, cpu: str) -> None:
     """Set how much CPU a node has."""
     cluster.patch(f"{NODES}/{name}/status", {"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}}})
+
+
+@contextmanager
+def gang_cluster(
+    settings: Mapping[str, object] | None = None, scheduler_flags: Sequence[str] = (), **plane: Any
+) -> Iterator[Cluster]:
+    """Run operator and kube-scheduler on a control plane of its own, on which no pod ever starts."""
+    with ControlPlane.run(**plane) as running:
+        stated = {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": GATHER_S, **(settings or {})}
+        installation = Installation(running, stated, scheduler_flags=scheduler_flags)
+        installation.start()
+        cluster = Cluster(running, installation)
+        yield cluster
+        cluster.close()
 
 
 class Halves:

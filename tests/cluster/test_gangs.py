@@ -8,21 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
-from cluster.gangs import bound, gang, held, looking_for_halves, member, names, set_cpu
-from control_plane import ControlPlane
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
-
-GATHER_S = 3.0
+from cluster.gangs import GATHER_S, bound, gang, gang_cluster, held, looking_for_halves, member, names, set_cpu
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    with ControlPlane.run(json_storage=True) as plane, looking_for_halves(plane.etcd_url):
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": GATHER_S})
-        installation.start()
-        cluster = Cluster(plane, installation)
+    with gang_cluster(json_storage=True) as cluster, looking_for_halves(cluster.plane.etcd_url):
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture

@@ -4,41 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from cluster.cluster import COUNT, Cluster, pod
-from control_plane import ControlPlane
+from cluster.cluster import Cluster
+from cluster.gangs import bound, gang_cluster, held, names
+from cluster.native_groups import WAYS, create_group, groups, members, turned_on
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_OF_GROUPS_S
-from installation import NO_KUBELET, NOTHING_RUNS, REPOSITORY, Installation
-from native_gangs import NativeGangs, native_gangs
-
-Json = dict[str, Any]
+from installation import REPOSITORY
+from native_gangs import NativeGangs
 
 EXAMPLE = REPOSITORY / "examples" / "asking" / "gang-kubernetes.yaml"
 FILTERS = "gpuledger_filters_total"
 
 
-@pytest.fixture(scope="module")
-def native() -> NativeGangs:
-    found = native_gangs()
-    if found is None:
-        pytest.skip("this Kubernetes has no groups of pods")
-    return found
-
-
-@pytest.fixture(scope="module", params=["pod-by-pod", "own-cycle"])
+@pytest.fixture(scope="module", params=WAYS)
 def running(native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with ControlPlane.run(feature_gates=native.feature_gates, runtime_config=native.runtime_config) as plane:
-        own = request.param == "own-cycle"
-        flags = [f"--feature-gates={native.scheduler_gates}"] if own else []
-        settings = {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": 3.0, "native_gangs": own}
-        installation = Installation(plane, settings, scheduler_flags=flags)
-        installation.start()
-        cluster = Cluster(plane, installation)
+    with gang_cluster(**turned_on(native, request.param)) as cluster:
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture
@@ -46,37 +29,6 @@ def cluster(running: Cluster, native: NativeGangs) -> Iterator[Cluster]:
     yield running
     running.clear()
     running.request("DELETE", groups(native))
-
-
-def groups(native: NativeGangs) -> str:
-    return f"/apis/{native.api_version}/namespaces/default/podgroups"
-
-
-def create_group(cluster: Cluster, native: NativeGangs, name: str, minimum: int, **spec: object) -> None:
-    body = {
-        "apiVersion": native.api_version,
-        "kind": "PodGroup",
-        "metadata": {"name": name},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": minimum}}, **spec},
-    }
-    cluster.request("POST", groups(native), body)
-
-
-def members(name: str, count: int, **spec: Any) -> list[Json]:
-    group = {"podGroupName": name}
-    return [pod(f"{name}-{number}", {COUNT: 1}, schedulingGroup=group, **spec) for number in range(count)]
-
-
-def names(pods: list[Json]) -> list[str]:
-    return [each["metadata"]["name"] for each in pods]
-
-
-def bound(cluster: Cluster) -> set[str]:
-    return {name for name, found in cluster.pods().items() if found["spec"].get("nodeName")}
-
-
-def held(cluster: Cluster) -> int:
-    return sum(map(len, cluster.holders().values()))
 
 
 def test_a_gang_that_fits_is_bound_and_no_binding_is_sent_before_all_its_cards_are_entered(

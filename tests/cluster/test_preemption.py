@@ -5,227 +5,49 @@ A simulated kubelet starts pods and ends them, but for those that a test keeps f
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any
 
 import pytest
-import yaml
 
-from cluster.cluster import CORES, COUNT, DEADLINE_S, MERGE_PATCH, PERCENT, Cluster, container, uuids
-from control_plane import ControlPlane
+from cluster.cluster import CORES, COUNT, DEADLINE_S, MERGE_PATCH, PERCENT, Cluster, uuids
+from cluster.preempting import (
+    HIGH,
+    HIGHER,
+    LOW,
+    NAMESPACES,
+    POLITE,
+    PREEMPTION_TIMEOUT_S,
+    WHOLE,
+    PreemptingCluster,
+    a_pod,
+    preempting_cluster,
+)
 from effort import times
 from faults.kinds import Hold, HoldEvents
-from faults.proxy import Proxy
 from faults.requests import FOLLOWED, Match, watching
-from gpuledger.agent.fake_kubelet import FakeKubelet
-from gpuledger.kube_api.client import KubeClient
-from installation import NO_KUBELET, USER, Installation
+from installation import USER
 
 Json = dict[str, Any]
 
-LOW, HIGH, HIGHER, POLITE = "low", "high", "higher", "polite"
-PRIORITIES = {LOW: 10, HIGH: 1000, HIGHER: 2000, POLITE: 3000}
-NAMESPACES = ("default", "other")
-WHOLE = {COUNT: 1}
 FOUR_WHOLE = {COUNT: 4}
 QUARTERS = {COUNT: 4, PERCENT: 25, CORES: 25}
 SIXTY_PERCENT = {COUNT: 4, PERCENT: 60, CORES: 60}
-PREEMPTION_TIMEOUT_S = 8.0
 MANY_CARDS, MANY_PREEMPTORS = times(16, 32), times(20, 50)
-RELEASE_DELAY_S = 1
-"""After a test its pods are deleted by force."""
-
-SETTINGS = {
-    **NO_KUBELET,
-    "preemption_timeout_s": PREEMPTION_TIMEOUT_S,
-    "release_delay_s": RELEASE_DELAY_S,
-    "longest_release_s": 2,
-}
-
-
-class Kubelet(FakeKubelet):
-    """Plays all nodes, in a thread; pods in `stubborn` do not end."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
-        self.stubborn: set[str] = set()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._play_all()), daemon=True)
-        self._ended = threading.Event()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    async def _play_all(self) -> None:
-        client = await KubeClient.connect(self._plane.kubeconfig)
-        super().__init__(client, set())
-        try:
-            while not self._ended.is_set():
-                async for page in client.pages("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
-                    for pod in page:
-                        leaving = pod["metadata"].get("deletionTimestamp")
-                        if not (leaving and pod["metadata"]["name"] in self.stubborn):
-                            await self.play(pod)
-                await asyncio.sleep(0.1)
-        finally:
-            await client.close()
-
-
-class PreemptingCluster(Cluster):
-    """A cluster with priorities, namespaces and a kubelet."""
-
-    def __init__(self, plane: ControlPlane, installation: Installation, kubelet: Kubelet, proxy: Proxy) -> None:
-        super().__init__(plane, installation)
-        self.kubelet, self.proxy = kubelet, proxy
-        for name, value in PRIORITIES.items():
-            policy = "Never" if name == POLITE else "PreemptLowerPriority"
-            body = {"metadata": {"name": name}, "value": value, "preemptionPolicy": policy}
-            self.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-        self.request("POST", "/api/v1/namespaces", {"metadata": {"name": "other"}})
-
-    def deploy(self, name: str, limits: Json, replicas: int, priority: str, namespace: str = "default") -> None:
-        labels = {"app": name}
-        spec = {
-            "schedulerName": "gpuledger",
-            "priorityClassName": priority,
-            "terminationGracePeriodSeconds": 5,
-            "containers": [container(limits)],
-        }
-        body = {
-            "metadata": {"name": name},
-            "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": spec},
-            },
-        }
-        self.request("POST", f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
-
-    def undeploy(self, name: str, namespace: str = "default") -> None:
-        self.request("DELETE", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
-
-    def all_pods(self) -> list[Json]:
-        return [
-            p for namespace in NAMESPACES for p in self.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
-        ]
-
-    def placed(self, app: str) -> list[Json]:
-        """Return the pods of a Deployment, or of a name, that have cards and are not leaving."""
-        found = [p for p in self.all_pods() if p["spec"].get("nodeName") and not p["metadata"].get("deletionTimestamp")]
-        return [p for p in found if app in (p["metadata"].get("labels", {}).get("app"), p["metadata"]["name"])]
-
-    def wait_placed(self, app: str, number: int, timeout_s: float = DEADLINE_S) -> list[Json]:
-        self.wait(lambda: len(self.placed(app)) == number, f"{number} pods of {app} are placed", timeout_s)
-        return self.placed(app)
-
-    @contextmanager
-    def other_settings(self, **changes: object) -> Iterator[None]:
-        """Run the operator with other settings for a while."""
-        file = self.installation.settings_file
-        before = file.read_text()
-        file.write_text(yaml.safe_dump({**yaml.safe_load(before), **changes}))
-        try:
-            self.restart_operator()
-            yield
-        finally:
-            file.write_text(before)
-            self.restart_operator()
-
-    def restart_operator(self) -> None:
-        """Kill the operator if it still runs, and start it behind the proxy."""
-        self.installation.kill_operator()
-        self.installation.start_operator(self.proxy.kubeconfig_from(self.installation.kubeconfig))
-
-    def evictions(self, since: int) -> list[str]:
-        """Return the names of the pods that were evicted, as often as the API server did it."""
-        events = self.plane.api_writes(since)
-        return [e.name for e in events if e.subresource == "eviction" and e.code < 300]
-
-    def check(self) -> None:
-        """Compare the ledger with all pods that run; no card is given twice, and nobody is left in it."""
-        by_uid = {p["metadata"]["uid"]: p for p in self.all_pods()}
-        entered: dict[str, set[str]] = {}
-        for uuid, card in self.cards().items():
-            held = card["status"]["holders"]
-            for amount, capacity in card["spec"]["capacity"].items():
-                assert sum(holder[amount] for holder in held) == card["status"]["used"][amount] <= capacity
-            assert not card["status"].get("claims")
-            for holder in held:
-                assert holder["podUID"] in by_uid, (uuid, holder)
-                assert holder["state"] == "allocated", (uuid, holder)
-                entered.setdefault(holder["podUID"], set()).add(uuid)
-        for uid, found in by_uid.items():
-            if found["spec"].get("nodeName") and not found["metadata"].get("deletionTimestamp"):
-                assert entered.get(uid, set()) == set(uuids(found)), found["metadata"]["name"]
-
-    def at_rest(self) -> None:
-        """Wait until nobody leaves any more, and check everything."""
-        self.wait(lambda: not any(p["metadata"].get("deletionTimestamp") for p in self.all_pods()), "nobody leaves")
-        deadline_s = time.monotonic() + DEADLINE_S
-        while True:
-            try:
-                self.check()
-                return
-            except AssertionError:
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[PreemptingCluster]:
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, SETTINGS)
-        installation.install()
-        with Proxy.before_api_server(installation.kubeconfig) as proxy, Kubelet(plane) as kubelet:
-            installation.start_operator(proxy.kubeconfig_from(installation.kubeconfig))
-            installation.start_scheduler()
-            shared = PreemptingCluster(plane, installation, kubelet, proxy)
-            yield shared
-            shared.close()
+    with preempting_cluster() as running:
+        yield running
 
 
 @pytest.fixture
 def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
     yield running
-    running.kubelet.stubborn.clear()
-    for namespace in NAMESPACES:
-        for kind in ("apps/v1/namespaces/{}/deployments", "policy/v1/namespaces/{}/poddisruptionbudgets"):
-            running.request("DELETE", "/apis/" + kind.format(namespace))
-        running.wait(
-            lambda namespace=namespace: (
-                not running.request(  # type: ignore[misc]
-                    "GET", f"/apis/apps/v1/namespaces/{namespace}/replicasets"
-                )["items"]
-            ),
-            "the Deployments are gone",
-        )
-        running.request("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
-    if not (running.installation.operator and running.installation.operator.alive):
-        running.restart_operator()
     running.clear()
-
-
-def a_pod(name: str, limits: Json, priority: str = HIGH, namespace: str = "default", **fields: Any) -> Json:
-    spec = {"schedulerName": "gpuledger", "priorityClassName": priority, "terminationGracePeriodSeconds": 5}
-    containers = [container(limits, **fields.pop("container", {}))]
-    labels = fields.pop("labels", {})
-    metadata = {"name": name, "namespace": namespace, "labels": labels}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {**spec, "containers": containers, **fields},
-    }
 
 
 def create(cluster: Cluster, *pods: Json) -> None:

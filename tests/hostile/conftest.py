@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from http import HTTPStatus
 
 import pytest
 
@@ -32,6 +33,17 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         found.close()
 
 
+def delete_all(cluster: Cluster, path: str) -> None:
+    """Delete all objects of a kind. Of thousands, the API server deletes as many as it can within a minute."""
+    for is_last in (False, False, False, True):
+        try:
+            cluster.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            return
+        except RequestFailed as error:
+            if error.status != HTTPStatus.GATEWAY_TIMEOUT or is_last:
+                raise
+
+
 @pytest.fixture
 def cluster(attacked: Cluster) -> Iterator[Cluster]:
     """Yield the cluster; what was created in it is gone afterwards."""
@@ -41,7 +53,7 @@ def cluster(attacked: Cluster) -> Iterator[Cluster]:
             if found["metadata"].get("finalizers"):
                 with suppress(RequestFailed):  # the Jobs' controller deletes its pods at the same time
                     attacked.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
-        attacked.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+        delete_all(attacked, path)
     for found in attacked.request("GET", NODES)["items"]:
         if found["metadata"]["name"].startswith(NODE_PREFIX):
             attacked.request("DELETE", f"{NODES}/{found['metadata']['name']}")

@@ -51,6 +51,7 @@ from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder
 from gpuledger.workflows.preemption.find_victims import VictimFinder
 from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.preemption.leavers import Leavers
+from gpuledger.workflows.preemption.lookalikes import Lookalikes
 from gpuledger.workflows.preemption.mates import Mates
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -227,6 +228,7 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
+    lookalikes = Lookalikes(members)
     gang_preemption = GangPreemption(
         ledger=ledger,
         members=members,
@@ -236,6 +238,7 @@ def connect(
         finder=GangVictimFinder(finder, ledger, store, clock),
         carrier=carrier,
         beginnings=beginnings,
+        lookalikes=lookalikes,
         single=preemption,
         event_recorder=events,
         counts=counts,
@@ -309,6 +312,7 @@ def connect(
             pod_condition_writer,
             placer,
             preemption,
+            lookalikes,
             pod_warner,
             quotas,
             refused_by_scheduler,

@@ -41,6 +41,10 @@ class EarlyMembers:
             self._look_in(state, left_s)
         return left_s > 0
 
+    def is_open(self, state: GangState) -> bool:
+        """Tell whether more members may be about to come."""
+        return self._left_s(state) > 0
+
     def ends(self, state: GangState) -> None:
         """Note that members have gone ahead in vain."""
         state.first_s = float("-inf")

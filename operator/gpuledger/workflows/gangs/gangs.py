@@ -117,7 +117,10 @@ class Gangs:
 
     def _is_asked_for(self, state: GangState, member: Member, node_names: Collection[str]) -> None:
         names = self._node_sets.of(node_names)
-        state.asked += names != member.node_names
+        is_new = names != member.node_names
+        if member.node_names is None:  # it was planned as one that can go where any other one can
+            is_new = all(names is not other.node_names for other in state.pending.values())
+        state.asked += is_new
         member.node_names, member.refused, member.tried_s = names, False, self._clock.wall().timestamp()
 
     def _why_not(self, state: GangState) -> Refusal | None:
@@ -255,6 +258,7 @@ class Gangs:
         pod = seen.pod
         gathering = self._gatherings.get(state.name)
         if gathering is None or gathering.is_over:
+            self._check_that_others_may_come(state)
             gathering = self._gatherings[state.name] = self._gathering(state)
         entered = NOTHING
         try:
@@ -274,6 +278,16 @@ class Gangs:
             gathering.leave(pod.uid)
             if not len(gathering) and self._gatherings.get(state.name) is gathering:
                 del self._gatherings[state.name]
+
+    def _check_that_others_may_come(self, state: GangState) -> None:
+        """Raise GangIncomplete if the gang was given up since kube-scheduler has asked for the pod that is bound now.
+
+        Its Bind was on its way then. To wait for others, for whom nothing is kept, would only keep its cards from them.
+        """
+        ledger, needed = self._ledger, min(state.missing, len(state.pending))
+        there = sum(bool(ledger.hold_of(uid) or ledger.holders_of(uid)) for uid in state.pending)
+        if there < needed and not self._early.is_open(state):
+            raise GangIncomplete(_too_little(state.minimum).text)
 
     def _gathering(self, state: GangState) -> Gathering:
         gathering = Gathering(state.name.name)

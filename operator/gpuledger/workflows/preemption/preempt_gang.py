@@ -28,6 +28,7 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangVictims, kinds_of
+from gpuledger.workflows.preemption.lookalikes import Lookalikes
 from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
 from gpuledger.workflows.tasks.together import all_of
@@ -54,6 +55,7 @@ class GangPreemption:
         finder: GangVictimFinder,
         carrier: PreemptionCarrier,
         beginnings: Beginnings,
+        lookalikes: Lookalikes,
         single: Preemption,
         event_recorder: EventRecorder,
         counts: Counts,
@@ -69,6 +71,7 @@ class GangPreemption:
         self._finder = finder
         self._carrier = carrier
         self._beginnings = beginnings
+        self._lookalikes = lookalikes
         self._single = single
         self._event_recorder = event_recorder
         self._counts = counts
@@ -116,9 +119,10 @@ class GangPreemption:
             self._deciding = None
 
     def _chosen(self, state: GangState) -> list[Member]:
-        """Return the members that are to get room: those that wait longest of whom kube-scheduler has said where."""
+        """Return the members that are to get room: those that wait longest of whom is known where they can go."""
         may = [m for m in state.pending.values() if m.node_names is not None and self._single.may_preempt(m.pod.uid)]
-        return sorted(may, key=lambda member: (member.since, member.pod.uid))[: state.missing]
+        may += self._lookalikes.of(may, state)
+        return sorted(may, key=lambda member: (member.tried_s is None, member.since, member.pod.uid))[: state.missing]
 
     def _look_of(self, state: GangState) -> _Look:
         return self._single.happened, state.asked, tuple(member.pod.uid for member in self._chosen(state))
@@ -160,7 +164,8 @@ class GangPreemption:
         """Return one of each kind of members of which kube-scheduler has not said a moment ago where they can go."""
         now_s = self._clock.wall().timestamp()
         kinds = kinds_of(chosen)
-        return [kind[0] for kind in kinds if all((each.tried_s or 0.0) + FRESH_S <= now_s for each in kind)]
+        latest = (max(kind, key=lambda member: member.tried_s or 0.0) for kind in kinds)
+        return [member for member in latest if (member.tried_s or 0.0) + FRESH_S <= now_s]
 
     def _have_it_asked_for(self, pod: Pod) -> None:
         if pod.uid not in self._called:

@@ -117,6 +117,23 @@ async def test_members_that_have_gone_ahead_of_others_that_do_not_come_fail_soon
     assert parts.filter("c", "node-a").node_names == ["node-a"]
 
 
+async def test_a_bind_that_comes_after_its_gang_was_given_up_fails_at_once_and_costs_nobody_a_turn(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """Five members on four cards: four go ahead, and the fifth finds none. Only cards are short."""
+    for name in "abcd":
+        come(api, parts, member(name, minimum=5))
+        assert parts.filter(name, "node-a").node_names == ["node-a"]
+    first = asyncio.create_task(bind_all(parts, "a"))
+    await settle()
+    come(api, parts, member("e", minimum=5))
+    assert parts.filter("e", "node-a").node_names == []
+    (late,) = await bind_all(parts, "b")
+    assert [str(error) for error in (*await first, late)] == [TOO_FEW.format(5)] * 2
+    assert on_hold(parts) == 0
+    assert parts.workflows.gangs.turn() is None
+
+
 async def test_those_that_were_refused_are_woken_when_the_last_member_is_created(
     api: ApiServer, parts: OperatorParts
 ) -> None:
