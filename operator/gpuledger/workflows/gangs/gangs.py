@@ -23,7 +23,7 @@ from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
 from gpuledger.model.quota import QuotaLimit
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
@@ -36,9 +36,9 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
 from gpuledger.workflows.gangs.precedence import Precedence
+from gpuledger.workflows.gangs.refusals import GONE, HELD_BACK, OTHERS_TURN, PAUSE, others_first, too_few, too_little
 from gpuledger.workflows.gangs.turns import Turn, Turns
 from gpuledger.workflows.gangs.waking import GangWaker
-from gpuledger.workflows.quota.quota_gate import over_quota
 from gpuledger.workflows.tasks.stepwise import Step
 
 _Gathered = tuple[SeenPod, EnteredAhead]
@@ -97,7 +97,7 @@ class Gangs:
         """
         state = self._members.asks(found, pod, gang, request)
         if state is None:
-            return Refusal(Reason.GANG, "the pod is bound or gone by now")
+            return GONE
         if state.missing <= 0:
             return None
         member = state.pending[pod.uid]
@@ -129,26 +129,23 @@ class Gangs:
         if state.problem:
             return Refusal(Reason.GANG, state.problem)
         if len(state.pending) < state.missing and not self._early.may_go_ahead(state):
-            return _too_few(minimum)
+            return too_few(minimum)
         if self._turns.holder(now_s) not in (None, state.name):
-            return _others_turn()
+            return OTHERS_TURN
         if self.precedence.holds_back(state):
-            return _held_back()
+            return HELD_BACK
         if self._pauses.left_s(state.name, now_s):
-            return _pause()
+            return PAUSE
         if self._plans.has_to_pause(state.name):
             self._waker.look_again_in(TRY_PAUSE_S)
             return self._too_little(state)
         if self._plans.has_found_none(state):
             return self._too_little(state)
-        return _others_first(minimum) if self._plans.have_room(state) >= state.missing else None
+        return others_first(minimum) if self._plans.have_room(state) >= state.missing else None
 
     def _too_little(self, state: GangState) -> Refusal:
         """Return why a gang does not find cards."""
-        limit = self._plans.exceeded(state.name)
-        if limit is not None:
-            return over_quota(limit)
-        return Refusal(Reason.GANG, f"fewer than {state.minimum} members of the pod's gang find cards at once")
+        return too_little(state.minimum, self._plans.exceeded(state.name))
 
     def limit_of(self, name: GangName) -> QuotaLimit | None:
         """Return what a gang's namespace may not exceed, if that is why it waits."""
@@ -181,7 +178,7 @@ class Gangs:
         return False
 
     def _never_complete(self, state: GangState) -> None:
-        self._give_up(state, _too_few(state.minimum).text, GatherEnd.INCOMPLETE)
+        self._give_up(state, too_few(state.minimum).text, GatherEnd.INCOMPLETE)
 
     def _give_up(self, state: GangState, why: str, end: GatherEnd) -> None:
         """Fail the binds of a gang, and let go of what is kept for its other members."""
@@ -287,7 +284,7 @@ class Gangs:
         ledger, needed = self._ledger, min(state.missing, len(state.pending))
         there = sum(bool(ledger.hold_of(uid) or ledger.holders_of(uid)) for uid in state.pending)
         if there < needed and not self._early.is_open(state):
-            raise GangIncomplete(_too_little(state.minimum).text)
+            raise GangIncomplete(self._too_little(state).text)
 
     def _gathering(self, state: GangState) -> Gathering:
         gathering = Gathering(state.name.name)
@@ -389,25 +386,3 @@ def _first_refused(state: GangState) -> Member:
 
 def _age(member: Member) -> tuple[str, str]:
     return member.since, member.pod.uid
-
-
-def _too_few(minimum: int) -> Refusal:
-    return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang have been created")
-
-
-def _others_first(minimum: int) -> Refusal:
-    return Refusal(Reason.GANG, f"the {minimum} members that the pod's gang needs go first")
-
-
-def _others_turn() -> Refusal:
-    text = "another gang, which has found cards and lacked something else, is tried alone for a while"
-    return Refusal(Reason.GANG, text)
-
-
-def _held_back() -> Refusal:
-    text = "another gang, which many have overtaken that came after it, goes first for a while"
-    return Refusal(Reason.GANG, text)
-
-
-def _pause() -> Refusal:
-    return Refusal(Reason.GANG, "a member of the pod's gang could not be bound a moment ago")
