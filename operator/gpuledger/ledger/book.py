@@ -52,7 +52,7 @@ class Ledger:
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self.touches = Touches()
         self.hosts = Hosts(self._touch)
-        self.quotas = Quotas(self._entries)
+        self.quotas = Quotas(self._entries, self._holds)
         self.promises = Promises(self._entries, self._touch, self.quotas.promises_changed)
         self.strangers = Strangers(self, self._touch)
         self.zones = Zones(zone_labels)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.hold import Hold
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.quota import Kind, QuotaLimit, kind_of
@@ -38,10 +39,12 @@ class Left:
 
 
 class Quotas:
-    """Sums by namespace, kept as holders and holds change."""
+    """Sums by namespace, kept as holders and holds change: from the first limit on, for before they are of no use."""
 
-    def __init__(self, entries: Mapping[str, CardEntry]) -> None:
+    def __init__(self, entries: Mapping[str, CardEntry], holds: Mapping[str, Hold]) -> None:
         self._entries = entries
+        self._holds = holds
+        self._is_counting = False
         self._limits: dict[str, tuple[QuotaLimit, ...]] = {}  # namespace -> its limits
         self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
         self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
@@ -59,8 +62,19 @@ class Quotas:
         before = self._limits.pop(namespace, ())
         if limits:
             self._limits[namespace] = tuple(limits)
+            self._count()
         if before and before != tuple(limits):
             self.on_room(namespace)
+
+    def _count(self) -> None:
+        if self._is_counting:
+            return
+        self._is_counting = True
+        for entry in self._entries.values():
+            self.holders_changed(entry, {})
+            self.promises_changed(entry, {*entry.promises, *entry.claims})
+        for uid, hold in self._holds.items():
+            self.hold_changed(uid, hold.placements)
 
     def limits(self, namespace: str) -> tuple[QuotaLimit, ...]:
         """Return the limits of a namespace."""
@@ -145,6 +159,8 @@ class Quotas:
 
     def holders_changed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
         """Note that a card has other holders than before, or that it is another one."""
+        if not self._is_counting:
+            return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
         for uid in before.keys() - entry.holders.keys():
             self._held.get(uid, {}).pop(uuid, None)
@@ -158,6 +174,8 @@ class Quotas:
 
     def promises_changed(self, entry: CardEntry, pod_uids: Iterable[str]) -> None:
         """Note what is promised to some pods of a card now."""
+        if not self._is_counting:
+            return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
         for uid in pod_uids:
             claim, promised = entry.claims.get(uid), self._promised.setdefault(uid, {})
@@ -170,6 +188,8 @@ class Quotas:
 
     def hold_changed(self, pod_uid: str, placements: Iterable[Placement]) -> None:
         """Note what is on hold for a pod now."""
+        if not self._is_counting:
+            return
         parts = [self._parts(placement) for placement in placements]
         if parts:
             self._on_hold[pod_uid] = parts
