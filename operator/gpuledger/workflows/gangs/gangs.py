@@ -70,6 +70,7 @@ class Gangs:
         self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
         self._turns = Turns(members.waits)
         self.precedence = Precedence(ledger, members, plans, kept_places, clock)
+        self.precedence.on_over.append(lambda: waker.look_again_in(0.0))
         self._pauses = FailurePauses()
         self._early = EarlyMembers(clock, self._never_complete)
         self._node_sets = NodeSets()
@@ -169,7 +170,7 @@ class Gangs:
             if len(state.pending) >= state.missing:  # else for those that are there, for a moment
                 text = f"cards for {state.missing} of {state.minimum} members are kept"
                 self.on_stage(state, GangStage.ROOM_FOUND, text)
-                self._needs_no_precedence(state.name)
+                self.precedence.needs_none(state.name)
             return True
         self._early.ends(state)
         self._give_up(state, self._too_little(state).text, GatherEnd.NO_CARDS)
@@ -313,10 +314,6 @@ class Gangs:
         if next_s is not None:
             self._waker.look_again_in(max(0.0, next_s - now_s))
 
-    def _needs_no_precedence(self, name: GangName) -> None:
-        if self.precedence.needs_none(name):
-            self._waker.look_again_in(0.0)
-
     # What the watches show.
 
     def _member_comes(self, state: GangState) -> None:
@@ -334,7 +331,7 @@ class Gangs:
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Note that a member waits no more. One that is bound has left its gathering before."""
         if not self._members.waits(state.name):
-            self._needs_no_precedence(state.name)
+            self.precedence.needs_none(state.name)
         if not state.pending:
             self.precedence.is_gone(state.name)
         gathering = self._gatherings.get(state.name)

@@ -75,6 +75,8 @@ class Precedence:
         self._looking: asyncio.Task[None] | None = None
         self.on_given = Listeners[[GangState, str]]()
         """Called with a gang that gets precedence, and a sentence."""
+        self.on_over = Listeners[[]]()
+        """Called when a gang that has precedence has no use for it any more, whatever it was that has changed."""
 
     def turn(self) -> Turn | None:
         """Return the precedence of now, None if no gang has it."""
@@ -96,9 +98,10 @@ class Precedence:
             return False
         return _order(state) > (turn.rank, turn.name)
 
-    def needs_none(self, name: GangName) -> bool:
-        """Note that a gang has found cards, or is gone; tell whether it had precedence, which ends with that."""
-        return self._turns.needs_none(name, self._clock.now_s())
+    def needs_none(self, name: GangName) -> None:
+        """Note that a gang has found cards, is gone, or would find no cards without others: it holds nobody back."""
+        if self._turns.needs_none(name, self._clock.now_s()):
+            self.on_over()
 
     def is_gone(self, name: GangName) -> None:
         """Note that a gang has no pods any more that wait: a later one of its name is another one."""
@@ -139,7 +142,7 @@ class Precedence:
     async def _look(self, states: Collection[GangState], turn: Turn | None) -> None:
         for state in states:
             if not await self._would_fit(state):
-                self._turns.needs_none(state.name, self._clock.now_s())
+                self.needs_none(state.name)
             elif turn is None and self._finds_no_cards(state):
                 self._give(state)
                 break

@@ -12,7 +12,7 @@ import pytest
 from builders import cards_of
 from fakes.api_server import ApiServer
 from fakes.counters import by_label
-from fakes.objects import GPU, a_pod_object
+from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.gang import GangName
@@ -152,6 +152,22 @@ async def test_nobody_is_held_back_for_a_gang_that_would_not_fit_if_the_others_e
     assert not await lab.starts("large", 4)
     await lab.look()
     assert lab.first() == LARGE
+
+
+async def test_it_ends_when_pods_without_a_gang_have_taken_what_it_needs(lab: Lab) -> None:
+    await lab.overtaken()
+    assert lab.first() == LARGE
+    lab.come("young", 2)
+    assert not await lab.starts("young", 2)
+    lab.api.put_pod(a_pod_object("service", {GPU: "1", MEMORY: "1000"}))
+    lab.parts.watch()
+    assert lab.parts.filter("service", "node-a").node_names == ["node-a"]
+    await lab.parts.bind("service", "node-a")
+    await asyncio.sleep(LOOK_PAUSE_S)
+    lab.parts.workflows.room_has_changed.clear()
+    await lab.look()
+    assert lab.first() is None
+    assert lab.parts.workflows.room_has_changed.is_set()
 
 
 async def test_it_ends_after_as_long_as_the_gang_was_overtaken_and_all_are_tried_for_as_long(lab: Lab) -> None:
