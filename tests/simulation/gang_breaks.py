@@ -12,8 +12,8 @@ TOO_EARLY = "members of its gang have their cards"
 
 
 def nobody_waits_for_the_others(patch: Patch) -> None:
-    async def stand(self: Gathering, pod_uid: str, missing: Callable[[], int], timeout_s: float) -> None:
-        self._standing.add(pod_uid)
+    async def stand(self: Gathering, pod_uid: str, is_asked: Callable[[], bool], *_: Any) -> None:
+        self._standing[pod_uid] = is_asked
 
     patch.setattr(Gathering, "stand", stand)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.model.errors import BindAbandoned
+from gpuledger.model.listeners import Listeners
 
 ASKED_AGAIN_S = LONGEST_BACK_OFF_S + 2.0
 """For how long a pod that could be bound waits for the next question: kube-scheduler asks again after its back-off."""
@@ -39,6 +40,8 @@ class BindPermission:
         self._is_expected = True
         self.is_unanswered = False
         """A Binding was sent of which the API server has not said what has become of it."""
+        self.on_question = Listeners[[]]()
+        """Called when kube-scheduler has asked for the Binding."""
 
     @contextmanager
     def question(self, is_heard: Callable[[], bool]) -> Iterator[None]:
@@ -48,6 +51,7 @@ class BindPermission:
         """
         question = self._question = _Question(is_heard)
         self._news.set()
+        self.on_question()
         try:
             yield
         finally:
@@ -60,7 +64,7 @@ class BindPermission:
 
     async def had_to_wait(self) -> bool:
         """Wait until a Binding may be sent; tell whether that was not so at once. Raises BindAbandoned."""
-        if self._is_asked():
+        if self.is_asked():
             return False
         await self._until_asked()
         return True
@@ -91,7 +95,7 @@ class BindPermission:
     async def _until_asked(self) -> None:
         try:
             async with asyncio.timeout(ASKED_AGAIN_S):
-                while not self._is_asked():
+                while not self.is_asked():
                     if not self._is_expected or self.is_unanswered:
                         raise BindAbandoned("kube-scheduler no longer waits for the pod's Binding")
                     self._news.clear()
@@ -99,6 +103,7 @@ class BindPermission:
         except TimeoutError:
             raise BindAbandoned("kube-scheduler has not asked again for the pod's Binding") from None
 
-    def _is_asked(self) -> bool:
+    def is_asked(self) -> bool:
+        """Tell whether kube-scheduler waits for the Binding at this moment."""
         question = self._question
         return question is not None and not question.is_over and question.is_heard()

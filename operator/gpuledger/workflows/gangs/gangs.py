@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpuledger.ledger.book import Ledger
@@ -231,7 +232,7 @@ class Gangs:
             return
         if state is None:
             raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
-        seen, entered = await self._gather(seen, state, placement, binder)
+        seen, entered = await self._gather(seen, state, placement, permission, binder)
         self._past_barrier.add(seen.pod.uid)
         try:
             await binder.bind(seen, placement, permission, entered)
@@ -251,7 +252,9 @@ class Gangs:
         """Note that a bind is over, and its hold has ended."""
         self._kept_places.hold_has_ended(pod_uid)
 
-    async def _gather(self, seen: SeenPod, state: GangState, placement: Placement, binder: PodBinder) -> _Gathered:
+    async def _gather(
+        self, seen: SeenPod, state: GangState, placement: Placement, permission: BindPermission, binder: PodBinder
+    ) -> _Gathered:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
         pod = seen.pod
         gathering = self._gatherings.get(state.name)
@@ -260,7 +263,9 @@ class Gangs:
             gathering = self._gatherings[state.name] = self._gathering(state)
         entered = NOTHING
         try:
-            await gathering.stand(pod.uid, lambda: self._members.missing(state.name), self._gather_s)
+            missing = partial(self._members.missing, state.name)
+            permission.on_question.append(lambda: gathering.look(missing()))
+            await gathering.stand(pod.uid, permission.is_asked, missing, self._gather_s)
             version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
             entered = await binder.enter(pod, placement)
             await gathering.entered(pod.uid, lambda: binder.check(placement))

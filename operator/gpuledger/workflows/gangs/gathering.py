@@ -1,8 +1,8 @@
 """The barrier: the binds of a gang's members wait for each other, twice.
 
-First until as many stand in Bind as the gang needs: kube-scheduler has then found CPU, memory and volumes for each, and
-counts them. Then until the shares of all of these are in the ledger. Only after that the first Binding is sent. What
-goes wrong for one before fails all of them, so that nothing is kept.
+First until as many stand in Bind as the gang needs: a kube-scheduler has then found CPU, memory and volumes for each,
+and counts them. Then until the shares of all of these are in the ledger. Only after that the first Binding is sent.
+What goes wrong for one before fails all of them, so that nothing is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Gathering:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._standing: set[str] = set()  # UIDs
+        self._standing: dict[str, Callable[[], bool]] = {}  # UID -> whether kube-scheduler waits for its Binding
         self._entered: dict[str, Callable[[], None]] = {}  # UID -> what raises if its shares can't be used any more
         loop = asyncio.get_running_loop()
         self._complete: asyncio.Future[None] = loop.create_future()
@@ -43,9 +43,15 @@ class Gathering:
         """Tell whether a pod is one of them."""
         return pod_uid in self._standing
 
-    async def stand(self, pod_uid: str, missing: Callable[[], int], timeout_s: float) -> None:
-        """Wait until as many stand in Bind as are missing. Raises GangIncomplete if it takes too long, or one fails."""
-        self._standing.add(pod_uid)
+    async def stand(
+        self, pod_uid: str, is_asked: Callable[[], bool], missing: Callable[[], int], timeout_s: float
+    ) -> None:
+        """Wait until as many stand in Bind as are missing. Raises GangIncomplete if it takes too long, or one fails.
+
+        Of those for which kube-scheduler does not wait any more, `is_asked`, it has forgotten the CPU: another one may
+        count it for others already. They count when it asks for them again: see `look`.
+        """
+        self._standing[pod_uid] = is_asked
         self.look(missing())
         try:
             async with asyncio.timeout(timeout_s):
@@ -57,8 +63,10 @@ class Gathering:
             await self._complete
 
     def look(self, missing: int) -> None:
-        """Note how many are missing: others of the gang may be bound by now."""
-        if self._standing and len(self._standing) >= missing and not self._complete.done():
+        """Note how many are missing, or that one is asked for: others of the gang may be bound by now."""
+        if not self._standing or len(self._standing) < missing or self._complete.done():
+            return
+        if sum(is_asked() for is_asked in self._standing.values()) >= missing:
             self._complete.set_result(None)
 
     async def entered(self, pod_uid: str, check: Callable[[], None]) -> None:
@@ -67,7 +75,7 @@ class Gathering:
         When it has, `check` of each is called: it raises a GpuledgerError if the pod can't use its shares any more.
         """
         self._entered[pod_uid] = check
-        if self._entered.keys() >= self._standing and not self._all_entered.done():
+        if self._entered.keys() >= self._standing.keys() and not self._all_entered.done():
             self._go_on()
         await asyncio.shield(self._all_entered)
 
@@ -93,5 +101,5 @@ class Gathering:
 
     def leave(self, pod_uid: str) -> None:
         """Note that a pod does not stand in Bind any more."""
-        self._standing.discard(pod_uid)
+        self._standing.pop(pod_uid, None)
         self._entered.pop(pod_uid, None)

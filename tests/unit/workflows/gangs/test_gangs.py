@@ -420,6 +420,30 @@ async def test_a_pod_whose_labels_change_is_of_its_new_gang_alone(api: ApiServer
     assert parts.filter("c", "node-a").node_names == ["node-a"]
 
 
+async def test_members_whose_kube_scheduler_has_died_count_when_the_next_one_asks_for_them(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It does not know that CPU was found for them: it may have found the same for others of the gang."""
+    come_and_ask(api, parts)
+    lives = True
+    first = [
+        asyncio.create_task(parts.placer.bind(BindArguments(f"uid-{name}", "default", name, "node-a"), lambda: lives))
+        for name in "ab"
+    ]
+    await settle()
+    lives = False
+    last = asyncio.create_task(bind_all(parts, "c"))
+    await settle()
+    assert (held(api), api.called(BIND)) == ({}, [])
+    again = asyncio.create_task(bind_all(parts, "a"))
+    await settle()
+    assert (held(api), api.called(BIND)) == ({}, [])
+    assert await bind_all(parts, "b") == [None]
+    assert await last + await again == [None] * 2
+    assert len(held(api)) == 3
+    await asyncio.gather(*first, return_exceptions=True)
+
+
 async def test_what_is_entered_is_taken_back_where_kube_scheduler_no_longer_waits(
     api: ApiServer, parts: OperatorParts
 ) -> None:
