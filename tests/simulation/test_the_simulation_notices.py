@@ -170,7 +170,7 @@ def success_always(patch: Patch) -> None:
 
 
 def bound_without_a_question(patch: Patch) -> None:
-    patch.setattr(BindPermission, "_is_asked", lambda self: True)
+    patch.setattr(BindPermission, "is_asked", lambda self: True)
 
 
 def looked_at_once(patch: Patch) -> None:
