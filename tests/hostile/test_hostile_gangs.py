@@ -13,7 +13,7 @@ from cluster.cluster import COUNT, MEMORY, MERGE_PATCH, Cluster, pod
 from cluster.gangs import bound, gang, member, names
 from effort import seeds_for, times
 from hostile.catalogue import PATHS, a_gang, a_pod
-from hostile.others import ASKED_AT_THOUSANDS, FILTERS, TIMEOUT_S, Say, check_others, create
+from hostile.others import ASKED, FILTERS, TIMEOUT_S, Say, check_others, create
 
 MEMBERS = times(400, 10_000)
 EDITS = times(100, 1_000)
@@ -55,7 +55,7 @@ def test_a_gang_of_thousands_delays_others_by_one_or_two_questions_for_each_memb
     asked, waited_s = cluster.metric(FILTERS) - before, time.monotonic() - begin_s
     say(f"behind a gang of {MEMBERS}, a pod of others was bound after {asked:.0f} questions and {waited_s:.0f} s")
     assert asked < 2 * MEMBERS
-    check_others(cluster, [], f"beside a gang of {MEMBERS}", say, ASKED_AT_THOUSANDS)
+    check_others(cluster, [], f"beside a gang of {MEMBERS}", say, max(ASKED, 10 * MEMBERS))
 
 
 def test_one_label_in_two_namespaces_makes_two_gangs(cluster: Cluster) -> None:
