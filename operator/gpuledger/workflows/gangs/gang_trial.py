@@ -20,7 +20,7 @@ from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.tasks.pauses import TURN_S, rest
+from gpuledger.workflows.tasks.pauses import in_slices
 
 REUSED_S = 10.0
 """How long what was found for a gang counts for the conditions of its members."""
@@ -154,10 +154,8 @@ class GangTrials:
         in_order = sorted(asked, key=lambda member: demand_order(member.request))
         asking = [Asking(member.pod, member.request, self.offered(member)) for member in in_order]
         kept = self._kept_places.kept_for(state.name)
-        trial, since_s = Trial(self._ledger, [place.key for place in kept]), self._clock.work_s()
-        for _ in trial.steps(asking):
-            if self._clock.work_s() > since_s + TURN_S:
-                since_s = await rest(since_s, self._clock)
+        trial = Trial(self._ledger, [place.key for place in kept])
+        await in_slices(trial.steps(asking), self._clock)
         return GangView(
             state=state,
             stage=self.stage(state),

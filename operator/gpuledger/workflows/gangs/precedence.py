@@ -29,7 +29,7 @@ from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import GangPlans
 from gpuledger.workflows.gangs.turns import Rank, Turn, Turns
-from gpuledger.workflows.tasks.pauses import TURN_S, rest
+from gpuledger.workflows.tasks.pauses import in_slices
 
 MOST_OVERTAKING = 8
 """Gangs that may overtake one before it gets precedence."""
@@ -191,10 +191,7 @@ class Precedence:
                 named[id(names)] = freed.union(names)
             asking.append(Asking(member.pod, member.request, named[id(names)]))
         trial, begin_s = Trial(self._ledger, leaving), self._clock.now_s()
-        since_s = self._clock.work_s()
-        for _ in trial.steps(asking):
-            if self._clock.work_s() > since_s + TURN_S:
-                since_s = await rest(since_s, self._clock)
+        await in_slices(trial.steps(asking), self._clock)
         now_s = self._clock.now_s()
         again_s = now_s + max(LOOK_PAUSE_S, PAUSE_TO_LOOK * (now_s - begin_s))
         self._overtaken.note(state.name, self._overtaken_of(state)._replace(look_s=again_s))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.quota import QuotaLimit
@@ -38,12 +38,6 @@ class QuotaGate:
         if found:
             return Choice(tuple(found), {})
         return Choice((), dict.fromkeys(node_names, over_quota(limit)))
-
-    def best(self, pod: Pod, request: PodRequest, node_names: Container[str] | None) -> Placement | None:
-        """Return the preferred placement within the quota on one of these nodes, None if there is none."""
-        names = [name for name in self._ledger.node_names() if node_names is None or name in node_names]
-        found = self._fitting(pod, self._chooser.choose(request, names, len(names)).placements)
-        return found[0] if found else None
 
     def _fitting(self, pod: Pod, placements: Collection[Placement]) -> list[Placement]:
         exceeded = self._exceeded(pod)

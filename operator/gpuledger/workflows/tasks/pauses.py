@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gpuledger.model.backoff import Backoff
@@ -38,6 +38,14 @@ async def rest(since_s: float, clock: Clock) -> float:
     worked_s = clock.work_s() - since_s
     await asyncio.sleep(REST_TO_WORK * worked_s if worked_s > HARD_S else 0.0)
     return clock.work_s()
+
+
+async def in_slices(steps: Iterable[None], clock: Clock) -> None:
+    """Take steps of work, and let others have their turn whenever some have taken as long as nobody notices."""
+    since_s = clock.work_s()
+    for _ in steps:
+        if clock.work_s() > since_s + TURN_S:
+            since_s = await rest(since_s, clock)
 
 
 @dataclass(slots=True)
