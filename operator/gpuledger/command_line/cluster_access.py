@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.model.errors import ApiError, BadInput, GpuledgerError, Unreachable
 
 if TYPE_CHECKING:
+    from gpuledger.command_line.direct_requests import DirectRequests
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.kube_api.plain_client import PlainClient
 
@@ -141,7 +142,12 @@ class Objects:
     def __init__(self, items: Callable[[], Iterator[list[Json]]]) -> None:
         self._items = items
         self._read: SimpleQueue[list[Json] | Exception | None] = SimpleQueue()  # None is the end
-        threading.Thread(target=self._work, daemon=True).start()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for the thread, whose requests have been ended: one that is at work can't outlive the interpreter."""
+        self._thread.join(END_TIMEOUT_S)
 
     def _work(self) -> None:
         try:
@@ -168,25 +174,36 @@ class ClusterAccess:
         self._named = kubeconfig, context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._proxy: Helper | None = None
+        self._direct: DirectRequests | None = None
+        self._lists: list[Objects] = []
 
     def close(self) -> None:
         """End what was started."""
         if self._proxy:
             self._proxy.end()
+        if self._direct:
+            self._direct.end()
+        for objects in self._lists:
+            objects.end()
         if self._directory:
             self._directory.cleanup()
 
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
         """Start to read a list."""
+        self._lists.append(Objects(self._items_of(path, parameters)))
+        return self._lists[-1]
+
+    def _items_of(self, path: str, parameters: Mapping[str, str] | None) -> Callable[[], Iterator[list[Json]]]:
         if self.kubectl is None:
-            return Objects(lambda: iter([self._directly("GET", path, parameters).get("items") or []]))
+            self._requests()  # here, not in the threads
+            return lambda: iter([self._directly("GET", path, parameters=parameters).get("items") or []])
         proxy, client = self._plain(self.kubectl)
 
         def items() -> Iterator[list[Json]]:
             proxy.wait()
             yield from client.items(path, parameters)
 
-        return Objects(items)
+        return items
 
     def read(self, path: str) -> Json:
         """Return the object at a path of the API."""
@@ -259,28 +276,17 @@ class ClusterAccess:
         kubeconfig, context = self._named
         return await KubeClient.connect(persons_files(kubeconfig), context)
 
-    def _directly(
-        self,
-        method: str,
-        path: str,
-        parameters: Mapping[str, str] | None = None,
-        body: Json | None = None,
-        content_type: str = JSON,
-    ) -> Json:
-        """Send one request without kubectl, over a connection of its own."""
-        import asyncio
-
-        async def send() -> Json:
-            client = await self._connected()
-            try:
-                return await client.request(
-                    method, path, body, content_type=content_type, parameters=parameters, timeout_s=DIRECT_TIMEOUT_S
-                )
-            finally:
-                await client.close()
-
+    def _directly(self, method: str, path: str, **more: Any) -> Json:
+        """Send one request without kubectl."""
         with where_asked():
-            return asyncio.run(send())
+            return self._requests().send(method, path, **more)
+
+    def _requests(self) -> DirectRequests:
+        if self._direct is None:
+            from gpuledger.command_line.direct_requests import DirectRequests
+
+            self._direct = DirectRequests(self._connected, DIRECT_TIMEOUT_S)
+        return self._direct
 
     def _plain(self, kubectl: Kubectl) -> tuple[Helper, PlainClient]:
         """Return the proxy, which may not serve yet, and a client that takes no time to import."""
