@@ -73,6 +73,7 @@ NODE_PROGRAMS = (
 PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", 60)
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", 80)
 KREW = Program("krew", "krew", "sigs.k8s.io/krew/cmd/krew", 20)
+KUEUE = Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", 180)
 AT_ONCE = 2
 """How many modules are built at a time: while one links, or waits for its one large package, the other compiles."""
 BUILD_TAGS = {  # module -> tags
@@ -120,6 +121,20 @@ def ensure_krew() -> Path:
     return _built([KREW])[KREW]
 
 
+def ensure_kueue() -> tuple[Path, Path]:
+    """Return Kueue's manager, which admits jobs to queues, and its release's kustomizations. Raises BuildError."""
+    program = _built([KUEUE])[KUEUE]
+    manifests = program.parent / "config"
+    if not manifests.is_dir():
+        with BUILDER.alone(cache_directory()), _building_place(KUEUE.module) as place:
+            question = [_find_go(), "list", "-m", "-f", "{{.Dir}}", KUEUE.package.partition("/cmd/")[0]]
+            source = subprocess.check_output(question, cwd=_module(KUEUE.module), env=_go_environment(), text=True)
+            shutil.copytree(Path(source.strip()) / "config", place / "config", copy_function=shutil.copyfile)
+            if not manifests.is_dir():
+                (place / "config").rename(manifests)
+    return program, manifests
+
+
 def ensure_test_programs(node: bool) -> None:
     """Build every program that the tests run, those of a real node if there can be one. Raises BuildError.
 
@@ -127,7 +142,7 @@ def ensure_test_programs(node: bool) -> None:
     """
     assets = _given_assets()
     given = {program for program in PROGRAMS if assets and _is_program(assets / program.name)}
-    wanted = (*PROGRAMS, HELM, KREW, PROMTOOL, *(NODE_PROGRAMS if node else ()))
+    wanted = (*PROGRAMS, HELM, KREW, PROMTOOL, KUEUE, *(NODE_PROGRAMS if node else ()))
     _built(program for program in wanted if program not in given)
 
 
