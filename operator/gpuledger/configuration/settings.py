@@ -140,6 +140,15 @@ class Settings:
     gang_zones: tuple[str, ...] = option(
         (), "Labels of nodes that are close to each other, the narrowest first; a gang goes to as few zones as it can."
     )
+    kueue: bool = option(False, "Whether to answer Kueue's admission checks of the controller gpuledger.dev/cards.")
+    kueue_reserve_s: float = option(
+        60.0,
+        "How long cards are reserved for a workload of Kueue: until it is admitted, then until its pods come.",
+    )
+    kueue_retry_s: float = option(
+        60.0,
+        "After how long an admitted workload of which a pod finds no cards is evicted and queued again; 0: never.",
+    )
     native_gangs: bool = option(
         False, "Whether gpuledger's kube-scheduler runs Kubernetes' own cycle for groups, which feature gates turn on."
     )

@@ -25,12 +25,14 @@ from gpuledger.controller.wiring import Operator
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, RESOURCE_QUOTAS, KubeReads, followed_pods, leases_in, pods_in
 from gpuledger.kube_api.reviews import KubeReviews
+from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
 from gpuledger.workflows.config_maps import until_settings_differ
 from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
+from gpuledger.workflows.queues.queue_watch import follow_queues
 from gpuledger.workflows.tasks.pauses import rest
 from gpuledger.workflows.tasks.restart import started_again
 from gpuledger.workflows.tasks.together import first_to_end
@@ -50,6 +52,9 @@ POD_GROUPS_WAIT_S = 5.0
 
 QUOTAS_WAIT_S = 5.0
 """How long it waits for the list of ResourceQuotas."""
+
+QUEUES_WAIT_S = 5.0
+"""How long it waits for the list of Kueue's workloads."""
 
 
 async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
@@ -93,6 +98,8 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     parts = [_keep_in_sync, *following, _give_room, _preempt]
     if options.host_name is not None:
         parts.append(_follow_lease)
+    if options.settings.kueue:
+        parts.append(_follow_queues)
     if config_maps(options.settings):
         parts.append(_follow_settings)
     await first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
@@ -118,6 +125,9 @@ async def _keep_in_sync(operator: Operator) -> None:
         await asyncio.wait_for(workflows.pod_groups.first_tried(), POD_GROUPS_WAIT_S)
     with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
         await asyncio.wait_for(workflows.quotas.listed.wait(), QUOTAS_WAIT_S)
+    if operator.settings.kueue:
+        with contextlib.suppress(TimeoutError):  # no pod gets what is reserved for others
+            await asyncio.wait_for(workflows.queues.listed.wait(), QUEUES_WAIT_S)
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
@@ -187,6 +197,11 @@ async def _follow_quotas(operator: Operator) -> None:
     await follow(operator.client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing)
 
 
+async def _follow_queues(operator: Operator) -> None:
+    queues = operator.workflows.queues
+    await follow_queues(operator.client, KubeStore(operator.client), queues.objects, queues.check, queues.listed)
+
+
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:
     """Follow the ConfigMaps that the settings name, until one makes other settings of them."""
     count_refused = operator.workflows.counts.bad_input.labels("config").inc
@@ -214,13 +229,15 @@ async def _give_room(operator: Operator) -> None:
     workflows = operator.workflows
     while True:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(workflows.placer.next_expiry_s()):
+            due = [due_s for due_s in (workflows.placer.next_expiry_s(), workflows.queues.next_due_s()) if due_s]
+            async with asyncio.timeout_at(min(due, default=None)):
                 await workflows.room_has_changed.wait()
         workflows.room_has_changed.clear()
         workflows.placer.expire_holds()
         if workflows.observer.synced and workflows.leadership.is_active():
             begin_s = operator.clock.work_s()
-            is_more = await workflows.gangs.give_room()
+            is_more = await workflows.queues.give_room()
+            is_more = await workflows.gangs.give_room() or is_more
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()

@@ -18,7 +18,8 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.wiring import Workflows, connect
+from gpuledger.workflows.wiring import connect
+from gpuledger.workflows.workflows import Workflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,8 @@ def _each(verbs: str, resource: str, group: str = "", **fields: str) -> tuple[Pe
 
 
 LEASES = "coordination.k8s.io"
+KUEUE = "kueue.x-k8s.io"
+KUEUES = ("workloads", "admissionchecks", "resourceflavors", "clusterqueues")
 
 OPERATOR = (
     *_each("get list watch patch delete", "pods"),
@@ -55,6 +57,9 @@ OPERATOR = (
     *_each("create", "events"),
     *_each("list watch", "resourcequotas"),
     *(each for words in PODGROUPS for each in _each("list watch", "podgroups", words.api_group)),
+    *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
+    *_each("patch", "workloads/status", KUEUE),
+    *_each("patch", "admissionchecks/status", KUEUE),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),

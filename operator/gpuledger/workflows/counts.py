@@ -73,6 +73,9 @@ class Counts:
             registry=self.registry,
             buckets=PLACE_SECONDS,
         )
+        text = "What the admission check of cards has said of Kueue's workloads, by state"
+        self.workload_checks = counter("workload_checks", text, ["state"])
+        _begin(self.workload_checks, ("Pending", "Ready", "Retry"))
         self.words_without_effect = counter(
             "words_without_effect", "Warnings about pods that are taken all the same", ["kind"]
         )

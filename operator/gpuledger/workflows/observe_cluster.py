@@ -38,6 +38,7 @@ from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, HostTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
@@ -67,6 +68,7 @@ class ClusterObserver:
         adopter: Adopter,
         starts: LateStarts,
         preemption: Preemption,
+        node_rules: NodesByRules,
         host_tracker: HostTracker,
         bound_trackers: Sequence[BoundPodTracker],
         pending_trackers: Sequence[PendingPodTracker],
@@ -86,6 +88,7 @@ class ClusterObserver:
         self._adopter = adopter
         self._starts = starts
         self._preemption = preemption
+        self._node_rules = node_rules
         self._host_tracker = host_tracker
         self._bound_trackers = (host_tracker, *bound_trackers)
         self._pending_trackers = pending_trackers
@@ -122,12 +125,14 @@ class ClusterObserver:
             if gone:
                 self._forget_node(node["metadata"]["name"])
             else:
+                self._node_rules.observe(node)
                 self._ledger.zones.observe(node["metadata"]["name"], node["metadata"].get("labels") or {})
                 self._inventory.observe(node_facts(node, self._dialects))
                 self._ends.observe(node)
 
     def _forget_node(self, name: str) -> None:
         self._ledger.zones.forget(name)
+        self._node_rules.forget(name)
         self._inventory.forget(name)
         self._ends.forget(name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -57,53 +56,14 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
+from gpuledger.workflows.queues.wiring import connect_queues, follow_up
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workflows:
-    """All of them, over one ledger in memory."""
-
-    ledger: Ledger
-    counts: Counts
-    leadership: Leadership
-    trail: Trail
-    chooser: Chooser
-    journal: Journal
-    agents: AgentPods
-    starts: LateStarts
-    ends: PodEnds
-    releaser: PodReleaser
-    turns: PluginTurns
-    waiting: WaitingPods
-    placer: PodPlacer
-    gangs: Gangs
-    members: Members
-    kept_places: KeptPlaces
-    pod_groups: PodGroups
-    gang_trials: GangTrials
-    gang_reporter: GangReporter
-    lives: PodLives
-    carrier: PreemptionCarrier
-    preemption: Preemption
-    gang_preemption: GangPreemption
-    who_preempts: WhoPreempts
-    inventory: InventoryKeeper
-    adopter: Adopter
-    learner: Learner
-    observer: ClusterObserver
-    explainer: PodExplainer
-    pod_condition_writer: PodConditionWriter
-    why_waiting: WhyWaiting
-    unlinked: UnlinkedNodes
-    quotas: NamespaceQuotas
-    room_has_changed: asyncio.Event
-    """Set whenever a pod that waits may have room now."""
+from gpuledger.workflows.workflows import Workflows, wired
 
 
 def connect(
@@ -168,6 +128,7 @@ def connect(
     follow_gangs(gangs, members, trail, counts, clock, is_active)
     gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
     quotas = NamespaceQuotas(ledger.quotas, dialects, counts)
+    queues = connect_queues(ledger, chooser, waiting, placement.request, store, settings, counts, clock, is_active)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -183,6 +144,7 @@ def connect(
         gangs=gangs,
         failures=failures,
         quota_gate=QuotaGate(ledger, chooser, settings.nodes_offered),
+        reservations=queues.reservations,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -210,7 +172,14 @@ def connect(
         timeout_s=settings.preemption_timeout_s,
     )
     finder = VictimFinder(
-        ledger=ledger, policy=policy, lives=lives, mates=mates, leavers=leavers, reader=store, clock=clock
+        ledger=ledger,
+        policy=policy,
+        lives=lives,
+        mates=mates,
+        leavers=leavers,
+        leaves_with_workload=queues.check.leaves_with_workload,
+        reader=store,
+        clock=clock,
     )
     beginnings = Beginnings(ledger, claimer, carrier, leavers, events, counts)
     preemption_settings = PreemptionSettings(who_preempts, settings.preempt_despite_budgets)
@@ -280,9 +249,11 @@ def connect(
         held_pod=placer.held_pod,
         gangs=gang_trials,
         members=members,
+        seat_name=queues.reservations.name_of,
         lives=lives,
         clock=clock,
     )
+    follow_up(queues, ledger, explainer, lives, store, clock)
     refused_by_scheduler = RefusedByScheduler(placement.request)
     pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
@@ -305,7 +276,8 @@ def connect(
         starts=starts,
         preemption=preemption,
         host_tracker=HostTracker(ledger.hosts, dialects.elsewhere, settings.scheduler_names),
-        bound_trackers=(turns, lives, learner, members, releaser, starts),
+        node_rules=queues.nodes,
+        bound_trackers=(turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
             learner,
             members,
@@ -315,6 +287,8 @@ def connect(
             lookalikes,
             pod_warner,
             quotas,
+            queues.pods,
+            queues.reservations,
             refused_by_scheduler,
         ),
         reader=store,
@@ -323,7 +297,7 @@ def connect(
         scheduler_names=settings.scheduler_names,
         counts=counts,
     )
-    return _wired(
+    return wired(
         Workflows(
             ledger=ledger,
             counts=counts,
@@ -358,34 +332,7 @@ def connect(
             why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
             unlinked=UnlinkedNodes(ledger, policy),
             quotas=quotas,
+            queues=queues,
             room_has_changed=asyncio.Event(),
         )
     )
-
-
-def _wired(workflows: Workflows) -> Workflows:
-    """Set who is called when something happens. Who calls whom in the other direction, the constructors say."""
-    ledger = workflows.ledger
-    ledger.on_change.append(workflows.room_has_changed.set)
-    ledger.on_opened.append(workflows.adopter.reconsider)
-    ledger.quotas.on_room.append(workflows.gangs.may_have_more)
-    ledger.strangers.on_change.append(workflows.inventory.reconsider)
-    workflows.agents.on_change.append(workflows.ends.agent_has_changed)
-    workflows.agents.on_change.append(workflows.inventory.reconsider)
-    workflows.starts.on_change.append(workflows.inventory.reconsider)
-    workflows.ends.on_news.append(workflows.releaser.word_of_node)
-    workflows.journal.on_lost.append(workflows.inventory.recheck)
-    workflows.gangs.on_due.append(workflows.room_has_changed.set)
-    workflows.releaser.on_not_bound.append(workflows.gangs.is_not_bound)
-    workflows.members.on_left.append(workflows.kept_places.member_left)
-    workflows.members.on_gone.append(workflows.kept_places.member_waits_no_more)
-    workflows.members.on_bound.append(workflows.kept_places.others_leave)
-    ledger.on_stored.append(workflows.kept_places.stored)
-    workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
-    workflows.placer.before_filter = workflows.carrier.room_comes
-    workflows.placer.on_refused.append(workflows.preemption.refused)
-    workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
-    workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
-    workflows.trail.gang_of = workflows.gang_trials.gang_of
-    workflows.trail.on_record.append(workflows.pod_condition_writer.observe)
-    return workflows

@@ -39,18 +39,15 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way
+from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way, nothing
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 Refusals = dict[str, Refusal]  # by node name
-
-
-async def nothing(_: str) -> None:
-    """Do nothing."""
 
 
 @dataclass(slots=True)
@@ -81,6 +78,7 @@ class PodPlacer:
         gangs: Gangs,
         failures: BindFailures,
         quota_gate: QuotaGate,
+        reservations: Reservations,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -103,6 +101,7 @@ class PodPlacer:
         self._trail = trail
         self._gangs = gangs
         self._quota_gate = quota_gate
+        self._reservations = reservations
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
@@ -147,6 +146,7 @@ class PodPlacer:
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
+        self._reservations.take(arguments.pod, pod, request, arguments.node_names, gang is not None)
         refusal, found = self._quota_gate.refuses(pod, request), None
         if refusal is not None and gang is None:
             self._drop_hold(pod.uid)
@@ -195,8 +195,9 @@ class PodPlacer:
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         self._waiting.give_room()  # to those who were first, before this pod takes it
+        given = self._reservations.given(pod.uid)
         self._drop_hold(pod.uid)
-        reserved = self._reserved(pod.uid, request)
+        reserved = self._reserved(pod.uid, request) or given
         if reserved is not None and reserved.node_name in arguments.node_names:
             choice = Choice((reserved,), {})
         else:

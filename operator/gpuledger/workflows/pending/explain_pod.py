@@ -103,9 +103,11 @@ class PodExplainer:
         held_pod: Callable[[str], Pod | None],
         gangs: GangTrials,
         members: Members,
+        seat_name: Callable[[str], str],
         lives: PodLives,
         clock: Clock,
     ) -> None:
+        self._seat_name = seat_name
         self._clock = clock
         self._lives = lives
         self._ledger = ledger
@@ -325,7 +327,7 @@ class PodExplainer:
         if pod is None:
             waiting = self._waiting.find(uid) or self._gangs.member(uid)
             pod = waiting.pod if waiting else None
-        return str(pod) if pod else self._gangs.name_of_place(uid) or uid
+        return str(pod) if pod else self._gangs.name_of_place(uid) or self._seat_name(uid) or uid
 
 
 def _of_bound(

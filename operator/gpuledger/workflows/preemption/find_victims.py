@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,14 +116,17 @@ class VictimFinder:
         lives: PodLives,
         mates: Mates,
         leavers: Leavers,
+        leaves_with_workload: Callable[[str], bool],
         reader: KubeStore,
         clock: Clock,
     ) -> None:
+        """Take what there is. `leaves_with_workload` tells of which pods only Kueue decides whether they leave."""
         self._ledger = ledger
         self._policy = policy
         self._lives = lives
         self._mates = mates
         self._leavers = leavers
+        self._leaves_with_workload = leaves_with_workload
         self._reader = reader
         self._clock = clock
 
@@ -213,7 +216,7 @@ class VictimFinder:
                 if uid == pod.uid or uid in tenants or not (goes or _has_to_yield(holder.pod, pod)):
                     continue
                 may_go = goes or waits or leaving is not None or self._lives.is_bound(uid)
-                if not may_go or self._lives.refuses_to_go(uid):
+                if not may_go or self._lives.refuses_to_go(uid) or not (goes or self._decides(uid)):
                     continue
                 goes = goes or waits
                 tenants[uid] = self._tenant(holder.pod, budgets, goes)
@@ -245,7 +248,10 @@ class VictimFinder:
         return self._lives.is_leaving(pod_uid) or self._leavers.leaves_anyway(pod_uid, pod)
 
     def _could_leave(self, pod_uid: str) -> bool:
-        return self._lives.is_bound(pod_uid) and not self._lives.refuses_to_go(pod_uid)
+        return self._lives.is_bound(pod_uid) and not self._lives.refuses_to_go(pod_uid) and self._decides(pod_uid)
+
+    def _decides(self, pod_uid: str) -> bool:
+        return not self._leaves_with_workload(pod_uid)
 
     def _host_takes(self, request: PodRequest, node_name: str) -> bool:
         """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.

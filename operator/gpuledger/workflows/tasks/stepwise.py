@@ -33,3 +33,7 @@ async def giving_way(steps: Generator[Step, None, Answer]) -> Answer:
 def _kept(steps: Generator[Step, None, Answer], answers: list[Answer]) -> Generator[Step, None, None]:
     """Take the steps one by one, and keep what they return: a `for` would drop it."""
     answers.append((yield from steps))
+
+
+async def nothing(_: object) -> None:
+    """Do nothing, where something could be awaited."""

@@ -1,0 +1,258 @@
+"""Kueue's objects, as far as cards depend on them: workloads, admission checks, resource flavors, cluster queues.
+
+Source: apis/kueue/v1beta2 of Kueue 0.19.2 (sigs.k8s.io/kueue). What is read of pods are labels and annotations that
+Kueue sets, and that users can set as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from gpuledger.formats.objects.condition import condition_of
+from gpuledger.formats.quantity import amount
+
+Json = Mapping[str, Any]
+
+CONTROLLER = "gpuledger.dev/cards"
+"""The `controllerName` of admission checks that are ours."""
+
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+
+THOUSANDTHS = 1000
+
+MESSAGE_LENGTH = 1024
+"""Kueue allows 32 KiB; more than this is for `kubectl gpuledger explain`."""
+
+
+class CheckState(StrEnum):
+    """What an admission check says of a workload."""
+
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"
+    """Kueue evicts the workload, all of its pods, and queues it again."""
+    REJECTED = "Rejected"
+
+
+class WorkloadName(NamedTuple):
+    """Which workload."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """Pods of a workload that are alike."""
+
+    name: str
+    count: int
+    pod: dict[str, Any]
+    """One of them, as far as the template says."""
+    flavors: tuple[str, ...]
+    """The names of the resource flavors that they were assigned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload at one moment."""
+
+    name: WorkloadName
+    uid: str
+    version: str
+    created: str
+    priority: int
+    queue: str
+    """The name of its LocalQueue."""
+    cluster_queue: str
+    """Where its quota is reserved; empty if it has none."""
+    reserved_at: str
+    """When its quota was reserved, RFC 3339."""
+    is_admitted: bool
+    is_evicted: bool
+    is_finished: bool
+    checks: tuple[Json, ...]
+    """What each admission check has said, as it is stored."""
+
+    @property
+    def has_quota(self) -> bool:
+        """Tell whether it has quota, and keeps it."""
+        return bool(self.cluster_queue) and not (self.is_evicted or self.is_finished)
+
+    def check(self, names: Collection[str]) -> Json | None:
+        """Return what the first of these checks has said; None if it needs none of them."""
+        return next((each for each in self.checks if str(each.get("name")) in names), None)
+
+
+def workload(found: Json) -> Workload:
+    """Read a workload, without its pods."""
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    admission, quota = status.get("admission") or {}, condition_of(found, "QuotaReserved") or {}
+    is_reserved = quota.get("status") == "True"
+    return Workload(
+        name=WorkloadName(str(metadata["namespace"]), str(metadata["name"])),
+        uid=str(metadata["uid"]),
+        version=str(metadata["resourceVersion"]),
+        created=str(metadata.get("creationTimestamp") or ""),
+        priority=int(spec.get("priority") or 0),
+        queue=str(spec.get("queueName") or ""),
+        cluster_queue=str(admission.get("clusterQueue") or "") if is_reserved else "",
+        reserved_at=str(quota.get("lastTransitionTime") or "") if is_reserved else "",
+        is_admitted=_is_true(found, "Admitted"),
+        is_evicted=_is_true(found, "Evicted"),
+        is_finished=_is_true(found, "Finished"),
+        checks=tuple(status.get("admissionChecks") or ()),
+    )
+
+
+def pod_sets(found: Json) -> list[PodSet]:
+    """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants."""
+    namespace, uid = str(found["metadata"]["namespace"]), str(found["metadata"]["uid"])
+    assignments = ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    assigned = {str(each.get("name")): each for each in assignments}
+    sets = []
+    for pod_set in (found.get("spec") or {}).get("podSets") or ():
+        name, template = str(pod_set["name"]), pod_set.get("template") or {}
+        assignment = assigned.get(name) or {}
+        metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name, "uid": f"{uid}/{name}"}
+        pod = {"metadata": metadata, "spec": template.get("spec") or {}}
+        count = int(assignment.get("count") or pod_set.get("count") or 0)
+        sets.append(PodSet(name, count, pod, tuple(sorted(set((assignment.get("flavors") or {}).values())))))
+    return sets
+
+
+def pod_counts(found: Json) -> dict[str, int]:
+    """Return how many pods of each set a workload was admitted with."""
+    assignments = ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    return {str(each.get("name")): int(each.get("count") or 0) for each in assignments}
+
+
+def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
+    """Return of which workload a pod says that it is, and of which of its sets of pods; None if of none."""
+    metadata = pod.get("metadata") or {}
+    name = (metadata.get("annotations") or {}).get(WORKLOAD_ANNOTATION)
+    if not name:
+        return None
+    return WorkloadName(str(metadata.get("namespace")), str(name)), str(
+        (metadata.get("labels") or {}).get(POD_SET_LABEL) or ""
+    )
+
+
+def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str, requeue_after_s: int = 0) -> Json:
+    """Return a merge patch of a workload's status in which one check says something else.
+
+    The API server refuses it if the workload has changed since it was read.
+    """
+    text = message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+    checks = []
+    for each in of.checks:
+        if each.get("name") == check:
+            since = now if each.get("state") != state else each.get("lastTransitionTime") or now
+            each = {**each, "state": state.value, "message": text, "lastTransitionTime": since}
+            each["requeueAfterSeconds"] = requeue_after_s if state is CheckState.RETRY else None
+        checks.append(each)
+    return {"metadata": {"uid": of.uid, "resourceVersion": of.version}, "status": {"admissionChecks": checks}}
+
+
+def is_ours(check: Json) -> bool:
+    """Tell whether an AdmissionCheck is one that gpuledger answers."""
+    return (check.get("spec") or {}).get("controllerName") == CONTROLLER
+
+
+def active_patch(check: Json, now: str) -> Json | None:
+    """Return a merge patch that says that somebody answers an AdmissionCheck; None if it says so already."""
+    condition = condition_of(check, "Active")
+    if condition is not None and condition.get("status") == "True":
+        return None
+    others = [each for each in (check.get("status") or {}).get("conditions") or () if each.get("type") != "Active"]
+    active = {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "gpuledger admits workloads whose pods have cards",
+        "observedGeneration": int(check["metadata"].get("generation") or 0),
+        "lastTransitionTime": now,
+    }
+    version = str(check["metadata"]["resourceVersion"])
+    return {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, active]}}
+
+
+class Flavor(NamedTuple):
+    """What a ResourceFlavor adds to the pods that are assigned it."""
+
+    labels: Mapping[str, str]
+    tolerations: tuple[Json, ...]
+
+
+def flavor(found: Json) -> Flavor:
+    """Read a ResourceFlavor."""
+    spec = found.get("spec") or {}
+    return Flavor(dict(spec.get("nodeLabels") or {}), tuple(spec.get("tolerations") or ()))
+
+
+def with_flavors(pod: dict[str, Any], flavors: Sequence[Flavor]) -> dict[str, Any]:
+    """Return a pod with what its flavors add, as Kueue will create it."""
+    spec = dict(pod["spec"])
+    for each in flavors:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **each.labels}
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *each.tolerations]
+    return {**pod, "spec": spec}
+
+
+Usage = dict[tuple[str, str], int]
+"""(flavor, resource) -> thousandths of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueue:
+    """What a ClusterQueue says of taking back, and what it borrows."""
+
+    name: str
+    cohort: str
+    within: str
+    """`preemption.withinClusterQueue`."""
+    reclaim: str
+    """`preemption.reclaimWithinCohort`."""
+    borrowed: Usage
+    """What it has reserved beyond its own quota."""
+
+
+def cluster_queue(found: Json) -> ClusterQueue:
+    """Read a ClusterQueue. Raises BadInput."""
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    preemption = spec.get("preemption") or {}
+    borrowed: Usage = {}
+    for each in status.get("flavorsReservation") or ():
+        for resource in each.get("resources") or ():
+            some = amount(str(resource.get("borrowed") or "0"), THOUSANDTHS)
+            if some:
+                borrowed[str(each["name"]), str(resource["name"])] = some
+    return ClusterQueue(
+        name=str(found["metadata"]["name"]),
+        cohort=str(spec.get("cohortName") or ""),
+        within=str(preemption.get("withinClusterQueue") or "Never"),
+        reclaim=str(preemption.get("reclaimWithinCohort") or "Never"),
+        borrowed=borrowed,
+    )
+
+
+def usage(found: Json) -> Usage:
+    """Return what a workload takes of its quota. Raises BadInput."""
+    taken: Usage = {}
+    for each in ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ():
+        flavors = each.get("flavors") or {}
+        for resource, some in (each.get("resourceUsage") or {}).items():
+            key = str(flavors.get(resource) or ""), str(resource)
+            taken[key] = taken.get(key, 0) + amount(str(some), THOUSANDTHS)
+    return taken
+
+
+def _is_true(found: Json, kind: str) -> bool:
+    return (condition_of(found, kind) or {}).get("status") == "True"

@@ -1,0 +1,276 @@
+"""The admission check `gpuledger.dev/cards`: Kueue admits a workload when all of its pods fit on cards now.
+
+Kueue counts quota and does not see cards. A workload that has quota waits here until all of its pods find cards at
+once; their room is reserved, and the check says Ready. Who waits is tried again whenever room appears, those of higher
+priority first, then those that got their quota first. If cards are in the way that another workload has to give back
+by Kueue's own rules, that one is evicted as a whole: see take_back.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from datetime import datetime
+from typing import Any
+
+from gpuledger.formats.objects.workload import CheckState, WorkloadName, pod_counts, workload
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
+from gpuledger.model.listeners import Listeners
+from gpuledger.placement.gang import GangPlanner, demand_order
+from gpuledger.placement.gang import Seat as Planned
+from gpuledger.placement.together import Asking, Trial
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.queues.check_writer import CheckWriter
+from gpuledger.workflows.queues.kueue_objects import KueueObjects
+from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
+from gpuledger.workflows.queues.queued_workload import EMPTY, QueuedWorkload, SeatReader, Stage, asking
+from gpuledger.workflows.queues.reservations import Reservations, Seat
+from gpuledger.workflows.queues.workload_pods import WorkloadPods
+from gpuledger.workflows.tasks.pauses import in_slices
+from gpuledger.workflows.tasks.stepwise import Step, giving_way
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+PASS_S = 0.1
+"""How long workloads are tried before others go on; those that have not had their turn are tried next time."""
+
+RESERVED = "cards are reserved for its pods"
+
+
+class CardCheck:
+    """Follows workloads, and reserves cards for them."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        planner: GangPlanner,
+        waiting: WaitingPods,
+        objects: KueueObjects,
+        reservations: Reservations,
+        pods: WorkloadPods,
+        nodes: NodesByRules,
+        reader: SeatReader,
+        writer: CheckWriter,
+        reserve_s: float,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._planner = planner
+        self._waiting = waiting
+        self._objects = objects
+        self._reservations = reservations
+        self._pods = pods
+        self._nodes = nodes
+        self._reader = reader
+        self._writer = writer
+        self._reserve_s = reserve_s
+        self._clock = clock
+        self._known: dict[str, QueuedWorkload] = {}  # UID of a workload -> it
+        self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
+        self._in_vain = 0  # changes of the ledger by tries that have held room and dropped it again
+        self.on_due = Listeners[[]]()
+        """Called when a workload is to be tried though nothing has changed in the ledger."""
+        self.on_no_room = Listeners[[QueuedWorkload, list[Seat], Trial]]()
+        """Called with a workload for which there is no room, and what was found out about its pods."""
+
+    # What the watches show.
+
+    def observe(self, found: Json, gone: bool) -> None:
+        """Observe a workload."""
+        now = workload(found)
+        check = now.check(self._objects.checks)
+        if gone or not now.has_quota or check is None or check["state"] in (CheckState.RETRY, CheckState.REJECTED):
+            self._forget(now.uid)
+            return
+        queued = self._known.get(now.uid)
+        if queued is None or queued.workload.reserved_at != now.reserved_at:
+            self._forget(now.uid)
+            queued = self._known[now.uid] = QueuedWorkload(now, str(check["name"]), found)
+            self._uids[now.name] = now.uid
+            queued.said = str(check.get("message") or "")
+        was_admitted = queued.workload.is_admitted
+        queued.workload, queued.found = now, found
+        if check["state"] == CheckState.READY:
+            self._said_ready(queued, str(check["lastTransitionTime"]), was_admitted)
+        elif not self._writer.is_writing(now.uid):
+            queued.stage = Stage.WAITING
+        if queued.stage is not Stage.READY:
+            self.on_due()
+
+    def _said_ready(self, queued: QueuedWorkload, since: str, was_admitted: bool) -> None:
+        """Take in that the check says Ready. Another operator may have said so, whose reservation is gone with it."""
+        now_s = self._clock.now_s()
+        if queued.stage is Stage.WAITING:
+            age_s = max(self._clock.wall().timestamp() - datetime.fromisoformat(since).timestamp(), 0.0)
+            queued.until_s = now_s + self._reserve_s - age_s
+            queued.stage = Stage.RESUMED if age_s < self._reserve_s else Stage.READY
+        if queued.workload.is_admitted and not was_admitted:
+            self._reservations.extend(queued.workload.name, now_s + self._reserve_s)
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Note which workloads are known; return what forgets those that are not in the list read since."""
+        before = set(self._known)
+
+        def listed(uids: set[str]) -> None:
+            for uid in before - uids:
+                self._forget(uid)
+
+        return listed
+
+    def _forget(self, uid: str) -> None:
+        queued = self._known.pop(uid, None)
+        if queued is not None:
+            self._reservations.drop(queued.workload.name)
+            if self._uids.get(queued.workload.name) == uid:
+                del self._uids[queued.workload.name]
+
+    # What is known.
+
+    def find(self, name: WorkloadName) -> QueuedWorkload | None:
+        """Return a workload that has quota and needs the check, None if it is none."""
+        uid = self._uids.get(name)
+        return self._known.get(uid) if uid else None
+
+    def all(self) -> list[QueuedWorkload]:
+        """Return the workloads that have quota and need the check."""
+        return list(self._known.values())
+
+    def waiting(self) -> list[QueuedWorkload]:
+        """Return those that wait for cards, who goes first first."""
+        return sorted((each for each in self._known.values() if each.stage is Stage.WAITING), key=lambda it: it.rank)
+
+    def leaves_with_workload(self, pod_uid: str) -> bool:
+        """Tell whether a pod is of an admitted workload: who may take its cards is for Kueue's rules to say.
+
+        Of more pods than were admitted, which users can claim to be of it, those do not count.
+        """
+        named = self._pods.of(pod_uid) if self._known else None
+        queued = self.find(named[0]) if named else None
+        if named is None or queued is None or not queued.workload.is_admitted:
+            return False
+        alike = [uid for uid, pod_set in self._pods.pods(named[0]).items() if pod_set == named[1]]
+        return alike.index(pod_uid) < pod_counts(queued.found).get(named[1], 0)
+
+    def is_waiting(self, queued: QueuedWorkload) -> bool:
+        """Tell whether a workload still waits for cards, with the quota that it had."""
+        return self._known.get(queued.workload.uid) is queued and queued.stage is Stage.WAITING
+
+    # Room.
+
+    def next_due_s(self) -> float | None:
+        """Return when a reservation is over; None if there is none."""
+        return self._reservations.first_deadline_s()
+
+    async def give_room(self) -> bool:
+        """Reserve room for those who wait, in their order; return whether some have to be tried in the next turn."""
+        self._expire()
+        since_s = self._clock.work_s()
+        undone = [each for each in self._known.values() if each.stage is not Stage.READY]
+        for queued in sorted(undone, key=lambda each: each.rank):
+            if self._clock.work_s() > since_s + PASS_S:
+                return True
+            if self._known.get(queued.workload.uid) is not queued or self._writer.is_writing(queued.workload.uid):
+                continue
+            if queued.tried == self._state:
+                continue
+            if self._waiting.give_room(queued.rank[1:3]):  # to single pods that go before it
+                return True
+            await self._try(queued)
+        return False
+
+    @property
+    def _state(self) -> tuple[int, int]:
+        return self._ledger.changes - self._in_vain, self._nodes.changes + self._objects.changes
+
+    async def _try(self, queued: QueuedWorkload) -> None:
+        pods = self._pods.pods(queued.workload.name) if queued.stage is Stage.RESUMED else {}
+        try:
+            seats = self._reader.seats(queued, [each for uid, each in pods.items() if self._ledger.holders_of(uid)])
+        except BadInput as error:
+            queued.tried = self._state
+            self.say_why(queued, str(error))
+            return
+        state = self._state
+        trial = Trial(self._ledger)
+        await in_slices(trial.steps(_hardest_first(queued, seats)), self._clock)
+        if self._known.get(queued.workload.uid) is not queued:
+            return
+        queued.tried = state
+        if trial.left:
+            if queued.stage is Stage.RESUMED:
+                queued.stage = Stage.READY
+            else:
+                self.on_no_room(queued, seats, trial)
+        elif await self._reserve(queued, seats, trial):
+            self._is_reserved(queued)
+
+    async def _reserve(self, queued: QueuedWorkload, seats: list[Seat], trial: Trial) -> bool:
+        """Hold room for all; return whether that is done."""
+        name, before = queued.workload.name, self._ledger.changes
+        deadline_s = queued.until_s if queued.stage is Stage.RESUMED else self._clock.now_s() + self._reserve_s
+        self._reservations.drop(name)
+        self._reservations.knows(seats, name.namespace)
+        try:
+            found = await giving_way(self._hold(seats, deadline_s, trial))
+        except WorkLimitExceeded:
+            found = False
+        is_current = self._known.get(queued.workload.uid) is queued
+        if found and is_current:
+            self._reservations.keep(name, seats, deadline_s)
+            return True
+        self._reservations.forget(seats)
+        self._in_vain += self._ledger.changes - before
+        return False
+
+    def _hold(self, seats: list[Seat], deadline_s: float, trial: Trial) -> Generator[Step, None, bool]:
+        """Hold room by the policy; where that finds none, where a trial has found some."""
+        self._ledger.take_back_spares()
+        planned = [Planned(seat.key, seat.request, seat.node_names) for seat in seats]
+        found = yield from self._planner.hold(planned, deadline_s)
+        if found.number == len(seats):
+            return True
+        try:
+            for key, placement in trial.placed.items():
+                self._ledger.hold(key, placement, deadline_s)
+        except ShareRefused:  # others were faster, or the namespace has what it may have
+            return False
+        return True
+
+    def _is_reserved(self, queued: QueuedWorkload) -> None:
+        if queued.stage is Stage.RESUMED:
+            queued.stage = Stage.READY
+            return
+        queued.stage = Stage.READY
+
+        def done(is_said: bool) -> None:
+            if not is_said and self._known.get(queued.workload.uid) is queued:
+                self._reservations.drop(queued.workload.name)
+                queued.stage, queued.tried = Stage.WAITING, EMPTY
+                self.on_due()
+
+        logger.info("workload %s: %s", queued.workload.name, RESERVED)
+        self._writer.say(queued.workload, queued.check, CheckState.READY, RESERVED, done)
+
+    def _expire(self) -> None:
+        """Give up what nobody has come for: a workload that was not even admitted waits again."""
+        for name in self._reservations.expire(self._clock.now_s()):
+            queued = self.find(name)
+            if queued is not None and not queued.workload.is_admitted:
+                logger.info("workload %s was not admitted in time: its room is given up", name)
+                queued.stage, queued.tried = Stage.WAITING, EMPTY
+
+    def say_why(self, queued: QueuedWorkload, text: str) -> None:
+        """Write why a workload waits, if that is news."""
+        if text == queued.said or self._writer.is_writing(queued.workload.uid):
+            return
+        queued.said, queued.said_s = text, self._clock.now_s()
+        self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, lambda _: self.on_due())
+
+
+def _hardest_first(queued: QueuedWorkload, seats: list[Seat]) -> list[Asking]:
+    return sorted(asking(queued, seats), key=lambda each: demand_order(each.request))

@@ -1,0 +1,103 @@
+"""Writes what an admission check says of a workload: only as long as the workload is as it was looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, workload
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, Conflict, NotFound
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.tasks.pauses import pause
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS = 8
+
+
+class CheckWriter:
+    """Sends one write at a time for each workload, each in a task of its own."""
+
+    def __init__(self, store: KubeStore, counts: Counts, clock: Clock, is_active: Callable[[], bool]) -> None:
+        self._store = store
+        self._counts = counts
+        self._clock = clock
+        self._is_active = is_active
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # UID of a workload -> what is being written of it
+
+    def is_writing(self, uid: str) -> bool:
+        """Tell whether a write about a workload is under way."""
+        return uid in self._tasks
+
+    def say(
+        self,
+        of: Workload,
+        check: str,
+        state: CheckState,
+        message: str,
+        done: Callable[[bool], None],
+        requeue_after_s: int = 0,
+    ) -> None:
+        """Begin to write. `done` is called with whether the API server has taken it."""
+
+        async def write() -> None:
+            is_said = False
+            try:
+                is_said = await self._write(of, check, state, message, requeue_after_s)
+            finally:
+                del self._tasks[of.uid]
+                done(is_said)
+
+        self._tasks[of.uid] = asyncio.create_task(write(), name=f"check of workload {of.name}")
+
+    def start(self, key: str, call: Coroutine[Any, Any, None], name: str) -> None:
+        """Start something else about a workload, under a key of its own."""
+        task = asyncio.create_task(call, name=name)
+        self._tasks[key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    async def _write(self, of: Workload, check: str, state: CheckState, message: str, requeue_after_s: int) -> bool:
+        now = of
+        for attempt in range(ATTEMPTS):
+            if not self._is_active():
+                return False
+            patch = check_patch(now, check, state, message, self._clock.wall().isoformat(), requeue_after_s)
+            try:
+                await self._store.patch_workload_status(now.name.namespace, now.name.name, patch)
+                self._counts.workload_checks.labels(state.value).inc()
+                return True
+            except Conflict:
+                try:
+                    now = workload(await self._store.workload(now.name.namespace, now.name.name))
+                except ApiError:
+                    return False
+                if not _is_as_before(of, now, check):
+                    return False
+            except NotFound:
+                return False
+            except ApiError as error:
+                logger.info("workload %s: its check %s can't be written: %s", of.name, check, error)
+                await pause(attempt, error)
+        return False
+
+    async def stop(self) -> None:
+        """Write no more."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_as_before(before: Workload, now: Workload, check: str) -> bool:
+    """Tell whether what was decided about a workload still holds: the same quota, and the check said the same."""
+    state, state_now = (each.check((check,)) or {} for each in (before, now))
+    return (
+        (now.uid, now.cluster_queue, now.reserved_at, now.is_admitted)
+        == (before.uid, before.cluster_queue, before.reserved_at, before.is_admitted)
+        and now.has_quota
+        and state.get("state") == state_now.get("state")
+    )

@@ -1,0 +1,92 @@
+"""Kueue's objects that say which workloads are ours to check, and which nodes they may go to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuledger.formats.objects.workload import Flavor, active_patch, flavor, is_ours
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, Conflict
+from gpuledger.model.listeners import Listeners
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+
+class KueueObjects:
+    """Knows AdmissionChecks of ours, and ResourceFlavors."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._checks: dict[str, tuple[str, Json | None]] = {}  # UID of a check of ours -> name, and what to write there
+        self._flavors: dict[str, tuple[str, Flavor]] = {}  # UID -> name, and what it adds to pods
+        self.changes = 0
+        """How often a flavor has come, gone, or changed so far."""
+        self.on_change = Listeners[[]]()
+        """Called when there is a check more, or a flavor says something else."""
+
+    @property
+    def checks(self) -> list[str]:
+        """Return the names of the AdmissionChecks that gpuledger answers."""
+        return [name for name, _ in self._checks.values()]
+
+    def flavors(self, names: tuple[str, ...]) -> list[Flavor]:
+        """Return those of these flavors that are known."""
+        by_name = dict(self._flavors.values())
+        return [by_name[name] for name in names if name in by_name]
+
+    def check(self, found: Json, gone: bool) -> None:
+        """Observe an AdmissionCheck."""
+        uid = str(found["metadata"]["uid"])
+        if gone or not is_ours(found):
+            self._checks.pop(uid, None)
+            return
+        patch = active_patch(found, self._clock.wall().isoformat())
+        self._checks[uid] = str(found["metadata"]["name"]), patch
+        self.on_change()
+
+    def flavor(self, found: Json, gone: bool) -> None:
+        """Observe a ResourceFlavor."""
+        uid = str(found["metadata"]["uid"])
+        known = None if gone else (str(found["metadata"]["name"]), flavor(found))
+        before = self._flavors.pop(uid, None)
+        if known is not None:
+            self._flavors[uid] = known
+        if known != before:
+            self.changes += 1
+            self.on_change()
+
+    async def say_active(self, store: KubeStore) -> None:
+        """Tell Kueue that somebody answers: else it admits nothing from queues with such a check."""
+        for uid, (name, patch) in list(self._checks.items()):
+            if patch is None:
+                continue
+            self._checks[uid] = name, None
+            try:
+                await store.patch_admission_check_status(name, patch)
+            except Conflict:  # it has changed, which the watch shows
+                continue
+            except ApiError as error:
+                logger.warning("admissioncheck %s can't be said to be active: %s", name, error)
+
+    def listing_checks(self) -> Callable[[set[str]], None]:
+        """Return what forgets the checks that are not in the list read since."""
+        return _forgets(self._checks)
+
+    def listing_flavors(self) -> Callable[[set[str]], None]:
+        """Return what forgets the flavors that are not in the list read since."""
+        return _forgets(self._flavors)
+
+
+def _forgets(known: dict[str, Any]) -> Callable[[set[str]], None]:
+    before = set(known)
+
+    def listed(uids: set[str]) -> None:
+        for uid in before - uids:
+            known.pop(uid, None)
+
+    return listed

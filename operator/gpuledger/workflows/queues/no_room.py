@@ -1,0 +1,74 @@
+"""What is done about workloads for which there is no room: others give cards back, or people are told why."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.placement.together import Trial
+from gpuledger.reports.explanation import in_short
+from gpuledger.workflows.pending.explain_pod import PodExplainer
+from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.check_writer import CheckWriter
+from gpuledger.workflows.queues.queued_workload import QueuedWorkload, asking
+from gpuledger.workflows.queues.reservations import Seat
+from gpuledger.workflows.queues.take_back import TakeBack
+from gpuledger.workflows.tasks.pauses import Throttle, in_slices
+
+logger = logging.getLogger(__name__)
+
+WAITS = "It waits for pods that leave."
+
+
+class NoRoom:
+    """Tells workloads why they wait, and has others give cards back. Each workload has its turn now and then."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        check: CardCheck,
+        take_back: TakeBack,
+        explainer: PodExplainer,
+        writer: CheckWriter,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._check = check
+        self._take_back = take_back
+        self._explainer = explainer
+        self._writer = writer
+        self._clock = clock
+        self._throttle = Throttle()
+        self._latest: dict[str, tuple[QueuedWorkload, Sequence[Seat]]] = {}
+
+    def found(self, queued: QueuedWorkload, seats: Sequence[Seat], trial: Trial) -> None:
+        """Note that a workload finds no room."""
+        uid = queued.workload.uid
+        self._latest[uid] = queued, seats
+        self._throttle.call(uid, self._begin)
+
+    def _begin(self, uid: str) -> None:
+        latest = self._latest.pop(uid, None)
+        if latest is not None and self._check.is_waiting(latest[0]):
+            self._writer.start(f"{uid} finds no room", self._look(*latest), f"look at workload {uid}")
+
+    async def _look(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
+        waits = await self._take_back.consider(queued, seats)
+        text = await self._why(queued, seats)
+        if text and self._check.is_waiting(queued):
+            self._check.say_why(queued, f"{text}. {WAITS}" if waits else text)
+
+    async def _why(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> str:
+        """Return why the pods find no cards, in the words of `explain`; empty if they do by now."""
+        trial = Trial(self._ledger)
+        await in_slices(trial.steps(asking(queued, seats)), self._clock)
+        if not trial.left:
+            return ""
+        first = trial.left[0]
+        nodes = await self._explainer.nodes_beside(first.pod.uid, first.request.shape, first.node_names, trial)
+        text = in_short(nodes)
+        if len(seats) == 1:
+            return text
+        return f"{len(trial.placed)} of {len(seats)} pods find cards at once. For the next one, {text}"

@@ -1,0 +1,84 @@
+"""Follows Kueue's objects, where the settings say so, as long as the API server has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from gpuledger.kube_api.kueue import ADMISSION_CHECKS, FLAVORS, WORKLOADS
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.watch import Api, follow
+from gpuledger.model.errors import ApiError, NotFound
+from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.kueue_objects import KueueObjects
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""Between two looks whether Kueue is installed by now."""
+
+LISTS_WAIT_S = 10.0
+"""Workloads are read after what says which of them are ours, unless that takes longer."""
+
+
+async def follow_queues(
+    api: Api, store: KubeStore, objects: KueueObjects, check: CardCheck, listed: asyncio.Event
+) -> None:
+    """Follow them until cancelled. `listed` is set when all were read once, or there are none."""
+    while True:
+        if not await _is_there(api):
+            listed.set()
+            await asyncio.sleep(LOOK_S)
+            continue
+        logger.info("Kueue is installed: following its workloads")
+        async with asyncio.TaskGroup() as kinds:
+            known = [asyncio.Event(), asyncio.Event()]
+            changed = asyncio.Event()
+            objects.on_change.append(changed.set)
+            active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
+            lists = [_listing(objects.listing_checks, known[0]), _listing(objects.listing_flavors, known[1])]
+            others = [
+                kinds.create_task(follow(api, ADMISSION_CHECKS, {}, objects.check, lists[0], while_served=True)),
+                kinds.create_task(follow(api, FLAVORS, {}, objects.flavor, lists[1], while_served=True)),
+            ]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTS_WAIT_S):
+                    for each in known:
+                        await each.wait()
+            await follow(api, WORKLOADS, {}, check.observe, _listing(check.listing, listed), while_served=True)
+            for task in (active, *others):
+                task.cancel()
+            objects.on_change.remove(changed.set)
+        check.listing()(set())  # Kueue is gone, and its workloads with it
+
+
+async def _is_there(api: Api) -> bool:
+    try:
+        await api.request("GET", WORKLOADS, parameters={"limit": "1"})
+    except NotFound:
+        return False
+    except ApiError as error:
+        logger.warning("Kueue's workloads can't be listed, retrying: %s", error)
+        return False
+    return True
+
+
+async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio.Event) -> None:
+    while True:
+        await changed.wait()
+        changed.clear()
+        await objects.say_active(store)
+
+
+def _listing(listing, done: asyncio.Event):  # type: ignore[no-untyped-def]
+    def begin():  # type: ignore[no-untyped-def]
+        listed = listing()
+
+        def end(uids: set[str]) -> None:
+            listed(uids)
+            done.set()
+
+        return end
+
+    return begin

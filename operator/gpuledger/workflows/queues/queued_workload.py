@@ -1,0 +1,100 @@
+"""A workload that has quota and needs the check: what its pods ask for, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from gpuledger.formats.objects.node_rules import pod_rules
+from gpuledger.formats.objects.workload import Workload, pod_sets, with_flavors
+from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import MOST_MEMBERS
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+from gpuledger.placement.together import Asking
+from gpuledger.workflows.queues.kueue_objects import KueueObjects
+from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
+from gpuledger.workflows.queues.reservations import SEAT, Seat
+
+Json = dict[str, Any]
+
+EMPTY = (-1, -1)
+
+
+class Stage(Enum):
+    """How far a workload is."""
+
+    WAITING = "waiting"
+    """Its pods do not find cards at once."""
+    READY = "ready"
+    """Room is reserved, and the check says so, or is about to."""
+    RESUMED = "resumed"
+    """The check said so before this operator knew of it: room is to be reserved for the pods that are to come."""
+
+
+@dataclass(slots=True)
+class QueuedWorkload:
+    """One of them."""
+
+    workload: Workload
+    check: str
+    """The name of the AdmissionCheck."""
+    found: Json
+    """As it was read, for its pods."""
+    stage: Stage = Stage.WAITING
+    until_s: float = 0.0
+    """For how long room is reserved for it, where it is `RESUMED`."""
+    tried: tuple[int, int] = EMPTY
+    """Up to which change of the ledger, and of nodes, it has found no room."""
+    said: str = ""
+    """The message that was written last."""
+    said_s: float = 0.0
+    goes_first: bool = False
+    """Whether others were evicted for it: what they leave is not for who comes before it."""
+
+    @property
+    def rank(self) -> tuple[bool, int, str, str]:
+        """Sort key: who goes first."""
+        return not self.goes_first, -self.workload.priority, self.workload.reserved_at, self.workload.uid
+
+    def pod(self, key: str) -> Pod:
+        """Return who stands for one of its pods that does not exist yet."""
+        name = self.workload.name
+        return Pod(key, name.namespace, name.name, self.workload.priority, 0)
+
+
+class SeatReader:
+    """Reads what the pods of workloads ask for."""
+
+    def __init__(
+        self, read_request: Callable[[Json], PodRequest | None], objects: KueueObjects, nodes: NodesByRules
+    ) -> None:
+        self._read_request = read_request
+        self._objects = objects
+        self._nodes = nodes
+
+    def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
+        """Return what each of the pods asks for that need cards, the most of which differ in nothing but their keys.
+
+        `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed.
+        """
+        left, seats = list(taken), list[Seat]()
+        for pod_set in pod_sets(queued.found):
+            pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
+            request = self._read_request(pod)
+            if request is None:
+                continue
+            names = self._nodes.allowed(pod_rules(pod))
+            count = pod_set.count - left.count(pod_set.name)
+            if len(seats) + count > MOST_MEMBERS:
+                raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")
+            key = f"{queued.workload.uid}/{pod_set.name}"
+            seats += [Seat(f"{key}/{number}{SEAT}", pod_set.name, request, names) for number in range(max(count, 0))]
+        return seats
+
+
+def asking(queued: QueuedWorkload, seats: Iterable[Seat]) -> list[Asking]:
+    """Return the pods of seats as a trial takes them."""
+    return [Asking(queued.pod(seat.key), seat.request, seat.node_names) for seat in seats]

@@ -1,0 +1,197 @@
+"""Which workloads have to give cards back to one that has quota and finds none.
+
+Kueue takes back quota, until sums allow the workload that is to be admitted. That can be too little for cards: 60 % of
+each of four cards are less than two and a half cards in sums, and need all four. So among the workloads that Kueue
+itself could have evicted for this one, by the rules of its ClusterQueue, the fewest are looked for whose cards help;
+each is evicted as a whole, by the check.
+
+Source of the rules: pkg/scheduler/preemption of Kueue 0.19.2. Left out: `borrowWithinCohort`, cohorts of cohorts, fair
+sharing. Where these would allow more, nothing is taken back beyond what Kueue has taken.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from gpuledger.formats.objects.workload import (
+    CheckState,
+    ClusterQueue,
+    Usage,
+    WorkloadName,
+    cluster_queue,
+    usage,
+)
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, BadInput
+from gpuledger.model.share import HolderState
+from gpuledger.placement.together import Trial
+from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.check_writer import CheckWriter
+from gpuledger.workflows.queues.queued_workload import QueuedWorkload, Stage, asking
+from gpuledger.workflows.queues.reservations import Reservations, Seat
+from gpuledger.workflows.queues.workload_pods import WorkloadPods
+from gpuledger.workflows.tasks.pauses import in_slices
+
+logger = logging.getLogger(__name__)
+
+MOST_CANDIDATES = 32
+"""Workloads that are looked at: each of them takes two trials at most."""
+
+REQUEUE_S = 1
+"""After how long an evicted workload may have quota again; it then waits for cards behind who has got them."""
+
+LEAVES_S = 60.0
+"""So long the pods of an evicted workload count as on their way out."""
+
+
+class TakeBack:
+    """Looks at the workloads of now."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        check: CardCheck,
+        reservations: Reservations,
+        pods: WorkloadPods,
+        lives: PodLives,
+        store: KubeStore,
+        writer: CheckWriter,
+        clock: Clock,
+    ) -> None:
+        self._ledger = ledger
+        self._check = check
+        self._reservations = reservations
+        self._pods = pods
+        self._lives = lives
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._evicted: dict[WorkloadName, float] = {}  # workload -> until when its pods count as leaving
+
+    async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
+        """Evict who has to give back cards for a workload; tell whether it only has to wait for some who leave."""
+        leaving = self._leaving()
+        if await self._fits(queued, seats, leaving):
+            return bool(leaving)
+        try:
+            queues = [cluster_queue(each) async for page in self._store.cluster_queues() for each in page]
+            candidates = self._candidates(queued, {each.name: each for each in queues})
+        except (ApiError, BadInput) as error:
+            logger.warning("workload %s: ClusterQueues can't be read: %s", queued.workload.name, error)
+            return False
+        victims = await self._fewest(queued, seats, candidates, leaving)
+        if not victims or not self._check.is_waiting(queued):
+            return False
+        queued.goes_first = True
+        for victim in victims:
+            self._evict(victim, queued)
+        return True
+
+    def _leaving(self) -> set[str]:
+        """Return the UIDs of the pods that are on their way out."""
+        now_s = self._clock.now_s()
+        self._evicted = {name: until_s for name, until_s in self._evicted.items() if until_s > now_s}
+        leaving = {uid for name in self._evicted for uid in self._pods.pods(name)}
+        for entry in self._ledger.entries():
+            for uid, holder in entry.holders.items():
+                if holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
+                    leaving.add(uid)
+        return leaving
+
+    async def _fits(self, queued: QueuedWorkload, seats: Sequence[Seat], gone: Collection[str]) -> bool:
+        trial = Trial(self._ledger, gone)
+        await in_slices(trial.steps(asking(queued, seats)), self._clock)
+        return not trial.left
+
+    def _candidates(self, queued: QueuedWorkload, queues: Mapping[str, ClusterQueue]) -> list[QueuedWorkload]:
+        """Return whom Kueue could evict for a workload: who borrows first, then low priority, then the newest."""
+        own = queues.get(queued.workload.cluster_queue)
+        if own is None:
+            return []
+        found = [
+            other
+            for other in self._check.all()
+            if other.stage is not Stage.WAITING
+            and other.workload.name not in self._evicted
+            and not self._writer.is_writing(other.workload.uid)
+            and _may_be_evicted(queued, own, other, queues.get(other.workload.cluster_queue))
+        ]
+        found.sort(key=lambda other: other.workload.reserved_at, reverse=True)
+        found.sort(key=lambda other: (other.workload.cluster_queue == own.name, other.workload.priority))
+        borrowed = {name: dict(queue.borrowed) for name, queue in queues.items()}
+        allowed = [other for other in found if _gives_back(other, own.name, borrowed)]
+        return allowed[:MOST_CANDIDATES]
+
+    async def _fewest(
+        self,
+        queued: QueuedWorkload,
+        seats: Sequence[Seat],
+        candidates: Sequence[QueuedWorkload],
+        leaving: Collection[str],
+    ) -> list[QueuedWorkload]:
+        """Return victims none of which can be done without; none if all of them together do not help."""
+        chosen = [other for other in candidates if self._what_it_has(other)]
+        fits = await self._fits(queued, seats, self._with(leaving, chosen))
+        if not fits:
+            return []
+        for other in reversed(chosen.copy()):
+            rest = [each for each in chosen if each is not other]
+            if await self._fits(queued, seats, self._with(leaving, rest)):
+                chosen = rest
+        return chosen
+
+    def _with(self, leaving: Collection[str], victims: Sequence[QueuedWorkload]) -> set[str]:
+        return set(leaving).union(*map(self._what_it_has, victims))
+
+    def _what_it_has(self, other: QueuedWorkload) -> set[str]:
+        """Return under what a workload holds cards: its pods' UIDs, and the keys of its seats."""
+        reservation = self._reservations.of(other.workload.name)
+        holding = {uid for uid in self._pods.pods(other.workload.name) if self._has_something(uid)}
+        return holding | set(reservation.seats if reservation else ())
+
+    def _has_something(self, uid: str) -> bool:
+        return bool(self._ledger.holders_of(uid)) or self._ledger.hold_of(uid) is not None
+
+    def _evict(self, victim: QueuedWorkload, queued: QueuedWorkload) -> None:
+        name, until_s = victim.workload.name, self._clock.now_s() + LEAVES_S
+        queue, own = queued.workload.cluster_queue, victim.workload.cluster_queue
+        why = "a workload of higher priority" if queue == own else f"ClusterQueue {queue}, whose quota it had borrowed"
+        text = f"evicted: its cards are needed by {why}"
+        logger.info("workload %s is %s (workload %s)", name, text, queued.workload.name)
+        self._evicted[name] = until_s
+
+        def done(is_said: bool) -> None:
+            if not is_said:
+                self._evicted.pop(name, None)
+
+        self._writer.say(victim.workload, victim.check, CheckState.RETRY, text, done, REQUEUE_S)
+
+
+def _may_be_evicted(
+    queued: QueuedWorkload, own: ClusterQueue, other: QueuedWorkload, queue: ClusterQueue | None
+) -> bool:
+    """Tell whether Kueue's rules let a workload take from another one."""
+    mine, its = queued.workload, other.workload
+    is_lower = its.priority < mine.priority
+    if its.cluster_queue == own.name:
+        is_newer = its.priority == mine.priority and its.reserved_at > mine.reserved_at
+        return (own.within != "Never" and is_lower) or (own.within == "LowerOrNewerEqualPriority" and is_newer)
+    if queue is None or not own.cohort or queue.cohort != own.cohort or own.borrowed:
+        return False
+    return own.reclaim == "Any" or (own.reclaim == "LowerPriority" and is_lower)
+
+
+def _gives_back(other: QueuedWorkload, own: str, borrowed: dict[str, Usage]) -> bool:
+    """Tell whether a workload's queue still borrows what it uses, and take that off: none falls below its own quota."""
+    if other.workload.cluster_queue == own:
+        return True
+    left, used = borrowed[other.workload.cluster_queue], usage(other.found)
+    if not any(left.get(key, 0) > 0 for key, some in used.items() if some):
+        return False
+    for key, some in used.items():
+        left[key] = left.get(key, 0) - some
+    return True

@@ -1,0 +1,105 @@
+"""The parts that deal with Kueue, connected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.configuration.settings import Settings
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.request import PodRequest
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.gang import GangPlanner
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.pending.explain_pod import PodExplainer
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.check_writer import CheckWriter
+from gpuledger.workflows.queues.kueue_objects import KueueObjects
+from gpuledger.workflows.queues.lost_cards import LostCards
+from gpuledger.workflows.queues.no_room import NoRoom
+from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
+from gpuledger.workflows.queues.queued_workload import SeatReader
+from gpuledger.workflows.queues.reservations import Reservations
+from gpuledger.workflows.queues.take_back import TakeBack
+from gpuledger.workflows.queues.workload_pods import WorkloadPods
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """All of them. Where the settings do not turn Kueue on, they know nothing and cost next to nothing."""
+
+    nodes: NodesByRules
+    pods: WorkloadPods
+    objects: KueueObjects
+    reservations: Reservations
+    writer: CheckWriter
+    check: CardCheck
+    lost: LostCards
+    listed: asyncio.Event
+    """Set when workloads were read once, or there are none."""
+
+    def next_due_s(self) -> float | None:
+        """Return when something is to be done though nothing has changed; None: never, as far as is known."""
+        due = [due_s for due_s in (self.check.next_due_s(), self.lost.next_due_s()) if due_s is not None]
+        return min(due, default=None)
+
+    async def give_room(self) -> bool:
+        """Give room to workloads that wait for it; return whether some have to be tried in the next turn."""
+        self.lost.retry_overdue()
+        return await self.check.give_room()
+
+
+def connect_queues(
+    ledger: Ledger,
+    chooser: Chooser,
+    waiting: WaitingPods,
+    read_request: Callable[[Json], PodRequest | None],
+    store: KubeStore,
+    settings: Settings,
+    counts: Counts,
+    clock: Clock,
+    is_active: Callable[[], bool],
+) -> Queues:
+    """Return the parts that others need; see `follow_up` for the rest."""
+    nodes, pods, objects = NodesByRules(settings.kueue), WorkloadPods(), KueueObjects(clock)
+    reservations, writer = Reservations(ledger), CheckWriter(store, counts, clock, is_active)
+    check = CardCheck(
+        ledger=ledger,
+        planner=GangPlanner(ledger, chooser),
+        waiting=waiting,
+        objects=objects,
+        reservations=reservations,
+        pods=pods,
+        nodes=nodes,
+        reader=SeatReader(read_request, objects, nodes),
+        writer=writer,
+        reserve_s=settings.kueue_reserve_s,
+        clock=clock,
+    )
+    lost = LostCards(check, pods, writer, settings.kueue_retry_s, clock)
+    return Queues(
+        nodes=nodes,
+        pods=pods,
+        objects=objects,
+        reservations=reservations,
+        writer=writer,
+        check=check,
+        lost=lost,
+        listed=asyncio.Event(),
+    )
+
+
+def follow_up(
+    queues: Queues, ledger: Ledger, explainer: PodExplainer, lives: PodLives, store: KubeStore, clock: Clock
+) -> None:
+    """Have something done about workloads for which there is no room."""
+    take_back = TakeBack(ledger, queues.check, queues.reservations, queues.pods, lives, store, queues.writer, clock)
+    queues.check.on_no_room.append(NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock).found)

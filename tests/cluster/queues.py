@@ -1,0 +1,104 @@
+"""Kueue's own manager beside the operator: queues, and jobs in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cluster.cluster import Cluster
+from kueue import API, Kueue
+
+Json = dict[str, Any]
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+CORES = "gpuledger.dev/cores"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+WORKLOADS = f"/apis/{API}/namespaces/default/workloads"
+
+
+class Queues:
+    """Queues of one cohort, whose quota is percents of cards; and jobs."""
+
+    def __init__(self, cluster: Cluster, kueue: Kueue) -> None:
+        self.cluster = cluster
+        self.kueue = kueue
+        self._create("resourceflavors", "ResourceFlavor", "any", {})
+        self._create("admissionchecks", "AdmissionCheck", "cards", {"controllerName": "gpuledger.dev/cards"})
+
+    def _create(self, plural: str, kind: str, name: str, spec: Json, namespace: str = "") -> None:
+        where = f"namespaces/{namespace}/" if namespace else ""
+        body = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        self.cluster.request("POST", f"/apis/{API}/{where}{plural}", body)
+
+    def add(self, name: str, cores: int, cohort: str = "teams", **preemption: str) -> None:
+        """Add a queue with so many percents of cards of its own, and wait until it is active."""
+        resources = [{"name": CORES, "nominalQuota": str(cores)}]
+        spec: Json = {
+            "namespaceSelector": {},
+            "admissionChecksStrategy": {"admissionChecks": [{"name": "cards"}]},
+            "resourceGroups": [{"coveredResources": [CORES], "flavors": [{"name": "any", "resources": resources}]}],
+            "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority", **preemption},
+        }
+        if cohort:
+            spec["cohortName"] = cohort
+        self._create("clusterqueues", "ClusterQueue", name, spec)
+        self._create("localqueues", "LocalQueue", name, {"clusterQueue": name}, "default")
+
+    def job(
+        self, name: str, queue: str, limits: Mapping[str, object], cores: int, pods: int = 1, priority: str = ""
+    ) -> None:
+        """Create a job; `cores` is what each of its pods takes of the queue's quota."""
+        resources = {"limits": {key: str(value) for key, value in {**limits, CORES: cores}.items()}}
+        spec = {
+            "schedulerName": "gpuledger",
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+            **({"priorityClassName": priority} if priority else {}),
+        }
+        body = {
+            "metadata": {"name": name, "labels": {QUEUE_LABEL: queue}},
+            "spec": {"suspend": True, "parallelism": pods, "completions": pods, "template": {"spec": spec}},
+        }
+        self.cluster.request("POST", JOBS, body)
+
+    def delete(self, *names: str) -> None:
+        """Delete jobs, with their pods."""
+        for name in names:
+            self.cluster.request("DELETE", f"{JOBS}/{name}", {"propagationPolicy": "Background"})
+
+    def workload(self, job: str) -> Json:
+        """Return the workload of a job; empty if there is none."""
+        items = self.cluster.request("GET", WORKLOADS)["items"]
+        owned = (each for each in items if each["metadata"]["ownerReferences"][0]["name"] == job)
+        return next(owned, {})
+
+    def condition(self, job: str, kind: str) -> bool:
+        """Tell whether a job's workload has a condition."""
+        conditions = self.workload(job).get("status", {}).get("conditions", [])
+        return any(each["type"] == kind and each["status"] == "True" for each in conditions)
+
+    def check(self, job: str) -> tuple[str, str]:
+        """Return state and message of the check of a job's workload; empty before there is one."""
+        checks = self.workload(job).get("status", {}).get("admissionChecks", [])
+        return (checks[0]["state"], checks[0]["message"]) if checks else ("", "")
+
+    def bound(self, job: str) -> list[Json]:
+        """Return the pods of a job that have a node and are not being deleted."""
+        pods = self.cluster.pods().values()
+        return [
+            pod
+            for pod in pods
+            if pod["metadata"].get("labels", {}).get("job-name") == job
+            and pod["spec"].get("nodeName")
+            and not pod["metadata"].get("deletionTimestamp")
+        ]
+
+    def running(self, *jobs: str) -> list[str]:
+        """Return those of the jobs all of whose pods are bound."""
+        wanted = {job: self.cluster.request("GET", f"{JOBS}/{job}")["spec"]["parallelism"] for job in jobs}
+        return [job for job, pods in wanted.items() if len(self.bound(job)) == pods]
+
+    def wait_running(self, *jobs: str, timeout_s: float = 20.0) -> None:
+        """Wait until all pods of these jobs are bound."""
+        self.cluster.wait(lambda: set(self.running(*jobs)) == set(jobs), f"jobs {jobs} run", timeout_s)
