@@ -102,3 +102,10 @@ class Queues:
     def wait_running(self, *jobs: str, timeout_s: float = 20.0) -> None:
         """Wait until all pods of these jobs are bound."""
         self.cluster.wait(lambda: set(self.running(*jobs)) == set(jobs), f"jobs {jobs} run", timeout_s)
+
+    def clear(self) -> None:
+        """Delete all jobs, and what is left of the cluster's pods and nodes."""
+        cluster = self.cluster
+        self.delete(*(job["metadata"]["name"] for job in cluster.request("GET", JOBS)["items"]))
+        cluster.wait(lambda: not cluster.request("GET", WORKLOADS)["items"], "no workloads are left")
+        cluster.clear()

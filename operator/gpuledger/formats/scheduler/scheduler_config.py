@@ -24,6 +24,9 @@ LONGEST_BACK_OFF_OF_GROUPS_S = 1
 """The same where it tries groups as a whole: it can't be made to try one earlier, and from 1.37 on, this is multiplied
 by the square root of a group's members. So one of 64 is tried within eight seconds of room."""
 
+SUMS = ("gpuledger.dev/memory-mib", "gpuledger.dev/cores", "gpuledger.dev/gpus")
+"""What a container takes of all its cards together, for those who add up: no node offers them."""
+
 
 def scheduler_configuration(
     scheduler_names: Sequence[str],
@@ -68,7 +71,9 @@ def scheduler_configuration(
                 "httpTimeout": f"{http_timeout_s}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in dialects.resources()],
+                "managedResources": [
+                    {"name": name, "ignoredByScheduler": True} for name in (*dialects.resources(), *SUMS)
+                ],
             }
         ],
     }
