@@ -45,7 +45,14 @@ class Queues:
         self._create("localqueues", "LocalQueue", name, {"clusterQueue": name}, "default")
 
     def job(
-        self, name: str, queue: str, limits: Mapping[str, object], cores: int, pods: int = 1, priority: str = ""
+        self,
+        name: str,
+        queue: str,
+        limits: Mapping[str, object],
+        cores: int,
+        pods: int = 1,
+        priority: str = "",
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """Create a job; `cores` is what each of its pods takes of the queue's quota."""
         resources = {"limits": {key: str(value) for key, value in {**limits, CORES: cores}.items()}}
@@ -56,9 +63,10 @@ class Queues:
             "containers": [{"name": "main", "image": "none", "resources": resources}],
             **({"priorityClassName": priority} if priority else {}),
         }
+        template = {"metadata": {"labels": dict(labels or {})}, "spec": spec}
         body = {
             "metadata": {"name": name, "labels": {QUEUE_LABEL: queue}},
-            "spec": {"suspend": True, "parallelism": pods, "completions": pods, "template": {"spec": spec}},
+            "spec": {"suspend": True, "parallelism": pods, "completions": pods, "template": template},
         }
         self.cluster.request("POST", JOBS, body)
 

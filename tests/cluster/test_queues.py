@@ -15,7 +15,9 @@ from kueue import Kueue
 WHOLE = {COUNT: 1}
 LOW = ("low-1", "low-2", "low-3", "low-4")
 PRIORITIES = {"urgent": 1_000, "ordinary": 10}
-RESERVE_S, RETRY_S = 8, 4
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+GANG = {"gpuledger.dev/gang": "both", "gpuledger.dev/gang-minimum": "2"}
+RESERVE_S, RETRY_S = 30, 4
 
 
 def share(cards: int, percent: int) -> dict[str, int]:
@@ -155,3 +157,97 @@ def test_quota_without_cards_admits_nothing_and_says_why_as_explain_does(queues:
     queues.delete("narrow")
     cluster.delete(*(f"half-{number}" for number in range(4)))
     queues.wait_running("wide")
+
+
+def test_a_job_of_several_pods_starts_with_all_of_them_or_keeps_nothing(queues: Queues) -> None:
+    cluster = queues.cluster
+    cluster.create(pod("single", WHOLE))
+    cluster.wait_bound("single")
+    queues.job("four", "other", WHOLE, 100, pods=4)
+    cluster.wait(lambda: queues.check("four")[1].startswith("3 of 4 pods find cards"), "the check says how many fit")
+    queues.job("three", "low", WHOLE, 100, pods=3)
+    queues.wait_running("three")  # nothing is kept for the four
+    queues.delete("three")
+    cluster.delete("single")
+    queues.wait_running("four")
+
+
+@pytest.mark.parametrize("labels", [{}, GANG], ids=["single pods", "gang"])
+def test_pods_that_come_late_find_the_room_that_was_reserved_for_them(queues: Queues, labels: dict[str, str]) -> None:
+    cluster, others = queues.cluster, [f"other-{number}" for number in range(4)]
+    with cluster.plane.halted("kube-controller-manager"):  # so that no pod of the job comes
+        queues.job("both", "other", {COUNT: 2}, 200, pods=2, labels=labels)
+        cluster.wait(lambda: queues.condition("both", "Admitted"), "the job is admitted")
+        cluster.create(*(pod(name, WHOLE) for name in others))
+        for name in others:
+            cluster.wait_refused(name, "no card entirely free")
+    queues.wait_running("both")
+    assert not any(cluster.pod(name)["spec"].get("nodeName") for name in others)
+
+
+def test_no_pod_of_a_workload_is_evicted_for_a_pod_of_higher_priority_outside_of_queues(queues: Queues) -> None:
+    cluster = queues.cluster
+    queues.job("queued", "other", WHOLE, 100, pods=3, priority="ordinary")
+    queues.wait_running("queued")
+    cluster.create(pod("single", WHOLE, priorityClassName="ordinary", terminationGracePeriodSeconds=0))
+    cluster.wait_bound("single")
+    cluster.create(pod("urgent", WHOLE, priorityClassName="urgent"))
+    cluster.wait_bound("urgent")
+    assert queues.running("queued") == ["queued"]
+    assert "single" not in cluster.pods()
+
+
+def test_a_quota_of_the_namespace_holds_for_workloads_too(queues: Queues) -> None:
+    cluster = queues.cluster
+    body = {"metadata": {"name": "gpus"}, "spec": {"hard": {"limits.nvidia.com/gpu": "2"}}}
+    cluster.request("POST", QUOTAS, body)
+    try:
+        queues.job("three", "other", WHOLE, 100, pods=3)
+        cluster.wait(lambda: "0 of 2" in queues.check("three")[1], "the check says what the namespace has")
+        queues.job("two", "low", WHOLE, 100, pods=2)
+        queues.wait_running("two")
+        cluster.patch(f"{QUOTAS}/gpus", {"spec": {"hard": {"limits.nvidia.com/gpu": "5"}}})
+        queues.delete("two")
+        queues.wait_running("three")
+    finally:
+        cluster.request("DELETE", f"{QUOTAS}/gpus")
+
+
+def test_a_job_whose_cards_are_lost_is_queued_again_as_a_whole(queues: Queues) -> None:
+    cluster = queues.cluster
+    queues.job("two", "other", {COUNT: 2}, 200, pods=2)
+    queues.wait_running("two")
+    lost, _ = queues.bound("two")
+    cluster.create(pod("intruder", {COUNT: 2}))  # takes what the pod leaves, before its next one comes
+    cluster.delete(lost["metadata"]["name"])
+    cluster.wait_bound("intruder")
+    cluster.wait(lambda: not queues.condition("two", "Admitted"), "the job is queued again")
+    cluster.wait(lambda: not queues.bound("two"), "none of its pods is left")
+    cluster.delete("intruder")
+    queues.wait_running("two", timeout_s=60)
+
+
+# Whatever ends in the middle.
+
+
+@pytest.mark.parametrize("who", ["operator", "Kueue", "API server"])
+def test_all_come_to_rest_whoever_is_killed_in_the_middle(queues: Queues, who: str) -> None:
+    cluster = queues.cluster
+    for name in LOW:
+        queues.job(name, "low", WHOLE, 100)
+    queues.job("high", "high", share(4, 60), 240)
+    match who:
+        case "operator":
+            cluster.installation.restart_operator()
+        case "Kueue":
+            queues.kueue.kill()
+            queues.kueue.start_manager()
+        case "API server":
+            cluster.plane.stop_api_server()
+            cluster.plane.start_api_server()
+    queues.wait_running("high", timeout_s=60)
+    queues.delete("high")
+    queues.wait_running(*LOW, timeout_s=60)
+    queues.delete(*LOW)
+    cluster.create(pod("whole", {COUNT: 4}))
+    cluster.wait_bound("whole")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpuledger.kube_api.client import Json, KubeClient
@@ -25,14 +25,10 @@ class KueueRequests:
         """Return a workload."""
         return await self._client.request("GET", f"{KUEUE}/namespaces/{namespace}/workloads/{name}")
 
-    def cluster_queues(self) -> AsyncIterator[list[Json]]:
-        """Yield all ClusterQueues, page by page."""
-        return self._client.pages(CLUSTER_QUEUES)
-
-    async def patch_workload_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
-        """Change a workload's status by a merge patch. Raises Conflict if it names an older version."""
+    async def patch_workload_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Json:
+        """Change a workload's status by a merge patch; return the workload. Raises Conflict for an older version."""
         path = f"{KUEUE}/namespaces/{namespace}/workloads/{name}/status"
-        await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
+        return await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
 
     async def patch_admission_check_status(self, name: str, patch: Mapping[str, Any]) -> None:
         """Change an AdmissionCheck's status by a merge patch. Raises Conflict if it names an older version."""

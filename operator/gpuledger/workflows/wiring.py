@@ -253,7 +253,7 @@ def connect(
         lives=lives,
         clock=clock,
     )
-    follow_up(queues, ledger, explainer, lives, store, clock)
+    follow_up(queues, ledger, explainer, lives, clock)
     refused_by_scheduler = RefusedByScheduler(placement.request)
     pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(

@@ -107,6 +107,9 @@ def wired(workflows: Workflows) -> Workflows:
     workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
     workflows.queues.check.on_due.append(workflows.room_has_changed.set)
+    workflows.queues.objects.on_change.append(workflows.room_has_changed.set)
+    ledger.quotas.on_room.append(workflows.queues.check.may_have_more)
+    workflows.queues.reservations.for_gang.append(workflows.kept_places.keep_for)
     workflows.placer.on_refused.append(workflows.queues.lost.refused)
     workflows.gangs.on_refused.append(workflows.queues.lost.refused)
     workflows.trail.gang_of = workflows.gang_trials.gang_of

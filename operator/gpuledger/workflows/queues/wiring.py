@@ -97,9 +97,9 @@ def connect_queues(
     )
 
 
-def follow_up(
-    queues: Queues, ledger: Ledger, explainer: PodExplainer, lives: PodLives, store: KubeStore, clock: Clock
-) -> None:
+def follow_up(queues: Queues, ledger: Ledger, explainer: PodExplainer, lives: PodLives, clock: Clock) -> None:
     """Have something done about workloads for which there is no room."""
-    take_back = TakeBack(ledger, queues.check, queues.reservations, queues.pods, lives, store, queues.writer, clock)
+    take_back = TakeBack(
+        ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
+    )
     queues.check.on_no_room.append(NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock).found)
