@@ -1,8 +1,8 @@
 """What the pods of each namespace have together, and whether it may become more.
 
 Counted is what a pod holds at the API server, what is promised to it there, and what is on hold for it: once where
-these are of one card, and where a hold has spares, the most that one of them takes. Pods that are of no known namespace
-are not limited.
+these are of one card, and where a hold has spares, the most that one of them takes; nothing of a card that is gone.
+Pods that are of no known namespace are not limited.
 """
 
 from __future__ import annotations
@@ -39,16 +39,19 @@ class Left:
 
 
 class Quotas:
-    """Sums by namespace, kept as holders and holds change: from the first limit on, for before they are of no use."""
+    """Sums of the namespaces that have a limit, kept as holders and holds change.
+
+    Before there is a first limit, nothing is kept; and of pods of other namespaces only what they hold.
+    """
 
     def __init__(self, entries: Mapping[str, CardEntry], holds: Mapping[str, Hold]) -> None:
         self._entries = entries
         self._holds = holds
-        self._is_counting = False
+        self._is_following = False
         self._limits: dict[str, tuple[QuotaLimit, ...]] = {}  # namespace -> its limits
-        self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
+        self._namespaces: dict[str, str] = {}  # UID of a pod that waits -> its namespace
+        self._holding: dict[str, set[str]] = {}  # namespace -> UIDs of the pods that hold something, or are to get it
         self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
-        self._on_hold: dict[str, list[dict[str, Part]]] = {}  # pod UID -> for each placement the same
         self._promised: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what is promised to it
         self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
         self._sums: dict[str, Use] = {}
@@ -62,19 +65,20 @@ class Quotas:
         before = self._limits.pop(namespace, ())
         if limits:
             self._limits[namespace] = tuple(limits)
-            self._count()
+            self._follow()
+        if bool(before) != bool(limits):
+            waiting = (uid for uid in self._holds if self._namespaces.get(uid) == namespace)
+            for uid in (*self._holding.get(namespace, ()), *waiting):
+                self._recount(uid, namespace)
         if before and before != tuple(limits):
             self.on_room(namespace)
 
-    def _count(self) -> None:
-        if self._is_counting:
-            return
-        self._is_counting = True
-        for entry in self._entries.values():
-            self.holders_changed(entry, {})
-            self.promises_changed(entry, {*entry.promises, *entry.claims})
-        for uid, hold in self._holds.items():
-            self.hold_changed(uid, hold.placements)
+    def _follow(self) -> None:
+        if not self._is_following:
+            self._is_following = True
+            for entry in self._entries.values():
+                self.holders_changed(entry, {})
+                self.promises_changed(entry, {*entry.promises, *entry.claims})
 
     def limits(self, namespace: str) -> tuple[QuotaLimit, ...]:
         """Return the limits of a namespace."""
@@ -150,31 +154,31 @@ class Quotas:
         """Note the namespace of a pod that may get something."""
         if self._namespaces.get(pod_uid) != namespace:
             self._namespaces[pod_uid] = namespace
-            self._recount(pod_uid)
+            self.hold_changed(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
         """Note that a pod waits no more: what it holds says of which namespace it is."""
-        if self._namespaces.pop(pod_uid, None) is not None:
-            self._recount(pod_uid)
+        self._namespaces.pop(pod_uid, None)
 
     def holders_changed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
         """Note that a card has other holders than before, or that it is another one."""
-        if not self._is_counting:
+        if not self._is_following:
             return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
         for uid in before.keys() - entry.holders.keys():
             self._held.get(uid, {}).pop(uuid, None)
-            self._recount(uid, before[uid].pod.namespace)
+            self._changes(uid, before[uid].pod.namespace)
         for uid, holder in entry.holders.items():
             part = kind, holder.share.amounts
             held = self._held.setdefault(uid, {})
             if held.get(uuid) != part:
                 held[uuid] = part
-                self._recount(uid, holder.pod.namespace)
+                self._changes(uid, holder.pod.namespace)
+        self.holds_changed(entry)
 
     def promises_changed(self, entry: CardEntry, pod_uids: Iterable[str]) -> None:
         """Note what is promised to some pods of a card now."""
-        if not self._is_counting:
+        if not self._is_following:
             return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
         for uid in pod_uids:
@@ -184,30 +188,44 @@ class Quotas:
                 promised[uuid] = kind, share.amounts
             else:
                 promised.pop(uuid, None)
-            self._recount(uid, claim.holder.pod.namespace if claim else "")
+            self._changes(uid, claim.holder.pod.namespace if claim else self._namespace_of(uid))
 
-    def hold_changed(self, pod_uid: str, placements: Iterable[Placement]) -> None:
-        """Note what is on hold for a pod now."""
-        if not self._is_counting:
-            return
-        parts = [self._parts(placement) for placement in placements]
-        if parts:
-            self._on_hold[pod_uid] = parts
+    def hold_changed(self, pod_uid: str) -> None:
+        """Note that something else is on hold for a pod now."""
+        if self._limits:
+            self._recount(pod_uid, self._namespace_of(pod_uid))
+
+    def holds_changed(self, entry: CardEntry) -> None:
+        """Note that a card has come, has gone or has changed, and what is on hold on it with it."""
+        for uid in entry.holds:
+            self.hold_changed(uid)
+
+    def _namespace_of(self, uid: str) -> str:
+        """Return a pod's namespace; that in whose sum it is where nothing else is known any more; or nothing."""
+        return self._namespaces.get(uid) or self._counted.get(uid, ("", {}))[0]
+
+    def _changes(self, uid: str, namespace: str) -> None:
+        """Note that a pod holds something else, or something else is promised to it."""
+        for table in (self._held, self._promised):
+            if uid in table and not table[uid]:
+                del table[uid]
+        holding = self._holding.setdefault(namespace, set())
+        if uid in self._held or uid in self._promised:
+            holding.add(uid)
         else:
-            self._on_hold.pop(pod_uid, None)
-        self._recount(pod_uid)
+            holding.discard(uid)
+        if not holding:
+            del self._holding[namespace]
+        self._recount(uid, namespace)
 
     def _parts(self, placement: Placement) -> dict[str, Part]:
         entries = ((share, self._entries.get(share.uuid)) for share in placement.shares)
         return {share.uuid: (kind_of(entry.card), share.amounts) for share, entry in entries if entry}
 
-    def _recount(self, uid: str, namespace: str = "") -> None:
-        for table in (self._held, self._promised):
-            if uid in table and not table[uid]:
-                del table[uid]
+    def _recount(self, uid: str, namespace: str) -> None:
+        """Put what a pod has into the sum of its namespace, in place of what was there of it."""
         old_namespace, old = self._counted.pop(uid, ("", {}))
-        namespace = namespace or self._namespaces.get(uid, "") or old_namespace
-        new = self._use_of(uid) if namespace else {}
+        new = self._use_of(uid) if namespace in self._limits else {}
         if new:
             self._counted[uid] = namespace, new
         if (old_namespace, old) == (namespace, new):
@@ -223,10 +241,10 @@ class Quotas:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
 
     def _use_of(self, uid: str) -> Use:
-        held = self._promised.get(uid, {}) | self._held.get(uid, {})
+        held, hold = self._promised.get(uid, {}) | self._held.get(uid, {}), self._holds.get(uid)
         found: Use = {}
-        for placement in self._on_hold.get(uid, [{}]):
-            for kind, amounts in _use((placement | held).values()).items():
+        for parts in [self._parts(placement) for placement in hold.placements] if hold else [{}]:
+            for kind, amounts in _use((parts | held).values()).items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
 
