@@ -68,8 +68,7 @@ def _most(ledger: Ledger, pod: str, counted: Counted) -> int:
     promised |= {card.uuid: claim.share for card, claim in ledger.promises.claims_of(pod)}
     held = promised | {card.uuid: holder.share for card, holder in ledger.holders_of(pod)}
     hold = ledger.hold_of(pod)
-    placements = [placement.shares for placement in hold.placements] if hold else [()]
-    placements = [[share for share in shares if ledger.entry(share.uuid)] for shares in placements]
+    placements = [[each for each in one.shares if ledger.entry(each.uuid)] for one in hold.placements] if hold else [[]]
     return max(
         sum(counted.of(share.amounts) for share in ({share.uuid: share for share in shares} | held).values())
         for shares in placements

@@ -25,7 +25,7 @@ from gpuledger.model.errors import QuotaExceeded, ShareRefused
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import NodeOffer
-from gpuledger.model.share import Holder, Placement, Share
+from gpuledger.model.share import Holder, Placement
 from gpuledger.model.stored_card import StoredCard
 
 PINNED = float("inf")

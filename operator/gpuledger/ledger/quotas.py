@@ -8,12 +8,13 @@ Pods that are of no known namespace are not limited.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.hold import Hold
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.quota import Kind, QuotaLimit, kind_of
+from gpuledger.model.quota import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.model.request import Demand, Shape, phases
 from gpuledger.model.share import Holder, Placement, Pod
 
@@ -21,6 +22,12 @@ Use = dict[Kind, Amounts]
 """Kind of card -> what is had of such cards."""
 
 Part = tuple[Kind, Amounts]
+
+ENDLESS = 2**63
+"""More than any limit leaves."""
+
+_NO_USE: Use = {}
+_NO_PARTS: dict[str, Part] = {}
 
 
 class Left:
@@ -55,6 +62,7 @@ class Quotas:
         self._promised: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what is promised to it
         self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
         self._sums: dict[str, Use] = {}
+        self._lowest: dict[str, Amounts] = {}  # namespace -> the least that its limits allow, of whichever cards
         self.on_room = Listeners[[str]]()
         """Called with a namespace whose pods may have more than before."""
 
@@ -65,6 +73,7 @@ class Quotas:
         before = self._limits.pop(namespace, ())
         if limits:
             self._limits[namespace] = tuple(limits)
+            self._lowest[namespace] = Amounts(**{str(each): _lowest(each, limits) for each in Counted})
             self._follow()
         if bool(before) != bool(limits):
             waiting = (uid for uid in self._holds if self._namespaces.get(uid) == namespace)
@@ -106,18 +115,22 @@ class Quotas:
     def exceeded_together(self, namespace: str, placements: Mapping[str, Placement]) -> QuotaLimit | None:
         """Return the same of several pods of a namespace, by their UIDs."""
         for limit in self._limits.get(namespace, ()):
-            more = 0
+            besides = 0
             for uid, placement in placements.items():
                 use = _use(self._parts(placement).values())
-                more += max(_sum(use, limit) - _sum(self._own(uid, namespace), limit), 0)
-            if more > 0 and self.used(namespace, limit) + more > limit.most:
+                besides += max(_sum(use, limit) - _sum(self._own(uid, namespace), limit), 0)
+            if besides > 0 and self.used(namespace, limit) + besides > limit.most:
                 return limit
         return None
+
+    def _are_far(self, namespace: str, more: Iterable[Amounts]) -> bool:
+        """Tell whether a namespace exceeds none of its limits with so much more, of whichever cards all of that is."""
+        return total((*self._sums.get(namespace, _NO_USE).values(), *more)).fits_in(self._lowest[namespace])
 
     def sure_to_exceed(self, pod: Pod, shape: Shape) -> QuotaLimit | None:
         """Return the first limit that a pod would exceed whichever cards it gets, None if there is none."""
         limits = self._limits.get(pod.namespace)
-        if not limits:
+        if not limits or self._are_far(pod.namespace, (least(shape),)):
             return None
         own = self._own(pod.uid, pod.namespace)
         for limit in limits:
@@ -141,8 +154,12 @@ class Quotas:
         namespace = self._namespaces.get(pod_uid)
         if namespace is None or namespace not in self._limits:
             return None
-        found = (self.exceeded_by(pod_uid, namespace, placement) for placement in placements)
-        return next((limit for limit in found if limit), None)
+        for placement in placements:
+            if not self._are_far(namespace, [share.amounts for share in placement.shares]):
+                limit = self.exceeded_by(pod_uid, namespace, placement)
+                if limit:
+                    return limit
+        return None
 
     # What the ledger and the watches say.
 
@@ -192,7 +209,7 @@ class Quotas:
 
     def hold_changed(self, pod_uid: str) -> None:
         """Note that something else is on hold for a pod now."""
-        if self._limits:
+        if self._limits and (pod_uid in self._holds or pod_uid in self._promised or pod_uid in self._counted):
             self._recount(pod_uid, self._namespace_of(pod_uid))
 
     def holds_changed(self, entry: CardEntry) -> None:
@@ -219,8 +236,12 @@ class Quotas:
         self._recount(uid, namespace)
 
     def _parts(self, placement: Placement) -> dict[str, Part]:
-        entries = ((share, self._entries.get(share.uuid)) for share in placement.shares)
-        return {share.uuid: (kind_of(entry.card), share.amounts) for share, entry in entries if entry}
+        found: dict[str, Part] = {}
+        for share in placement.shares:
+            entry = self._entries.get(share.uuid)
+            if entry is not None:
+                found[share.uuid] = kind_of(entry.card), share.amounts
+        return found
 
     def _recount(self, uid: str, namespace: str) -> None:
         """Put what a pod has into the sum of its namespace, in place of what was there of it."""
@@ -231,29 +252,43 @@ class Quotas:
         if (old_namespace, old) == (namespace, new):
             return
         if old:
-            _add(self._sums, old_namespace, old, -1)
+            self._add(old_namespace, old, -1)
         if new:
-            _add(self._sums, namespace, new, 1)
+            self._add(namespace, new, 1)
         if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
             self.on_room(old_namespace)
+
+    def _add(self, namespace: str, use: Use, sign: int) -> None:
+        known = self._sums.setdefault(namespace, {})
+        for kind, amounts in use.items():
+            found = known.pop(kind, NOTHING)
+            left = found + amounts if sign > 0 else found - amounts
+            if left != NOTHING:
+                known[kind] = left
+        if not known:
+            del self._sums[namespace]
 
     def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
 
     def _use_of(self, uid: str) -> Use:
-        held, hold = self._promised.get(uid, {}) | self._held.get(uid, {}), self._holds.get(uid)
+        hold, held = self._holds.get(uid), self._promised.get(uid, _NO_PARTS) | self._held.get(uid, _NO_PARTS)
+        if hold is None or not hold.spares:
+            return _use(((self._parts(hold.placement) | held) if hold else held).values())
         found: Use = {}
-        for parts in [self._parts(placement) for placement in hold.placements] if hold else [{}]:
-            for kind, amounts in _use((parts | held).values()).items():
+        for placement in hold.placements:
+            for kind, amounts in _use((self._parts(placement) | held).values()).items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
 
 
-def least(shape: Shape, vendor: str) -> Amounts:
-    """Return the least that a pod takes together of cards of a vendor, whichever these are."""
+@lru_cache(1_024)
+def least(shape: Shape, vendor: str | None = None) -> Amounts:
+    """Return the least that a pod takes together of cards of a vendor, or of all, whichever these are."""
     found = NOTHING
     for phase in phases(shape):
-        found = found.peak(total(_least_of(shape[each]) for each in phase if shape[each].wanted.vendor == vendor))
+        demands = (shape[each] for each in phase if vendor in (None, shape[each].wanted.vendor))
+        found = found.peak(total(_least_of(demand) for demand in demands))
     return found
 
 
@@ -267,23 +302,16 @@ def _least_of(demand: Demand) -> Amounts:
     return Amounts(demand.cards * memory_mib, demand.cards * demand.cores, demand.cards)
 
 
+def _lowest(counted: Counted, limits: Iterable[QuotaLimit]) -> int:
+    return min((limit.most for limit in limits if limit.counted is counted), default=ENDLESS)
+
+
 def _use(parts: Iterable[Part]) -> Use:
     found: Use = {}
     for kind, amounts in parts:
-        found[kind] = found.get(kind, NOTHING) + amounts
+        found[kind] = found[kind] + amounts if kind in found else amounts
     return found
 
 
 def _sum(use: Use, limit: QuotaLimit) -> int:
     return sum(limit.counted.of(amounts) for kind, amounts in use.items() if limit.counts(*kind))
-
-
-def _add(sums: dict[str, Use], namespace: str, use: Use, sign: int) -> None:
-    known = sums.setdefault(namespace, {})
-    for kind, amounts in use.items():
-        found = known.get(kind, NOTHING)
-        known[kind] = found + amounts if sign > 0 else found - amounts
-        if known[kind] == NOTHING:
-            del known[kind]
-    if not known:
-        del sums[namespace]
