@@ -54,6 +54,7 @@ OPERATOR = (
     *_each("list", "poddisruptionbudgets", "policy"),
     *_each("create", "events"),
     *_each("list watch", "resourcequotas"),
+    *_each("patch", "resourcequotas/status"),
     *(each for words in PODGROUPS for each in _each("list watch", "podgroups", words.api_group)),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),

@@ -47,6 +47,11 @@ def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     return f"{only},spec.nodeName="
 
 
+def quotas_in(namespace: str) -> str:
+    """Return the path of a namespace's ResourceQuotas."""
+    return f"/api/v1/namespaces/{namespace}/resourcequotas"
+
+
 def pods_in(namespace: str) -> str:
     """Return the path of a namespace's pods."""
     return f"/api/v1/namespaces/{namespace}/pods"

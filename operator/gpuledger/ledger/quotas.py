@@ -65,6 +65,8 @@ class Quotas:
         self._lowest: dict[str, Amounts] = {}  # namespace -> the least that its limits allow, of whichever cards
         self.on_room = Listeners[[str]]()
         """Called with a namespace whose pods may have more than before."""
+        self.on_change = Listeners[[str]]()
+        """Called with a namespace whose sum has changed."""
 
     # Limits.
 
@@ -255,6 +257,8 @@ class Quotas:
             self._add(old_namespace, old, -1)
         if new:
             self._add(namespace, new, 1)
+        for each in {namespace, old_namespace} & self._limits.keys():
+            self.on_change(each)
         if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
             self.on_room(old_namespace)
 

@@ -39,6 +39,12 @@ class QuotaLimit:
     model: str = ""
     """Only shares of cards whose model has this in its name, compared without case and with dashes for spaces; empty:
     of all of the vendor."""
+    unit: int = 1
+    """How many MiB, percent or slots one of the key's numbers is."""
+
+    def as_stated(self, amount: int) -> int:
+        """Return an amount in the key's own numbers, rounded up."""
+        return -(-amount // self.unit)
 
     def counts(self, vendor: str, model: str) -> bool:
         """Tell whether shares of cards of this kind count."""

@@ -59,6 +59,7 @@ from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_gate import QuotaGate
+from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -102,6 +103,7 @@ class Workflows:
     why_waiting: WhyWaiting
     unlinked: UnlinkedNodes
     quotas: NamespaceQuotas
+    quota_status: QuotaStatusWriter
     room_has_changed: asyncio.Event
     """Set whenever a pod that waits may have room now."""
 
@@ -358,6 +360,7 @@ def connect(
             why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
             unlinked=UnlinkedNodes(ledger, policy),
             quotas=quotas,
+            quota_status=QuotaStatusWriter(ledger.quotas, quotas, store, lambda: observer.synced and is_active()),
             room_has_changed=asyncio.Event(),
         )
     )
