@@ -98,6 +98,10 @@ class KubeReads:
         selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return self._client.pages(PODS, {"fieldSelector": selector})
 
+    def resource_quotas(self) -> AsyncIterator[list[Json]]:
+        """Yield the ResourceQuotas of all namespaces, page by page."""
+        return self._client.pages(RESOURCE_QUOTAS)
+
     async def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
         for version in versions:
