@@ -59,6 +59,7 @@ from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoP
 from gpuledger.workflows.queues.wiring import connect_queues, follow_up
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_gate import QuotaGate
+from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -333,6 +334,7 @@ def connect(
             unlinked=UnlinkedNodes(ledger, policy),
             quotas=quotas,
             queues=queues,
+            quota_status=QuotaStatusWriter(ledger.quotas, quotas, store, lambda: observer.synced and is_active()),
             room_has_changed=asyncio.Event(),
         )
     )

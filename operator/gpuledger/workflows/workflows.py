@@ -36,6 +36,7 @@ from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import WhoPreempts
 from gpuledger.workflows.queues.wiring import Queues
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
+from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
@@ -78,6 +79,7 @@ class Workflows:
     why_waiting: WhyWaiting
     unlinked: UnlinkedNodes
     quotas: NamespaceQuotas
+    quota_status: QuotaStatusWriter
     queues: Queues
     room_has_changed: asyncio.Event
     """Set whenever a pod that waits may have room now."""

@@ -20,6 +20,7 @@ from gpuledger.formats.admission.accounts import (
     foreign_variables,
     not_from,
     only_from,
+    own_quota_validations,
     own_validations,
 )
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
@@ -79,7 +80,7 @@ def validating_policies(
     The annotation that is ours is protected in every namespace: no other program has a use for it.
     """
     new, binds = rule("CREATE", "pods"), rule("CREATE", *BINDINGS)
-    changes = rule("UPDATE", *POD_CHANGES)
+    changes, quotas = rule("UPDATE", *POD_CHANGES), rule("UPDATE", "resourcequotas", "resourcequotas/status")
     return [
         *_validating(
             "gpuledger-requests",
@@ -100,6 +101,7 @@ def validating_policies(
         ),
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects)),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
+        *_validating("gpuledger-own-quotas", [quotas], [only_from(OPERATOR)], own_quota_validations()),
     ]
 
 
