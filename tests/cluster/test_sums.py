@@ -219,7 +219,7 @@ def test_any_pod_is_written_as_the_operator_reads_it(summing: Summing, seed: int
                 for part in ("limits", "requests"):
                     # What a pod that is not ours says stays as it is, and the API server copies limits to requests.
                     expected = ours["resources"].get(part if asks else "limits") or {}
-                    assert sums_in(theirs["resources"].get(part) or {}) == sums_in(expected), body
+                    assert sums_in(theirs["resources"].get(part) or {}) == sums_in(expected), json.dumps(body)
         compared += asks
     assert compared > PODS_AT_RANDOM // 4
 

@@ -52,7 +52,7 @@ WORDS: tuple[Mapping[str, tuple[object, ...]], ...] = (
         VOLCANO_CORES: (0, 10, 100),
     },
     {CLASSIC_COUNT: (1, 4), CLASSIC_MEMORY: (0, 10, 9000)},
-    {SHARED: (1, 2, 4), BYTES: ("8Gi", "400Mi"), CORE: (0, 4, 100, 200), RATIO: (4, 100, 400), BOTH: (4, 50, 200)},
+    {SHARED: (1, 2, 4), BYTES: ("8Gi", "400Mi"), CORE: (4, 100, 200), RATIO: (4, 100, 400), BOTH: (4, 50, 200)},
     {COUNT: (0, 1)},
     {"cpu": (1,)},
     {"hygon.com/dcunum": (1,), "hygon.com/dcumem": (500,)},
