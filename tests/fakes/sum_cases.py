@@ -6,8 +6,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from fakes.admission_cases import BOTH, BYTES, CORE, COUNT, PERCENT, RATIO, SHARED, VOLCANO_COUNT, VOLCANO_MEMORY
+from fakes.admission_cases import BOTH, BYTES, CORE, RATIO, SHARED, VOLCANO_COUNT, VOLCANO_MEMORY
 from fakes.objects import CORES, MEMORY
+from fakes.objects import GPU as COUNT
+from fakes.objects import PERCENTAGE as PERCENT
 
 Json = dict[str, Any]
 

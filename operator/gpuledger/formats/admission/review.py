@@ -44,6 +44,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     requests = _readable(pod, rules.dialects)
     changed = deepcopy(dict(pod))
     if requests is not None and not any(requests):
+        _sum_up(changed, rules)
         return changed
     metadata, spec = changed["metadata"], changed["spec"]
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
@@ -119,16 +120,14 @@ def _count(container: Mapping[str, Any], request: ContainerRequest, dialects: Di
 
 
 def _sum_up(pod: Json, rules: AdmissionRules) -> None:
-    """Write what the containers of a pod, or of a template, ask for in sum, over whatever stands there."""
+    """Write what the containers of a pod, or of a template, ask for in sum, in place of whatever stands there."""
     requests = _readable(pod, rules.dialects)
     is_ours = pod["spec"].get("schedulerName") in (None, "", CLUSTERS_OWN, *rules.scheduler_names)
-    if rules.models is None or not requests or not any(requests) or not is_ours:
+    if rules.models is None or requests is None or not is_ours:
         return
-    card_mib = rules.models.memory_of(pod)
-    summed = [container_sums(request, card_mib) for request in requests]
-    if not any(summed):
-        return
-    for (container, _), sums in zip(containers(pod), summed, strict=True):
+    card_mib = rules.models.memory_of(pod) if any(requests) else 0
+    for (container, _), request in zip(containers(pod), requests, strict=True):
+        sums = container_sums(request, card_mib)
         resources = container.get("resources") or {}
         for part in ("limits", "requests"):
             given = resources.get(part) or {}

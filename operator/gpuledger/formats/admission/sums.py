@@ -19,6 +19,7 @@ from gpuledger.formats.dialects.sums import (
     SUM_CORES,
     SUM_GPUS,
     SUM_MEMORY,
+    SUMS,
     CardModels,
     TemplatePlace,
 )
@@ -46,18 +47,16 @@ def template_rules() -> list[Json]:
 
 def summing_templates(dialects: Dialects) -> list[Json]:
     """Return the conditions by which all other objects are left alone, and all changes of other parts of these."""
-    counts = dialects.counts(of=ANY_NVIDIA.vendor)
-    names = list(dict.fromkeys(name for each in _nvidias(dialects) for name in (each.count, *each.request_names)))
+    words = (name for each in _nvidias(dialects) for name in (each.count, *each.request_names) if name)
+    names = literal(list(dict.fromkeys((*words, *SUMS))))
     changed = "request.operation != 'UPDATE' ||\n" + " !=\n".join(
-        f"{_pods(name)}\n  .map(p, {_containers('p')}.map(c, c.?resources.orValue({{}})))"
+        f"{_pods(name)}\n  .map(p, [dyn(p.spec.?schedulerName.orValue('')), dyn({_containers('p')}.map(c,\n"
+        f"    c.?resources.orValue({{}}))), dyn({literal([*USE_MODEL, *AVOID_MODEL])}.map(a,\n"
+        "    p.?metadata.?annotations[?a].orValue('')))])"
         for name in ("object", "oldObject")
     )
-    asks = (
-        f"{_pods('object')}\n  .exists(p, {_containers('p')}.exists(c,\n"
-        f"    {mentions(literal(names))} &&\n"
-        f"    !c.resources.limits.exists(n, n in {literal(counts)} && string(c.resources.limits[n]) == '0')))"
-    )
-    return [{"name": "asks-for-gpus", "expression": asks}, {"name": "containers-changed", "expression": changed}]
+    named = f"{_pods('object')}\n  .exists(p, {_containers('p')}.exists(c,\n    {mentions(names)}))"
+    return [{"name": "mentions-gpus", "expression": named}, {"name": "containers-changed", "expression": changed}]
 
 
 def sum_variables(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
@@ -125,7 +124,7 @@ def _pods(found: str) -> str:
     """Return the list of templates in an object, for servers whose CEL knows no positions in lists."""
     single = ",\n   ".join(_here(found, place.at) for place in PLACES if not place.each)
     lists = [f"[{single}]", *(_several(found, place, False) for place in PLACES if place.each)]
-    return "(" + " +\n  ".join(lists) + f")\n  {_ONLY_PODS}"
+    return "(" + " +\n  ".join(lists) + f")\n  {_with_containers('p')}"
 
 
 def _templates(found: str) -> str:
@@ -136,10 +135,11 @@ def _templates(found: str) -> str:
         else f"[{_template(literal(_path((*place.at, 'spec'))), _here(found, place.at))}]"
         for place in PLACES
     ]
-    return "(" + " +\n  ".join(lists) + f")\n  {_ONLY_PODS.replace('p.', 'p.pod.')}"
+    return "(" + " +\n  ".join(lists) + f")\n  {_with_containers('p.pod')}"
 
 
-_ONLY_PODS = ".filter(p, p.?spec.?containers.hasValue())"
+def _with_containers(pod: str) -> str:
+    return f".filter(p, {pod}.?spec.?containers.hasValue())"
 
 
 def _several(found: str, place: TemplatePlace, with_path: bool = True) -> str:

@@ -134,8 +134,8 @@ def test_a_model_without_its_memory_is_refused(wrong: str) -> None:
 
 def multiplied(containers: list[Json]) -> int:
     """Return what Kueue 0.19.2 charges by `multiplyBy`: the product of a pod's sums (applyResourceTransformations)."""
-    memory = sum(each.get("gpumem", 0) for each in containers)
-    return memory * (sum(each.get("gpu", 0) for each in containers) or 1)
+    memory, cards = (sum(int(each.get(name, 0)) for each in containers) for name in ("gpumem", "gpu"))
+    return memory * (cards or 1)
 
 
 def test_the_table_of_the_document_is_what_is_counted() -> None:
