@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuledger.formats.dialects.sums import SUMS
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import (
     LEASE_DURATION_S,
