@@ -25,9 +25,6 @@ LONGEST_BACK_OFF_OF_GROUPS_S = 1
 """The same where it tries groups as a whole: it can't be made to try one earlier, and from 1.37 on, this is multiplied
 by the square root of a group's members. So one of 64 is tried within eight seconds of room."""
 
-SUMS = ("gpuledger.dev/memory-mib", "gpuledger.dev/cores", "gpuledger.dev/gpus")
-"""What a container takes of all its cards together, for those who add up: no node offers them."""
-
 
 def scheduler_configuration(
     scheduler_names: Sequence[str],
