@@ -195,9 +195,8 @@ class PodPlacer:
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         self._waiting.give_room()  # to those who were first, before this pod takes it
-        given = self._reservations.given(pod.uid)
+        reserved = self._reserved(pod.uid, request) or self._reservations.given(pod.uid)
         self._drop_hold(pod.uid)
-        reserved = self._reserved(pod.uid, request) or given
         if reserved is not None and reserved.node_name in arguments.node_names:
             choice = Choice((reserved,), {})
         else:
