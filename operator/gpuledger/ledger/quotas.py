@@ -257,8 +257,6 @@ class Quotas:
             self._add(old_namespace, old, -1)
         if new:
             self._add(namespace, new, 1)
-        for each in {namespace, old_namespace} & self._limits.keys():
-            self.on_change(each)
         if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
             self.on_room(old_namespace)
 
@@ -271,6 +269,7 @@ class Quotas:
                 known[kind] = left
         if not known:
             del self._sums[namespace]
+        self.on_change(namespace)
 
     def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
