@@ -44,7 +44,14 @@ def cluster(started: Cluster) -> Iterator[Cluster]:
 
 
 def set_quota(cluster: Cluster, hard: Json, name: str = "gpus") -> None:
+    """Create a quota, and wait until it is in force: Kubernetes counts pods that come before that minutes later."""
     cluster.request("POST", QUOTAS, {"metadata": {"name": name}, "spec": {"hard": hard}})
+
+    def is_in_force() -> bool:
+        status = cluster.request("GET", f"{QUOTAS}/{name}").get("status") or {}
+        return "hard" in status and {*hard} & {"pods"} <= {*(status.get("used") or {})}
+
+    cluster.wait(is_in_force, "the quota is in force")
 
 
 def used(cluster: Cluster, name: str = "gpus") -> Json:

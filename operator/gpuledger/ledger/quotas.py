@@ -58,6 +58,7 @@ class Quotas:
         self._limits: dict[str, tuple[QuotaLimit, ...]] = {}  # namespace -> its limits
         self._namespaces: dict[str, str] = {}  # UID of a pod that waits -> its namespace
         self._holding: dict[str, set[str]] = {}  # namespace -> UIDs of the pods that hold something, or are to get it
+        self._holder_in: dict[str, str] = {}  # UID of such a pod -> the namespace
         self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
         self._promised: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what is promised to it
         self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
@@ -73,6 +74,7 @@ class Quotas:
     def set_limits(self, namespace: str, limits: Collection[QuotaLimit]) -> None:
         """Note the limits of a namespace, in place of those before."""
         before = self._limits.pop(namespace, ())
+        self._lowest.pop(namespace, None)
         if limits:
             self._limits[namespace] = tuple(limits)
             self._lowest[namespace] = Amounts(**{str(each): _lowest(each, limits) for each in Counted})
@@ -228,13 +230,15 @@ class Quotas:
         for table in (self._held, self._promised):
             if uid in table and not table[uid]:
                 del table[uid]
-        holding = self._holding.setdefault(namespace, set())
+        before = self._holder_in.pop(uid, None)
+        if before is not None:
+            self._holding[before].discard(uid)
+            if not self._holding[before]:
+                del self._holding[before]
+        namespace = namespace or before or ""
         if uid in self._held or uid in self._promised:
-            holding.add(uid)
-        else:
-            holding.discard(uid)
-        if not holding:
-            del self._holding[namespace]
+            self._holder_in[uid] = namespace
+            self._holding.setdefault(namespace, set()).add(uid)
         self._recount(uid, namespace)
 
     def _parts(self, placement: Placement) -> dict[str, Part]:
@@ -257,8 +261,6 @@ class Quotas:
             self._add(old_namespace, old, -1)
         if new:
             self._add(namespace, new, 1)
-        for each in {namespace, old_namespace} & self._limits.keys():
-            self.on_change(each)
         if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
             self.on_room(old_namespace)
 
@@ -271,6 +273,7 @@ class Quotas:
                 known[kind] = left
         if not known:
             del self._sums[namespace]
+        self.on_change(namespace)
 
     def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))

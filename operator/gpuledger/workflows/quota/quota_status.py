@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.quotas import Quotas
@@ -19,7 +19,7 @@ from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 logger = logging.getLogger(__name__)
 
 GATHER_S = 2.0
-"""From the first change of a sum to the write: what changes until then is one write."""
+"""From the first change to the writes: what changes until then is one write for each quota."""
 
 WRITE_PAUSE_S = 0.05
 """There can be a thousand quotas: what has to be done at once goes first."""
@@ -37,38 +37,39 @@ class QuotaStatusWriter:
         self._sums = sums
         self._quotas = quotas
         self._store = store
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # UID of a quota -> when it is looked at
+        self._changed: set[str] = set()  # UIDs of the quotas that are to be looked at
+        self._timer: asyncio.TimerHandle | None = None
         self._was_denied = False
         self.writes = 0
         """How often a status was written so far."""
         self.worker = KeyedWorker(self._bring_up_to_date, 1, is_active)
         sums.on_change.append(self._sum_has_changed)
-        quotas.on_seen.append(self._look_soon)
+        quotas.on_seen.append(lambda uid: self._look_soon((uid,)))
 
     def look_again(self) -> None:
         """Compare all quotas with what they should show: others may have written until now."""
-        for uid in self._quotas.uids():
-            self._look_soon(uid)
+        self._look_soon(self._quotas.uids())
 
     async def stop(self) -> None:
         """Write no more."""
-        for timer in self._timers.values():
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         await self.worker.stop()
 
     def _sum_has_changed(self, namespace: str) -> None:
-        for uid in self._quotas.of_namespace(namespace):
-            self._look_soon(uid)
+        self._look_soon(self._quotas.of_namespace(namespace))
 
-    def _look_soon(self, uid: str) -> None:
-        if uid not in self._timers:
-            self._timers[uid] = asyncio.get_running_loop().call_later(GATHER_S, self._due, uid)
+    def _look_soon(self, uids: Iterable[str]) -> None:
+        self._changed.update(uids)
+        if self._timer is None and self._changed:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._due)
 
-    def _due(self, uid: str) -> None:
-        del self._timers[uid]
-        known = self._quotas.find(uid)
-        if known is not None and self._not_shown(known):
-            self.worker.mark(uid)
+    def _due(self) -> None:
+        changed, self._changed, self._timer = self._changed, set(), None
+        for uid in changed:
+            known = self._quotas.find(uid)
+            if known is not None and self._not_shown(known):
+                self.worker.mark(uid)
 
     def _not_shown(self, known: KnownQuota) -> dict[str, str]:
         """Return what is used of the keys of which the status says something else."""
