@@ -60,6 +60,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         is_synced=lambda: workflows.observer.synced,
         pending_by_reason=workflows.why_waiting.pods_by_reason,
         members=workflows.members,
+        workloads_by_state=workflows.queues.check.by_state,
         per_card=settings.metrics_per_card,
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
