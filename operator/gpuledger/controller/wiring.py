@@ -70,6 +70,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         workflows.why_waiting,
         workflows.explainer,
         workflows.gang_reporter,
+        workflows.workload_explainer,
         workflows.trail,
         workflows.leadership.active_elsewhere,
         workflows.gang_trials.gang_of,

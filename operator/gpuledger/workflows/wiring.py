@@ -253,7 +253,7 @@ def connect(
         lives=lives,
         clock=clock,
     )
-    follow_up(queues, ledger, explainer, lives, store, clock)
+    workload_explainer = follow_up(queues, ledger, explainer, lives, placement.request, store, clock)
     refused_by_scheduler = RefusedByScheduler(placement.request)
     pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
@@ -329,10 +329,11 @@ def connect(
             observer=observer,
             explainer=explainer,
             pod_condition_writer=pod_condition_writer,
-            why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
+            why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler, queues.pods.queue_of),
             unlinked=UnlinkedNodes(ledger, policy),
             quotas=quotas,
             queues=queues,
+            workload_explainer=workload_explainer,
             room_has_changed=asyncio.Event(),
         )
     )

@@ -15,7 +15,8 @@ from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
 
-CLUSTER_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
+KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
 
 ASKED_LABEL = "kueue.x-k8s.io/queue-name"
 """The LocalQueue that a user names."""
@@ -24,6 +25,8 @@ CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
 """Kueue adds both when it admits a pod's workload."""
 OWNER_LABEL = "kueue.x-k8s.io/job-uid"
 """Of a workload: the UID of the job, or of the pod, that it stands for."""
+GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+"""Of pods that are one workload together."""
 GATE = "kueue.x-k8s.io/admission"
 """The scheduling gate of a pod whose workload is not admitted."""
 
