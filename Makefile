@@ -43,6 +43,10 @@ help: ## show this list
 demo: $(READY) control-plane ## share GPUs on a real control plane on this machine (KEEP=1 leaves it running)
 	@$(BIN)/python tools/demo.py $(if $(KEEP),--keep)
 
+.PHONY: demo-queues
+demo-queues: $(READY) control-plane ## two teams that lend to each other, with Kueue's own manager (KEEP=1 leaves it running)
+	@$(BIN)/python tools/queues_demo.py $(if $(KEEP),--keep)
+
 .PHONY: kind-demo
 kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl and helm; it stays
 	@PATH="$(abspath $(BIN)):$$PATH" examples/kind/demo.sh

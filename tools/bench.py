@@ -5,6 +5,7 @@
     python tools/bench.py compare A.json B.json   two runs beside each other
     python tools/bench.py show A.json             a run that was kept
     python tools/bench.py filter                  Filter alone, without a cluster
+    python tools/bench.py filter --quotas 1000    the same with quotas, beside none
     python tools/bench.py preempt                 the choice of victims alone, without a cluster
     python tools/bench.py watches                 Kopf's watches beside the plain one, without a cluster
     python tools/bench.py soak                    the operator's memory over 100,000 assignments, 20 minutes
@@ -26,6 +27,7 @@ from benchmark.filter_alone import Sizes, measure_filters
 from benchmark.ledger_memory import measure_memory
 from benchmark.plan import CASES, Plan, begin, carry_out
 from benchmark.preemption_alone import measure_preemption
+from benchmark.quotas_alone import measure_quotas
 from benchmark.results import Run
 from benchmark.soak import soak
 from benchmark.table import show
@@ -72,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     filtering.add_argument("--nodes", type=_numbers, default=FULL_NODES)
     filtering.add_argument("--filters", type=int, default=2000, help="questions at each size")
     filtering.add_argument("--policy", type=Preference, default=Preference.BINPACK, choices=list(Preference))
+    filtering.add_argument("--quotas", type=int, help="what so many namespaces with a quota cost, as a ratio")
     filtering.add_argument("--profile", type=Path, help="sample, print the top, and write collapsed stacks here")
     filtering.add_argument("-o", "--output", choices=("table", "json"), default="table")
     preempting = commands.add_parser("preempt", help="measure the choice of victims alone, in this process")
@@ -115,6 +118,14 @@ def _run(arguments: argparse.Namespace) -> None:
         show(run)
 
 
+async def _measure_filters(arguments: argparse.Namespace) -> None:
+    sizes, as_json = Sizes(arguments.nodes, arguments.filters, arguments.policy), arguments.output == "json"
+    if arguments.quotas:
+        measure_quotas(sizes, arguments.quotas, as_json)
+    else:
+        await measure_filters(sizes, arguments.profile, as_json)
+
+
 def main() -> int:
     """Parse the arguments and run; return the exit status."""
     arguments = _parser().parse_args()
@@ -125,8 +136,7 @@ def main() -> int:
             case "show":
                 show(Run.load(arguments.run))
             case "filter":
-                sizes = Sizes(arguments.nodes, arguments.filters, arguments.policy)
-                asyncio.run(measure_filters(sizes, arguments.profile, arguments.output == "json"))
+                asyncio.run(_measure_filters(arguments))
             case "preempt":
                 measure_preemption(arguments.nodes, arguments.decisions, arguments.budgeted, arguments.output == "json")
             case "memory":

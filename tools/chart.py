@@ -49,6 +49,7 @@ FORMS: Final = {
     "node_taint": r"^$|^[A-Za-z0-9./_-]+=[A-Za-z0-9._-]*:(NoSchedule|PreferNoSchedule|NoExecute)$",
     "scheduler_name": r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
     "extra_scheduler_names": r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$",
+    "sum_models": r"^[^=]+=[1-9][0-9]{0,8}$",
     **dict.fromkeys(RESOURCES, r"^$|^[A-Za-z0-9.-]+/[A-Za-z0-9._-]+$"),
 }
 """Option -> what its text, or each of its texts, looks like."""
@@ -112,7 +113,7 @@ def other_value(name: str) -> Any:
     if isinstance(default, int | float):
         return default + 1
     if isinstance(default, tuple):
-        known = {"vendors": [], "ignored_xids": ["92"]}
+        known = {"vendors": [], "ignored_xids": ["92"], "sum_models": ["A100-40GB=40960"]}
         return known.get(name, [*OPTIONS[name].metadata["choices"][:1]] or ["another"])
     if choices := OPTIONS[name].metadata["choices"]:
         return next(each for each in choices if each != default)

@@ -309,6 +309,16 @@ class ControlPlane:
                     os.kill(int(entry.name), signal.SIGKILL)
                     os.waitpid(int(entry.name), 0)
 
+    @contextlib.contextmanager
+    def halted(self, name: str) -> Iterator[None]:
+        """Let a component do nothing until the `with` ends."""
+        component = next(each for each in self._components if each.name == name)
+        os.kill(component.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(component.pid, signal.SIGCONT)
+
     def ensure_alive(self) -> None:
         """Raise ControlPlaneError when a component has ended by itself."""
         for component in self._components:

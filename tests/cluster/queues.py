@@ -45,7 +45,14 @@ class Queues:
         self._create("localqueues", "LocalQueue", name, {"clusterQueue": name}, "default")
 
     def job(
-        self, name: str, queue: str, limits: Mapping[str, object], cores: int, pods: int = 1, priority: str = ""
+        self,
+        name: str,
+        queue: str,
+        limits: Mapping[str, object],
+        cores: int,
+        pods: int = 1,
+        priority: str = "",
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         """Create a job; `cores` is what each of its pods takes of the queue's quota."""
         resources = {"limits": {key: str(value) for key, value in {**limits, CORES: cores}.items()}}
@@ -56,9 +63,10 @@ class Queues:
             "containers": [{"name": "main", "image": "none", "resources": resources}],
             **({"priorityClassName": priority} if priority else {}),
         }
+        template = {"metadata": {"labels": dict(labels or {})}, "spec": spec}
         body = {
             "metadata": {"name": name, "labels": {QUEUE_LABEL: queue}},
-            "spec": {"suspend": True, "parallelism": pods, "completions": pods, "template": {"spec": spec}},
+            "spec": {"suspend": True, "parallelism": pods, "completions": pods, "template": template},
         }
         self.cluster.request("POST", JOBS, body)
 
@@ -102,3 +110,10 @@ class Queues:
     def wait_running(self, *jobs: str, timeout_s: float = 20.0) -> None:
         """Wait until all pods of these jobs are bound."""
         self.cluster.wait(lambda: set(self.running(*jobs)) == set(jobs), f"jobs {jobs} run", timeout_s)
+
+    def clear(self) -> None:
+        """Delete all jobs, and what is left of the cluster's pods and nodes."""
+        cluster = self.cluster
+        self.delete(*(job["metadata"]["name"] for job in cluster.request("GET", JOBS)["items"]))
+        cluster.wait(lambda: not cluster.request("GET", WORKLOADS)["items"], "no workloads are left")
+        cluster.clear()

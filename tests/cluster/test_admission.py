@@ -62,6 +62,7 @@ PRIORITY = "nvidia.com/priority"
 
 AGENT = f"system:serviceaccount:{NAMESPACE}:gpuledger-agent"
 LABEL = "gpuledger.dev/managed"
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 KINDS = frozenset(("validating", "mutating"))
 EXAMPLES = sorted((REPOSITORY / "examples").glob("*.yaml"))
 FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
@@ -90,11 +91,13 @@ def wait_until_in_force(cluster: Cluster) -> None:
     agent = as_user(cluster.plane, AGENT)
     cluster.request("POST", PODS, pod("probe", {}, schedulerName="nobody"))
     cluster.request("POST", NODES, a_node("probe"))
+    cluster.request("POST", QUOTAS, {"metadata": {"name": "probe"}, "spec": {"hard": {"pods": "900"}}})
     attempts: list[Callable[[], object]] = [
         lambda: create(user, pod("p", {COUNT: 1}, schedulerName="nobody")),
         lambda: create(user, pod("p", {}, annotations={DEVICES: FORGED})),
         lambda: create(user, pod("p", {}, annotations={HAMI_TOLD: ""})),
         lambda: change(ours, f"{PODS}/probe", {"metadata": {"labels": {"a": "b"}}}),
+        lambda: change(ours, f"{QUOTAS}/probe", {"metadata": {"labels": {"a": "b"}}}),
         lambda: change(agent, f"{NODES}/probe", {"metadata": {"labels": {"a": "b"}}}),
     ]
     for attempt in attempts:
@@ -104,6 +107,7 @@ def wait_until_in_force(cluster: Cluster) -> None:
         cluster.wait(lambda: LABEL in labels_of(create(user, bare({COUNT: 1}))), "pods are filled in")
     cluster.delete("probe")
     cluster.request("DELETE", f"{NODES}/probe")
+    cluster.request("DELETE", f"{QUOTAS}/probe")
     for connection in (user, ours, agent):
         connection.close()
 
@@ -488,6 +492,45 @@ def test_our_account_changes_neither_spec_nor_labels(ours: Connection, waiting: 
 def test_our_account_writes_the_status_as_a_scheduler_does(ours: Connection, waiting: str) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     assert change(ours, f"{waiting}/status", {"status": {"conditions": [condition]}})["status"]["conditions"]
+
+
+@pytest.fixture
+def quota(cluster: Cluster) -> Iterator[str]:
+    """Yield the path of a ResourceQuota with keys of ours and of Kubernetes."""
+    hard = {"limits.nvidia.com/gpumem": "9", "limits.cpu": "9", "pods": "900"}
+    metadata = {"name": "gpus", "labels": {"a": "b"}}
+    cluster.request("POST", QUOTAS, {"metadata": metadata, "spec": {"hard": hard}})
+    cluster.patch(f"{QUOTAS}/gpus/status", {"status": {"hard": hard, "used": {"limits.cpu": "0", "pods": "1"}}})
+    yield f"{QUOTAS}/gpus"
+    cluster.request("DELETE", f"{QUOTAS}/gpus")
+
+
+@pytest.mark.parametrize("key", ["limits.nvidia.com/gpumem", "limits.nvidia.com/gpumem.A100"])
+def test_our_account_shows_what_is_used_of_the_keys_that_it_counts(ours: Connection, quota: str, key: str) -> None:
+    for value in ("3", "4", None):
+        assert change(ours, f"{quota}/status", {"status": {"used": {key: value}}})["status"]["used"].get(key) == value
+
+
+@pytest.mark.parametrize("used", [{"pods": "0"}, {"limits.cpu": "1"}, {"pods": None}, {"services": "1"}, None])
+def test_our_account_shows_nothing_of_the_keys_of_others(ours: Connection, quota: str, used: Json | None) -> None:
+    with refused("gpuledger-own-quotas", "gpuledger shows only what is used of limits.DOMAIN/NAME"):
+        change(ours, f"{quota}/status", {"status": {"used": used}})
+
+
+@pytest.mark.parametrize(
+    ("subresource", "patch"),
+    [
+        ("", {"spec": {"hard": {"limits.nvidia.com/gpumem": "10"}}}),
+        ("", {"metadata": {"labels": {"a": "c"}}}),
+        ("/status", {"status": {"hard": {"pods": "1"}}}),
+    ],
+    ids=["limits", "labels", "limits in force"],
+)
+def test_our_account_changes_nothing_else_of_a_quota(
+    ours: Connection, quota: str, subresource: str, patch: Json
+) -> None:
+    with refused("gpuledger-own-quotas", "changes nothing of a ResourceQuota but what is used"):
+        change(ours, quota + subresource, patch)
 
 
 # What a node agent may change.

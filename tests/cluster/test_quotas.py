@@ -158,7 +158,7 @@ def test_random_pods_never_have_more_and_none_waits_that_may_start(
             cards, memory = dice.choice(((1, 4_000), (1, 9_000), (2, 7_500), (1, 20_000)))
             asked[f"p{number}"] = cards * memory
             cluster.create(pod(f"p{number}", {COUNT: cards, MEMORY: memory, CORES: 1}))
-        cluster.wait(partial(_is_stable, cluster, asked, allowed), "all that may start have")
+        cluster.wait(partial(is_stable, cluster, asked, allowed), "all that may start have")
         assert most.mib <= max(allowed, before)
         cluster.check_consistent()
         running = sorted(bound(cluster))
@@ -169,7 +169,7 @@ def test_random_pods_never_have_more_and_none_waits_that_may_start(
     say(f"{ROUNDS} rounds, {number} pods; in all, {len(bound(cluster))} run at the end")
 
 
-def _is_stable(cluster: Cluster, asked: dict[str, int], allowed: int) -> bool:
+def is_stable(cluster: Cluster, asked: dict[str, int], allowed: int) -> bool:
     """Tell whether the ledger has exactly what is bound, and no pod waits that the quota has room for."""
     running = bound(cluster)
     if any(phase(card) != "Ready" for card in cluster.cards().values()):

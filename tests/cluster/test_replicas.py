@@ -31,8 +31,8 @@ class Replicas(Cluster):
 
 
 @contextmanager
-def two_installations(replicated: bool) -> Iterator[Replicas]:
-    with ControlPlane.run() as plane, ExitStack() as stack:
+def two_installations(replicated: bool, json_storage: bool = False) -> Iterator[Replicas]:
+    with ControlPlane.run(json_storage=json_storage) as plane, ExitStack() as stack:
         pair = [
             Installation(plane, {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}, name, replicated)
             for name in ("replica-a", "replica-b")
@@ -60,13 +60,25 @@ def freeze_scheduler(installation: Installation) -> None:
     os.killpg(installation.scheduler.pid, signal.SIGSTOP)
 
 
-@pytest.fixture
-def replicas() -> Iterator[Replicas]:
-    """Yield two replicas that follow one Lease."""
+def require_host_names() -> None:
+    """Skip the test where a process can't have a host name of its own."""
     try:
         subprocess.run([*on_host("another"), "/bin/true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         require("a process can't have a host name of its own here", str(error))
+
+
+def active_and_passive(replicas: Replicas) -> tuple[Installation, Installation]:
+    """Return who has the Lease, and the other one."""
+    leader = replicas.request("GET", LEASE)["spec"]["holderIdentity"].rpartition("_")[0]
+    both = (replicas.first, replicas.second)
+    return both if leader == "replica-a" else both[::-1]
+
+
+@pytest.fixture
+def replicas() -> Iterator[Replicas]:
+    """Yield two replicas that follow one Lease."""
+    require_host_names()
     with two_installations(replicated=True) as running:
         yield running
 
@@ -75,10 +87,7 @@ def replicas() -> Iterator[Replicas]:
 def test_the_second_replica_writes_nothing_and_takes_over_when_the_first_is_gone(
     replicas: Replicas, say: Callable[[str], None], fail: Callable[[Installation], None]
 ) -> None:
-    leader = replicas.request("GET", LEASE)["spec"]["holderIdentity"].rpartition("_")[0]
-    active, passive = replicas.first, replicas.second
-    if leader == "replica-b":
-        active, passive = passive, active
+    active, passive = active_and_passive(replicas)
     replicas.installation = active
     replicas.add_nodes(1, gpus=4)
     names = [f"before-{number}" for number in range(8)]

@@ -61,6 +61,7 @@ class Operation(StrEnum):
     CHANGE_STATUS = "change status of pod"
     READ_NODE = "read node"
     ANNOTATE_NODE = "annotate node"
+    SHOW_QUOTA = "change status of quota"
     BIND = "bind"
     LIST_NODES = "list nodes"
     LIST_CARDS = "list cards"
@@ -81,6 +82,7 @@ WRITES = frozenset(
         Operation.ANNOTATE,
         Operation.CHANGE_STATUS,
         Operation.ANNOTATE_NODE,
+        Operation.SHOW_QUOTA,
         Operation.EVICT,
         Operation.DELETE_POD,
     }
@@ -96,6 +98,7 @@ _ROUTES = (
     ("PATCH", rf"{_CARDS}/([^/]+)/status", Operation.WRITE_STATUS),
     ("GET", "/api/v1/nodes/([^/]+)", Operation.READ_NODE),
     ("PATCH", "/api/v1/nodes/([^/]+)", Operation.ANNOTATE_NODE),
+    ("PATCH", "/api/v1/namespaces/([^/]+)/resourcequotas/([^/]+)/status", Operation.SHOW_QUOTA),
     ("GET", _POD, Operation.READ_POD),
     ("PATCH", _POD, Operation.ANNOTATE),
     ("PATCH", rf"{_POD}/status", Operation.CHANGE_STATUS),
@@ -116,6 +119,7 @@ _CONTENT_TYPES = {
     Operation.ANNOTATE: MERGE_PATCH,
     Operation.CHANGE_STATUS: STRATEGIC_PATCH,
     Operation.ANNOTATE_NODE: MERGE_PATCH,
+    Operation.SHOW_QUOTA: MERGE_PATCH,
 }
 
 
@@ -190,6 +194,7 @@ class ApiServer:
         self.cards: dict[str, Json] = {}
         self.pods: dict[tuple[str, str], Json] = {}
         self.nodes: dict[str, Json] = {}
+        self.quotas: dict[tuple[str, str], Json] = {}
         self.calls: list[Call] = []
         self.changes: list[Change] = []
         """Every change of an object, in order: what watches would show."""
@@ -261,6 +266,11 @@ class ApiServer:
     def node_of(self, name: str) -> str:
         """Return the node that a pod is bound to, or an empty string."""
         return bound_node(self.pods["default", name])
+
+    def put_quota(self, quota: Json) -> Json:
+        """Create or change a ResourceQuota."""
+        metadata = quota["metadata"]
+        return self._put("ResourceQuota", self.quotas, (metadata["namespace"], metadata["name"]), quota)
 
     def put_node(self, node: Json) -> Json:
         """Create or change a node."""
@@ -362,6 +372,8 @@ class ApiServer:
                 return _found(self.nodes, names[0])
             case Operation.ANNOTATE_NODE:
                 return self._annotate_node(_found(self.nodes, names[0]), body)
+            case Operation.SHOW_QUOTA:
+                return self._show_quota(_found(self.quotas, (names[0], names[1])), body)
             case Operation.READ_POD:
                 return _found(self.pods, (names[0], names[1]))
             case Operation.CREATE_CARD:
@@ -483,6 +495,12 @@ class ApiServer:
         annotated = deepcopy(node)
         annotated["metadata"]["annotations"] = {name: value for name, value in merged.items() if value is not None}
         return self.put_node(annotated)
+
+    def _show_quota(self, quota: Json, change: Json) -> Json:
+        if change["metadata"]["uid"] != quota["metadata"]["uid"]:
+            raise Conflict("the UID in the precondition is another one", 409)
+        used = {**quota.get("status", {}).get("used", {}), **change["status"]["used"]}
+        return self.put_quota({**quota, "status": {**quota.get("status", {}), "used": used}})
 
     # Objects.
 

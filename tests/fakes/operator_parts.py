@@ -154,6 +154,7 @@ class OperatorParts:
             "Node": self.observer.node,
             "Pod": self.observer.any_pod,
             "GPUAllocation": self.observer.allocation,
+            "ResourceQuota": self.workflows.quotas.observe,
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")

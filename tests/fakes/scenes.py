@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from builders import a_card, cards_of
 from fakes.objects import DIALECTS, a_node_object
 from gpuledger.command_line.program import main
+from gpuledger.model.errors import Denied
 from gpuledger.model.share import ContainerShare, Share
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.live import read_scene
@@ -51,8 +52,10 @@ class FakeReads:
         running: list[Json],
         pending: list[Json],
         groups: Mapping[str, list[Json]] | None = None,
+        quotas: Sequence[Json] | None = (),
     ) -> None:
         self._lists = {"nodes": nodes, "cards": cards, "running": running, "pending": pending, **(groups or {})}
+        self._quotas = quotas
 
     async def _page(self, name: str) -> AsyncIterator[list[Json]]:
         # As the API server does: objects of a list do not say their kind.
@@ -69,6 +72,11 @@ class FakeReads:
 
     def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
         return self._page("pending")
+
+    async def resource_quotas(self) -> AsyncIterator[list[Json]]:
+        if self._quotas is None:
+            raise Denied("not allowed", 403)
+        yield [{key: value for key, value in each.items() if key != "kind"} for each in self._quotas]
 
     def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
         return self._page(api_group)

@@ -30,7 +30,7 @@ class QuotaMachine(LedgerMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_counting = False
+        self.is_limited = False
 
     @initialize()
     def all_pods_are_known(self) -> None:
@@ -38,9 +38,13 @@ class QuotaMachine(LedgerMachine):
             self.ledger.quotas.knows(pod, NAMESPACE)
 
     @rule()
-    def a_namespace_gets_a_limit(self) -> None:
-        self.ledger.quotas.set_limits("elsewhere", [a_limit(Counted.SLOTS, 1)])
-        self.is_counting = True
+    def another_namespace_gets_a_limit(self) -> None:
+        self.ledger.quotas.set_limits(OTHER, [a_limit(Counted.SLOTS, 1)])
+
+    @rule(limited=st.booleans())
+    def the_namespace_gets_or_loses_a_limit_that_nobody_reaches(self, limited: bool) -> None:
+        self.is_limited = limited
+        self.ledger.quotas.set_limits(NAMESPACE, [a_limit(Counted.SLOTS, 10_000)] if limited else [])
 
     @rule(pod=st.sampled_from(PODS))
     def a_pod_waits_no_more_and_comes_back(self, pod: str) -> None:
@@ -49,8 +53,8 @@ class QuotaMachine(LedgerMachine):
 
     @invariant()
     def what_a_namespace_has_is_what_its_pods_have(self) -> None:
-        for counted in Counted if self.is_counting else ():
-            expected = sum(_most(self.ledger, pod, counted) for pod in PODS)
+        for counted in Counted:
+            expected = sum(_most(self.ledger, pod, counted) for pod in PODS) if self.is_limited else 0
             assert self.ledger.quotas.used(NAMESPACE, a_limit(counted)) == expected
 
 
@@ -64,7 +68,7 @@ def _most(ledger: Ledger, pod: str, counted: Counted) -> int:
     promised |= {card.uuid: claim.share for card, claim in ledger.promises.claims_of(pod)}
     held = promised | {card.uuid: holder.share for card, holder in ledger.holders_of(pod)}
     hold = ledger.hold_of(pod)
-    placements = [placement.shares for placement in hold.placements] if hold else [()]
+    placements = [[each for each in one.shares if ledger.entry(each.uuid)] for one in hold.placements] if hold else [[]]
     return max(
         sum(counted.of(share.amounts) for share in ({share.uuid: share for share in shares} | held).values())
         for shares in placements

@@ -28,6 +28,7 @@ from benchmark.table import wide_console
 from fakes.api_server import ApiServer
 from fakes.operator_parts import OperatorParts
 from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.formats.scheduler.extender import filter_answer, filter_arguments
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import NodeOffer
@@ -66,6 +67,8 @@ class Ledger:
     nodes: int
     samples: Samples
     policy: Preference
+    namespaces: Sequence[str] = ("default",)
+    """Of which the pods are, one after the other."""
     times_ms: list[tuple[float, float]] = field(default_factory=list)
     parts: OperatorParts = field(init=False)
     pods: deque[str] = field(default_factory=deque)
@@ -88,7 +91,9 @@ class Ledger:
         self._number += 1
         uid = f"00000000-0000-0000-0000-{self._number:012}"
         body = pod(f"pod-{self._number}", "gpuledger", limits)
+        namespace = self.namespaces[self._number % len(self.namespaces)]
         body["metadata"] |= {"uid": uid, "resourceVersion": "1", "creationTimestamp": "2030-01-01T00:00:00Z"}
+        body["metadata"]["namespace"] = namespace
         body["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
         self.parts.learner.observe_pending(body)
         return body, orjson.dumps({"Pod": body, "Nodes": None, "NodeNames": self.names})
@@ -110,19 +115,32 @@ class Ledger:
         uid = body["metadata"]["uid"]
         fits = self.parts.ledger.hold_of(uid) is not None
         if fits:
-            self._store(uid)
+            self._store(pod_identity(body))
             self.parts.learner.observe_bound(body, bound_before=False)
         self.parts.placer.look_further()  # as the operator does after each change of the room
         self.parts.placer.forget_pending(uid)
+        self.parts.workflows.quotas.forget_pending(uid)
         return fits
 
-    def _store(self, uid: str) -> None:
+    def _store(self, placed: Pod) -> None:
         """Take in that the API server has stored what is on hold for a pod."""
-        hold = self.parts.ledger.hold_of(uid)
+        hold = self.parts.ledger.hold_of(placed.uid)
         assert hold is not None
         for share in hold.placement.shares:
-            self._change(share.uuid, uid, Holder(Pod(uid, "default", uid), share, attempt="first"))
-        self.pods.append(uid)
+            self._change(share.uuid, placed.uid, Holder(placed, share, attempt="first"))
+        self.pods.append(placed.uid)
+
+    def fill(self) -> int:
+        """Place pods of the mix until 70 % of the cards are taken; return how many. Which is oldest is chance then."""
+        taken, position = 0.0, 0
+        while taken < FULL * self.nodes * CARDS_PER_NODE:
+            limits = SHAPES["mix"].limits(position)
+            position, taken = position + 1, taken + cards_of(limits)
+            self.place(limits)
+        shuffled = list(self.pods)
+        random.Random(1).shuffle(shuffled)  # noqa: S311 - no secret
+        self.pods = deque(shuffled)
+        return position
 
     def end_oldest(self) -> None:
         """Take in that the oldest pod has left its cards."""
@@ -163,15 +181,7 @@ async def measure_filters(sizes: Sizes, profile: Path | None, as_json: bool) -> 
 
 
 def _measure(ledger: Ledger, filters: int) -> list[Row]:
-    chance, mix = random.Random(1), SHAPES["mix"]  # noqa: S311 - no secret
-    taken, position = 0.0, 0
-    while taken < FULL * ledger.nodes * CARDS_PER_NODE:
-        limits = mix.limits(position)
-        position, taken = position + 1, taken + cards_of(limits)
-        ledger.place(limits)
-    shuffled = list(ledger.pods)
-    chance.shuffle(shuffled)
-    ledger.pods = deque(shuffled)
+    mix, position = SHAPES["mix"], ledger.fill()
     rows: list[Row] = []
     for name, limits_of in (("mix", mix.limits), ("quarter-card", lambda _: QUARTER)):
         with _observed(ledger, name, rows):

@@ -12,6 +12,7 @@ from gpuledger.formats.admission.webhook_configuration import (
     mutating_webhooks,
     validating_webhooks,
 )
+from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION, WOKEN_ANNOTATION
 
@@ -26,7 +27,7 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
     if "validating" in kinds:
         found += validating_policies(dialects, names, OWN_ANNOTATIONS)
     if "mutating" in kinds:
-        found += mutating_policies(dialects, names, settings.node_taint)
+        found += mutating_policies(dialects, names, settings.node_taint, card_models(settings))
     if "agents" in kinds:
         shown = (settings.volcano_memory, settings.volcano_cores) if settings.volcano_capacity else ()
         found += agent_policies([name for name in shown if name])
@@ -40,7 +41,7 @@ def webhook_configuration(settings: Settings, kinds: frozenset[str], address: We
     if "validating" in kinds:
         found.append(validating_webhooks(dialects, address))
     if "mutating" in kinds:
-        found.append(mutating_webhooks(dialects, address))
+        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models)))
     return configurations_as_yaml(found)
 
 
@@ -48,4 +49,12 @@ def admission_rules(settings: Settings) -> AdmissionRules:
     """Return what the webhook holds new pods to."""
     label, _, effect = settings.node_taint.partition(":")
     key, _, value = label.partition("=")
-    return AdmissionRules(dialects_of(settings), settings.scheduler_names, (key, value, effect) if key else None)
+    taint = (key, value, effect) if key else None
+    return AdmissionRules(dialects_of(settings), settings.scheduler_names, taint, card_models(settings))
+
+
+def card_models(settings: Settings) -> CardModels | None:
+    """Return by which models' memory sums are written on containers, None if they are not."""
+    named = [each.rpartition("=") for each in settings.sum_models]
+    models = tuple((name, int(memory_mib)) for name, _, memory_mib in named)
+    return CardModels(models, settings.sum_by == "largest") if models else None

@@ -87,6 +87,18 @@ class Settings:
         8, "Containers of one pod that may request cards; each makes the search for a place longer.", least=1
     )
 
+    sum_models: tuple[str, ...] = option(
+        (),
+        "Models of the cluster's cards, each MODEL=MIB: then admission writes on containers what they ask for in sum, "
+        "for ResourceQuota and Kueue.",
+    )
+    sum_by: str = option(
+        "largest",
+        "Of the models that a pod may get, the one by whose memory its whole cards and percentages are counted: "
+        "largest, smallest.",
+        choices=("largest", "smallest"),
+    )
+
     node_policy: str = option(
         "binpack",
         "Which fitting node to prefer: binpack (fullest first), spread, topology-aware (smallest first), fragmentation "
@@ -275,6 +287,8 @@ class Settings:
             raise ValueError("settings: bind_timeout_s must be less than extender_timeout_s, or answers come too late")
         if not all(number.isdecimal() for number in self.ignored_xids):
             raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
+        if not all(re.fullmatch(_MODEL, each) for each in self.sum_models):
+            raise ValueError("settings: sum_models is a list of MODEL=MIB, such as Tesla-T4=15360")
         self._check_names()
         self._check_nodes()
         self._check_config_maps()
@@ -312,6 +326,7 @@ class Settings:
             )
 
 
+_MODEL = r"[^=]{1,253}=[1-9][0-9]{0,8}"
 _LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
 
 RESOURCES = (

@@ -82,6 +82,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     started.push_async_callback(operator.workflows.preemption.stop)
     started.push_async_callback(operator.workflows.gang_preemption.stop)
     started.push_async_callback(operator.workflows.pod_condition_writer.stop)
+    started.push_async_callback(operator.workflows.quota_status.stop)
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
 
@@ -137,6 +138,7 @@ async def _keep_in_sync(operator: Operator) -> None:
             await workflows.leadership.wait_active()
         await _until_it_works(workflows.observer.take_over)
         workflows.room_has_changed.set()  # for those who wait since before
+        workflows.quota_status.look_again()
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)

@@ -10,14 +10,14 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import kopf
 
 from gpuledger.configuration.admission import admission_rules
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import AdmissionRules, check, filled_in
-from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN
+from gpuledger.formats.admission.review import AdmissionRules, check, filled_in, summing_review
+from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN, SUM_UP
 from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -30,13 +30,27 @@ FORBIDDEN = 403
 
 
 class SteadyWebhookServer(kopf.WebhookServer):
-    """Kopf's server, which takes up new certificates by itself. One that can't be used does not end the operator."""
+    """Kopf's server, which takes up new certificates by itself. One that can't be used does not end the operator.
+
+    Kopf answers for kinds that were there when it began. So what it is asked of templates is answered without it: the
+    kinds that have some may come later.
+    """
+
+    def __init__(self, rules: AdmissionRules, **where: Any) -> None:
+        super().__init__(**where)
+        self._rules = rules
 
     async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
         """Serve, and tell where, until cancelled."""
+
+        async def answer(request: Any, *, webhook: Any = None, **more: Any) -> Any:
+            if webhook == SUM_UP:
+                return summing_review(request, self._rules)
+            return await fn(request, webhook=webhook, **more)
+
         while True:
             try:
-                async for config in super().__call__(fn):
+                async for config in super().__call__(cast("kopf.WebhookFn", answer)):
                     yield config
             except OSError as error:  # of TLS, too; the files of a Secret are not exchanged at the same moment
                 logger.error("the webhook can't be served, retrying: %s", error)
@@ -48,13 +62,15 @@ def serve_webhook(registry: kopf.OperatorRegistry, kopf_settings: kopf.OperatorS
     if not settings.webhook_port:
         return
     _check_certificate(settings.webhook_cert_file, settings.webhook_key_file)
+    rules = admission_rules(settings)
     kopf_settings.admission.server = SteadyWebhookServer(
+        rules,
         addr=settings.webhook_host,
         port=settings.webhook_port,
         certfile=settings.webhook_cert_file,
         pkeyfile=settings.webhook_key_file,
     )
-    add_handlers(registry, admission_rules(settings))
+    add_handlers(registry, rules)
 
 
 def add_handlers(registry: kopf.OperatorRegistry, rules: AdmissionRules) -> None:

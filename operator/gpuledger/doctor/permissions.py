@@ -56,6 +56,7 @@ OPERATOR = (
     *_each("list", "poddisruptionbudgets", "policy"),
     *_each("create", "events"),
     *_each("list watch", "resourcequotas"),
+    *_each("patch", "resourcequotas/status"),
     *(each for words in PODGROUPS for each in _each("list watch", "podgroups", words.api_group)),
     *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
     *_each("patch", "workloads/status", KUEUE),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from gpuledger.formats.objects.queue import CLUSTER_QUEUES, KUEUE, OWNER_LABEL
+from gpuledger.formats.objects.queue import KUEUE, OWNER_LABEL
 from gpuledger.kube_api.client import Json, KubeClient
 
 WORKLOADS = f"{KUEUE}/workloads"
@@ -29,14 +29,10 @@ class KueueRequests:
         selected = {"labelSelector": f"{OWNER_LABEL}={owner_uid}"} if owner_uid else {}
         return self._client.pages(f"{KUEUE}/namespaces/{namespace}/workloads", selected)
 
-    def cluster_queues(self) -> AsyncIterator[list[Json]]:
-        """Yield all ClusterQueues, page by page."""
-        return self._client.pages(CLUSTER_QUEUES)
-
-    async def patch_workload_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
-        """Change a workload's status by a merge patch. Raises Conflict if it names an older version."""
+    async def patch_workload_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Json:
+        """Change a workload's status by a merge patch; return the workload. Raises Conflict for an older version."""
         path = f"{KUEUE}/namespaces/{namespace}/workloads/{name}/status"
-        await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
+        return await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
 
     async def patch_admission_check_status(self, name: str, patch: Mapping[str, Any]) -> None:
         """Change an AdmissionCheck's status by a merge patch. Raises Conflict if it names an older version."""

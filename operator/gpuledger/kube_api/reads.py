@@ -47,6 +47,11 @@ def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     return f"{only},spec.nodeName="
 
 
+def quotas_in(namespace: str) -> str:
+    """Return the path of a namespace's ResourceQuotas."""
+    return f"/api/v1/namespaces/{namespace}/resourcequotas"
+
+
 def pods_in(namespace: str) -> str:
     """Return the path of a namespace's pods."""
     return f"/api/v1/namespaces/{namespace}/pods"
@@ -92,6 +97,10 @@ class KubeReads:
         """Yield the pods of all schedulers that have a node and have not ended, page by page."""
         selector = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
         return self._client.pages(PODS, {"fieldSelector": selector})
+
+    def resource_quotas(self) -> AsyncIterator[list[Json]]:
+        """Yield the ResourceQuotas of all namespaces, page by page."""
+        return self._client.pages(RESOURCE_QUOTAS)
 
     async def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""

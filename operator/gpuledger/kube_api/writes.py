@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from gpuledger.kube_api.client import Json, KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, NODES, pods_in
+from gpuledger.kube_api.reads import ALLOCATIONS, NODES, pods_in, quotas_in
 from gpuledger.model.errors import ApiError, EvictionForbidden, Unreachable
 from gpuledger.model.share import Pod
 
@@ -152,6 +152,15 @@ class KubeWrites:
         """Set some amounts of a node's capacity that no other client should write. Raises NotFound."""
         change = {"status": {"capacity": dict(amounts), "allocatable": dict(amounts)}}
         await self._client.request("PATCH", f"{NODES}/{name}/status", change, content_type=MERGE_PATCH)
+
+    async def set_quota_used(self, namespace: str, name: str, uid: str, used: Mapping[str, str]) -> None:
+        """Set what the status of a ResourceQuota says is used of some keys, leaving those of others.
+
+        Raises NotFound if there is none, Conflict or Invalid if it has another UID by now.
+        """
+        change = {"metadata": {"uid": uid}, "status": {"used": dict(used)}}
+        path = f"{quotas_in(namespace)}/{name}/status"
+        await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 
     async def create_event(self, event: Json) -> None:
         """Create an Event, in the namespace that it names."""

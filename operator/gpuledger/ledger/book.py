@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpuledger.ledger.by_pod import HoldersByPod
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.ledger.hold import Hold
+from gpuledger.ledger.hold import Hold, shares_on_hold
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.quotas import Quotas
@@ -25,7 +25,7 @@ from gpuledger.model.errors import QuotaExceeded, ShareRefused
 from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import NodeOffer
-from gpuledger.model.share import Holder, Placement, Share
+from gpuledger.model.share import Holder, Placement
 from gpuledger.model.stored_card import StoredCard
 
 PINNED = float("inf")
@@ -154,7 +154,7 @@ class Ledger:
         entry = self._entries.get(uuid)
         before = None
         if entry is None:
-            entry = self._entries[uuid] = CardEntry(stored.card, holds=self._holds_on(uuid))
+            entry = self._entries[uuid] = CardEntry(stored.card, holds=shares_on_hold(uuid, self._holds.values()))
         elif stored.resource_version <= entry.resource_version:
             return False
         elif entry.card.node_name != node_name:
@@ -167,6 +167,8 @@ class Ledger:
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self.promises.listed(entry, stored.claims)
             self._replace_holders(entry, stored.holders)
+        else:
+            self.quotas.holders_changed(entry, entry.holders)
         entry.known_room = None
         if entry.outlook() != before:  # a hold that has become a holder changes nothing for others
             self._touch(node_name)
@@ -258,7 +260,7 @@ class Ledger:
             raise QuotaExceeded(exceeded)
         self.drop_hold(pod_uid)
         self._holds[pod_uid] = hold
-        self.quotas.hold_changed(pod_uid, hold.placements)
+        self.quotas.hold_changed(pod_uid)
         self._first_deadline_s = min(self._first_deadline_s, deadline_s)
         if spares:
             self._with_spares.add(pod_uid)
@@ -279,7 +281,7 @@ class Ledger:
             return None
         if hold.spares:
             self._holds[pod_uid] = Hold(pod_uid, kept, hold.deadline_s)
-            self.quotas.hold_changed(pod_uid, (kept,))
+            self.quotas.hold_changed(pod_uid)
             self._with_spares.remove(pod_uid)
             for each in hold.placements:
                 if each is not kept:
@@ -307,7 +309,7 @@ class Ledger:
         self.hosts.give_up(pod_uid)
         for placement in hold.placements:
             self._take_off(pod_uid, placement)
-        self.quotas.hold_changed(pod_uid, ())
+        self.quotas.hold_changed(pod_uid)
         return True
 
     def expire_holds(self, now_s: float) -> list[str]:
@@ -369,20 +371,12 @@ class Ledger:
         self._by_pod.replaced(entry, before)
         self.quotas.holders_changed(entry, before)
 
-    def _holds_on(self, uuid: str) -> dict[str, Share]:
-        """Return what was on hold for a card that went away and comes back."""
-        return {
-            uid: share
-            for uid, hold in self._holds.items()
-            for placement in hold.placements
-            for share in placement.shares
-            if share.uuid == uuid
-        }
-
     def _forget_if_unheld(self, entry: CardEntry) -> None:
         if not entry.holders:
             self._leave_node(entry)
             del self._entries[entry.card.uuid]
+            self.promises.card_gone(entry)
+            self.quotas.holds_changed(entry)
 
     def _leave_node(self, entry: CardEntry) -> None:
         node_name = entry.card.node_name

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuledger.model.share import Placement
+from gpuledger.model.share import Placement, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +22,14 @@ class Hold:
     def placements(self) -> tuple[Placement, ...]:
         """All that is kept, the preferred first."""
         return (self.placement, *self.spares)
+
+
+def shares_on_hold(uuid: str, holds: Iterable[Hold]) -> dict[str, Share]:
+    """Return what is on hold on a card, by the UIDs of the pods."""
+    return {
+        hold.pod_uid: share
+        for hold in holds
+        for placement in hold.placements
+        for share in placement.shares
+        if share.uuid == uuid
+    }

@@ -70,6 +70,11 @@ class Promises:
         self._changed(entry, {*before, *entry.claims})
         entry.known_room = None
 
+    def card_gone(self, entry: CardEntry) -> None:
+        """Note that a card is forgotten, with what is promised of it in memory alone."""
+        before, entry.promises = entry.promises, {}
+        self._changed(entry, before)
+
     def claims_of(self, pod_uid: str) -> list[tuple[Card, Claim]]:
         """Return the claims of a pod that the API server lists, by the index of the card."""
         entries = [self._entries[uuid] for uuid in self._claimed.get(pod_uid, ())]

@@ -1,19 +1,20 @@
 """What the pods of each namespace have together, and whether it may become more.
 
 Counted is what a pod holds at the API server, what is promised to it there, and what is on hold for it: once where
-these are of one card, and where a hold has spares, the most that one of them takes. Pods that are of no known namespace
-are not limited.
+these are of one card, and where a hold has spares, the most that one of them takes; nothing of a card that is gone.
+Pods that are of no known namespace are not limited.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.hold import Hold
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.quota import Kind, QuotaLimit, kind_of
+from gpuledger.model.quota import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.model.request import Demand, Shape, phases
 from gpuledger.model.share import Holder, Placement, Pod
 
@@ -21,6 +22,12 @@ Use = dict[Kind, Amounts]
 """Kind of card -> what is had of such cards."""
 
 Part = tuple[Kind, Amounts]
+
+ENDLESS = 2**63
+"""More than any limit leaves."""
+
+_NO_USE: Use = {}
+_NO_PARTS: dict[str, Part] = {}
 
 
 class Left:
@@ -39,21 +46,27 @@ class Left:
 
 
 class Quotas:
-    """Sums by namespace, kept as holders and holds change: from the first limit on, for before they are of no use."""
+    """Sums of the namespaces that have a limit, kept as holders and holds change.
+
+    Before there is a first limit, nothing is kept; and of pods of other namespaces only what they hold.
+    """
 
     def __init__(self, entries: Mapping[str, CardEntry], holds: Mapping[str, Hold]) -> None:
         self._entries = entries
         self._holds = holds
-        self._is_counting = False
+        self._is_following = False
         self._limits: dict[str, tuple[QuotaLimit, ...]] = {}  # namespace -> its limits
-        self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
+        self._namespaces: dict[str, str] = {}  # UID of a pod that waits -> its namespace
+        self._holding: dict[str, set[str]] = {}  # namespace -> UIDs of the pods that hold something, or are to get it
         self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
-        self._on_hold: dict[str, list[dict[str, Part]]] = {}  # pod UID -> for each placement the same
         self._promised: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what is promised to it
         self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
         self._sums: dict[str, Use] = {}
+        self._lowest: dict[str, Amounts] = {}  # namespace -> the least that its limits allow, of whichever cards
         self.on_room = Listeners[[str]]()
         """Called with a namespace whose pods may have more than before."""
+        self.on_change = Listeners[[str]]()
+        """Called with a namespace whose sum has changed."""
 
     # Limits.
 
@@ -62,19 +75,21 @@ class Quotas:
         before = self._limits.pop(namespace, ())
         if limits:
             self._limits[namespace] = tuple(limits)
-            self._count()
+            self._lowest[namespace] = Amounts(**{str(each): _lowest(each, limits) for each in Counted})
+            self._follow()
+        if bool(before) != bool(limits):
+            waiting = (uid for uid in self._holds if self._namespaces.get(uid) == namespace)
+            for uid in (*self._holding.get(namespace, ()), *waiting):
+                self._recount(uid, namespace)
         if before and before != tuple(limits):
             self.on_room(namespace)
 
-    def _count(self) -> None:
-        if self._is_counting:
-            return
-        self._is_counting = True
-        for entry in self._entries.values():
-            self.holders_changed(entry, {})
-            self.promises_changed(entry, {*entry.promises, *entry.claims})
-        for uid, hold in self._holds.items():
-            self.hold_changed(uid, hold.placements)
+    def _follow(self) -> None:
+        if not self._is_following:
+            self._is_following = True
+            for entry in self._entries.values():
+                self.holders_changed(entry, {})
+                self.promises_changed(entry, {*entry.promises, *entry.claims})
 
     def limits(self, namespace: str) -> tuple[QuotaLimit, ...]:
         """Return the limits of a namespace."""
@@ -102,18 +117,22 @@ class Quotas:
     def exceeded_together(self, namespace: str, placements: Mapping[str, Placement]) -> QuotaLimit | None:
         """Return the same of several pods of a namespace, by their UIDs."""
         for limit in self._limits.get(namespace, ()):
-            more = 0
+            besides = 0
             for uid, placement in placements.items():
                 use = _use(self._parts(placement).values())
-                more += max(_sum(use, limit) - _sum(self._own(uid, namespace), limit), 0)
-            if more > 0 and self.used(namespace, limit) + more > limit.most:
+                besides += max(_sum(use, limit) - _sum(self._own(uid, namespace), limit), 0)
+            if besides > 0 and self.used(namespace, limit) + besides > limit.most:
                 return limit
         return None
+
+    def _are_far(self, namespace: str, more: Iterable[Amounts]) -> bool:
+        """Tell whether a namespace exceeds none of its limits with so much more, of whichever cards all of that is."""
+        return total((*self._sums.get(namespace, _NO_USE).values(), *more)).fits_in(self._lowest[namespace])
 
     def sure_to_exceed(self, pod: Pod, shape: Shape) -> QuotaLimit | None:
         """Return the first limit that a pod would exceed whichever cards it gets, None if there is none."""
         limits = self._limits.get(pod.namespace)
-        if not limits:
+        if not limits or self._are_far(pod.namespace, (least(shape),)):
             return None
         own = self._own(pod.uid, pod.namespace)
         for limit in limits:
@@ -137,8 +156,12 @@ class Quotas:
         namespace = self._namespaces.get(pod_uid)
         if namespace is None or namespace not in self._limits:
             return None
-        found = (self.exceeded_by(pod_uid, namespace, placement) for placement in placements)
-        return next((limit for limit in found if limit), None)
+        for placement in placements:
+            if not self._are_far(namespace, [share.amounts for share in placement.shares]):
+                limit = self.exceeded_by(pod_uid, namespace, placement)
+                if limit:
+                    return limit
+        return None
 
     # What the ledger and the watches say.
 
@@ -150,31 +173,31 @@ class Quotas:
         """Note the namespace of a pod that may get something."""
         if self._namespaces.get(pod_uid) != namespace:
             self._namespaces[pod_uid] = namespace
-            self._recount(pod_uid)
+            self.hold_changed(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
         """Note that a pod waits no more: what it holds says of which namespace it is."""
-        if self._namespaces.pop(pod_uid, None) is not None:
-            self._recount(pod_uid)
+        self._namespaces.pop(pod_uid, None)
 
     def holders_changed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
         """Note that a card has other holders than before, or that it is another one."""
-        if not self._is_counting:
+        if not self._is_following:
             return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
         for uid in before.keys() - entry.holders.keys():
             self._held.get(uid, {}).pop(uuid, None)
-            self._recount(uid, before[uid].pod.namespace)
+            self._changes(uid, before[uid].pod.namespace)
         for uid, holder in entry.holders.items():
             part = kind, holder.share.amounts
             held = self._held.setdefault(uid, {})
             if held.get(uuid) != part:
                 held[uuid] = part
-                self._recount(uid, holder.pod.namespace)
+                self._changes(uid, holder.pod.namespace)
+        self.holds_changed(entry)
 
     def promises_changed(self, entry: CardEntry, pod_uids: Iterable[str]) -> None:
         """Note what is promised to some pods of a card now."""
-        if not self._is_counting:
+        if not self._is_following:
             return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
         for uid in pod_uids:
@@ -184,58 +207,92 @@ class Quotas:
                 promised[uuid] = kind, share.amounts
             else:
                 promised.pop(uuid, None)
-            self._recount(uid, claim.holder.pod.namespace if claim else "")
+            self._changes(uid, claim.holder.pod.namespace if claim else self._namespace_of(uid))
 
-    def hold_changed(self, pod_uid: str, placements: Iterable[Placement]) -> None:
-        """Note what is on hold for a pod now."""
-        if not self._is_counting:
-            return
-        parts = [self._parts(placement) for placement in placements]
-        if parts:
-            self._on_hold[pod_uid] = parts
-        else:
-            self._on_hold.pop(pod_uid, None)
-        self._recount(pod_uid)
+    def hold_changed(self, pod_uid: str) -> None:
+        """Note that something else is on hold for a pod now."""
+        if self._limits and (pod_uid in self._holds or pod_uid in self._promised or pod_uid in self._counted):
+            self._recount(pod_uid, self._namespace_of(pod_uid))
 
-    def _parts(self, placement: Placement) -> dict[str, Part]:
-        entries = ((share, self._entries.get(share.uuid)) for share in placement.shares)
-        return {share.uuid: (kind_of(entry.card), share.amounts) for share, entry in entries if entry}
+    def holds_changed(self, entry: CardEntry) -> None:
+        """Note that a card has come, has gone or has changed, and what is on hold on it with it."""
+        for uid in entry.holds:
+            self.hold_changed(uid)
 
-    def _recount(self, uid: str, namespace: str = "") -> None:
+    def _namespace_of(self, uid: str) -> str:
+        """Return a pod's namespace; that in whose sum it is where nothing else is known any more; or nothing."""
+        return self._namespaces.get(uid) or self._counted.get(uid, ("", {}))[0]
+
+    def _changes(self, uid: str, namespace: str) -> None:
+        """Note that a pod holds something else, or something else is promised to it."""
         for table in (self._held, self._promised):
             if uid in table and not table[uid]:
                 del table[uid]
+        holding = self._holding.setdefault(namespace, set())
+        if uid in self._held or uid in self._promised:
+            holding.add(uid)
+        else:
+            holding.discard(uid)
+        if not holding:
+            del self._holding[namespace]
+        self._recount(uid, namespace)
+
+    def _parts(self, placement: Placement) -> dict[str, Part]:
+        found: dict[str, Part] = {}
+        for share in placement.shares:
+            entry = self._entries.get(share.uuid)
+            if entry is not None:
+                found[share.uuid] = kind_of(entry.card), share.amounts
+        return found
+
+    def _recount(self, uid: str, namespace: str) -> None:
+        """Put what a pod has into the sum of its namespace, in place of what was there of it."""
         old_namespace, old = self._counted.pop(uid, ("", {}))
-        namespace = namespace or self._namespaces.get(uid, "") or old_namespace
-        new = self._use_of(uid) if namespace else {}
+        new = self._use_of(uid) if namespace in self._limits else {}
         if new:
             self._counted[uid] = namespace, new
         if (old_namespace, old) == (namespace, new):
             return
         if old:
-            _add(self._sums, old_namespace, old, -1)
+            self._add(old_namespace, old, -1)
         if new:
-            _add(self._sums, namespace, new, 1)
+            self._add(namespace, new, 1)
+        for each in {namespace, old_namespace} & self._limits.keys():
+            self.on_change(each)
         if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
             self.on_room(old_namespace)
+
+    def _add(self, namespace: str, use: Use, sign: int) -> None:
+        known = self._sums.setdefault(namespace, {})
+        for kind, amounts in use.items():
+            found = known.pop(kind, NOTHING)
+            left = found + amounts if sign > 0 else found - amounts
+            if left != NOTHING:
+                known[kind] = left
+        if not known:
+            del self._sums[namespace]
 
     def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
 
     def _use_of(self, uid: str) -> Use:
-        held = self._promised.get(uid, {}) | self._held.get(uid, {})
+        hold, held = self._holds.get(uid), self._promised.get(uid, _NO_PARTS) | self._held.get(uid, _NO_PARTS)
+        if hold is None or not hold.spares:
+            return _use(((self._parts(hold.placement) | held) if hold else held).values())
         found: Use = {}
-        for placement in self._on_hold.get(uid, [{}]):
-            for kind, amounts in _use((placement | held).values()).items():
+        for placement in hold.placements:
+            for kind, amounts in _use((self._parts(placement) | held).values()).items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
 
 
-def least(shape: Shape, vendor: str) -> Amounts:
-    """Return the least that a pod takes together of cards of a vendor, whichever these are."""
+@lru_cache(1_024)
+def least(shape: Shape, vendor: str | None = None) -> Amounts:
+    """Return the least that a pod takes together of cards of a vendor, or of all, whichever these are."""
     found = NOTHING
     for phase in phases(shape):
-        found = found.peak(total(_least_of(shape[each]) for each in phase if shape[each].wanted.vendor == vendor))
+        demands = (shape[each] for each in phase if vendor in (None, shape[each].wanted.vendor))
+        found = found.peak(total(_least_of(demand) for demand in demands))
     return found
 
 
@@ -249,23 +306,16 @@ def _least_of(demand: Demand) -> Amounts:
     return Amounts(demand.cards * memory_mib, demand.cards * demand.cores, demand.cards)
 
 
+def _lowest(counted: Counted, limits: Iterable[QuotaLimit]) -> int:
+    return min((limit.most for limit in limits if limit.counted is counted), default=ENDLESS)
+
+
 def _use(parts: Iterable[Part]) -> Use:
     found: Use = {}
     for kind, amounts in parts:
-        found[kind] = found.get(kind, NOTHING) + amounts
+        found[kind] = found[kind] + amounts if kind in found else amounts
     return found
 
 
 def _sum(use: Use, limit: QuotaLimit) -> int:
     return sum(limit.counted.of(amounts) for kind, amounts in use.items() if limit.counts(*kind))
-
-
-def _add(sums: dict[str, Use], namespace: str, use: Use, sign: int) -> None:
-    known = sums.setdefault(namespace, {})
-    for kind, amounts in use.items():
-        found = known.get(kind, NOTHING)
-        known[kind] = found + amounts if sign > 0 else found - amounts
-        if known[kind] == NOTHING:
-            del known[kind]
-    if not known:
-        del sums[namespace]

@@ -11,24 +11,18 @@ from gpuledger.model.card import Card
 
 
 class Counted(StrEnum):
-    """What a limit counts, of every share."""
+    """What a limit counts, of every share: the amount's name."""
 
-    MEMORY = "memory"
-    """MiB."""
+    MEMORY = "memory_mib"
     CORES = "cores"
     """Percent of one card."""
-    SLOTS = "slots"
+    SLOTS = "number"
     """A whole card is one, and so is each part of one."""
 
     def of(self, amounts: Amounts) -> int:
         """Return how much that is of a share's amounts."""
-        match self:
-            case Counted.MEMORY:
-                return amounts.memory_mib
-            case Counted.CORES:
-                return amounts.cores
-            case Counted.SLOTS:
-                return amounts.number
+        found: int = getattr(amounts, self)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +39,16 @@ class QuotaLimit:
     model: str = ""
     """Only shares of cards whose model has this in its name, compared without case and with dashes for spaces; empty:
     of all of the vendor."""
+    unit: int = 1
+    """How many MiB, percent or slots one of the key's numbers is."""
+
+    def as_stated(self, amount: int) -> int:
+        """Return an amount in the key's own numbers, rounded up."""
+        return -(-amount // self.unit)
 
     def counts(self, vendor: str, model: str) -> bool:
         """Tell whether shares of cards of this kind count."""
-        return vendor == self.vendor and dashed(self.model) in dashed(model)
+        return vendor == self.vendor and (not self.model or dashed(self.model) in dashed(model))
 
 
 Kind = tuple[str, str]

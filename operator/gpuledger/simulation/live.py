@@ -9,8 +9,9 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.gang import PODGROUPS, pod_groups_named
 from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
+from gpuledger.model.errors import Denied
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.simulation.objects import Given, InputObjects, take_group
+from gpuledger.simulation.objects import Given, InputObjects, Remark, take_group, take_quota
 from gpuledger.simulation.what_if import Scene
 
 WHERE = "cluster"
@@ -32,6 +33,9 @@ class ClusterReads(Protocol):
 
     def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
+
+    def resource_quotas(self) -> AsyncIterator[list[Json]]:
+        """Yield all ResourceQuotas, page by page."""
 
     def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
@@ -62,7 +66,21 @@ async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialec
                 waiting.append(((-facts.pod.priority, created_at(pod)), pod))
     scene.pods += [_given("Pod", pod) for _, pod in sorted(waiting, key=lambda each: each[0])]
     await _read_groups(reads, scene)
+    await _read_quotas(reads, scene)
     return scene
+
+
+async def _read_quotas(reads: ClusterReads, scene: Scene) -> None:
+    """Read what namespaces may have; who may not read that is answered as if there were no limits, and told so."""
+    found = InputObjects()
+    try:
+        async for page in reads.resource_quotas():
+            for quota in page:
+                take_quota({**quota, "kind": "ResourceQuota"}, WHERE, found)
+    except Denied as error:
+        scene.notes.append(Remark(WHERE, "", f"quotas are left out, for they can't be read: {error}"))
+    scene.quotas += found.quotas
+    scene.problems += found.problems
 
 
 async def _read_groups(reads: ClusterReads, scene: Scene) -> None:

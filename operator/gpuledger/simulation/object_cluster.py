@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from uuid import NAMESPACE_DNS, uuid5
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import offers_without_cards
@@ -29,6 +28,7 @@ from gpuledger.formats.objects.pod import (
     pod_facts,
     scheduler_of,
 )
+from gpuledger.formats.objects.resource_quota import limits_of
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
@@ -38,9 +38,10 @@ from gpuledger.model.errors import BadInput, ShareRefused
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect
+from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Share
+from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
@@ -48,6 +49,8 @@ from gpuledger.reports.alike import listed
 from gpuledger.simulation.gang_places import hold_all
 from gpuledger.simulation.object_gangs import GangOutcome, Presence, SceneGang, SceneGangs, SceneMember, seats_of
 from gpuledger.simulation.objects import Given, Remark
+from gpuledger.simulation.scene_cards import SceneCards, copied
+from gpuledger.workflows.quota.quota_gate import QuotaGate
 
 NODES_NAMED = 5
 
@@ -99,6 +102,7 @@ class ObjectCluster:
         self._ledger = Ledger(zone_labels)
         self._chooser = Chooser(self._ledger, policy)
         self._gangs = SceneGangs(groups or {})
+        self._gate = QuotaGate(self._ledger, self._chooser, 1)
         self._nodes: dict[str, _Node] = {}
         self._seen: set[str] = set()  # UIDs of the pods that were given
         self.problems: list[Remark] = []
@@ -167,7 +171,7 @@ class ObjectCluster:
             new = f"{name}-new-{number}"
             if new in self._nodes:
                 raise BadInput(f"there is a node {new} already: copy another one")
-            cards = [_copied(card, new) for card in model.cards]
+            cards = [copied(card, new) for card in model.cards]
             facts = replace(like, name=new)
             labels = {**model.rules.labels, **({HOSTNAME: new} if HOSTNAME in model.rules.labels else {})}
             self._nodes[new] = _Node(NodeRules(new, labels, model.rules.taints), tuple(cards), facts, model.given)
@@ -187,6 +191,16 @@ class ObjectCluster:
 
     def _host(self, pod: Given) -> HostAmounts:
         return host_request(pod.content, self._dialects.elsewhere)
+
+    def set_quotas(self, quotas: Sequence[Given]) -> None:
+        """Note what the pods of each namespace may have together."""
+        limits: dict[str, list[QuotaLimit]] = {}
+        for given in quotas:
+            found, problems = limits_of(given.content, self._dialects)
+            self.problems += [Remark(given.file, given.name, f"spec.hard, {problem}") for problem in problems]
+            limits.setdefault(given.content["metadata"]["namespace"], []).extend(found)
+        for namespace, each in limits.items():
+            self._ledger.quotas.set_limits(namespace, each)
 
     # Pods.
 
@@ -258,11 +272,12 @@ class ObjectCluster:
         if facts.node_name not in self._nodes:
             raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
         counted = self._ledger.only_counts(facts.node_name)
-        shares = () if counted else missing_shares(facts, (), _Cards(self._ledger))
+        shares = () if counted else missing_shares(facts, (), SceneCards(self._ledger))
         try:
             self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
         except ShareRefused as error:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
+        self._ledger.quotas.knows(facts.pod.uid, facts.pod.namespace)  # not before: it is there, whatever it may have
         return PodOutcome(str(facts.pod), PodStatus.BOUND, facts.node_name, shares)
 
     def _place_member(self, facts: PodFacts, request: PodRequest) -> PodOutcome | None:
@@ -286,6 +301,8 @@ class ObjectCluster:
     def _plan(self, gang: SceneGang) -> None:
         """Place all members that a gang needs, or none."""
         members = gang.together()
+        for each in members:
+            self._ledger.quotas.knows(each.uid, gang.name.namespace)
         rules_of = {name: node.rules for name, node in self._nodes.items()}
         seats = seats_of(members, rules_of, self._ledger)
         gang.fitted = hold_all(self._ledger, self._chooser, seats)
@@ -295,7 +312,7 @@ class ObjectCluster:
             return
         for number, (seat, member) in enumerate(zip(seats, members, strict=True)):
             if not hold_all(self._ledger, self._chooser, [seat]):
-                gang.reasons = self._look(member.request, member.rules)[1]
+                gang.reasons = self._look(Pod(member.uid, gang.name.namespace, ""), member.request, member.rules)[1]
                 break
             gang.fitted = max(gang.fitted, number + 1)
         for seat in seats:
@@ -303,15 +320,18 @@ class ObjectCluster:
 
     def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
         self._chooser.arrived(request)
-        choice, reasons = self._look(request, rules)
+        choice, reasons = self._look(facts.pod, request, rules)
         if not choice.placements:
             return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
         [placement] = choice.placements
         self._ledger.hold(facts.pod.uid, placement, PINNED)
         return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
 
-    def _look(self, request: PodRequest, rules: PodRules) -> tuple[Choice, Counter[tuple[str, str]]]:
+    def _look(self, pod: Pod, request: PodRequest, rules: PodRules) -> tuple[Choice, Counter[tuple[str, str]]]:
         """Return where a pod can go now, and for how many nodes which reason holds that it can't."""
+        refusal = self._gate.refuses(pod, request)
+        if refusal is not None:
+            return Choice((), {}), Counter({_reason(refusal): len(self._nodes)})
         reasons: Counter[tuple[str, str]] = Counter()
         possible = []
         for name, node in self._nodes.items():
@@ -322,7 +342,7 @@ class ObjectCluster:
             else:
                 possible.append(name)
         self._look_everywhere(request, possible)
-        choice = self._chooser.choose(request, possible, 1)
+        choice = self._gate.within(pod, request, possible, self._chooser.choose(request, possible, 1))
         reasons.update(_reason(refusal) for refusal in choice.refusals.values())
         return choice, reasons
 
@@ -366,30 +386,6 @@ class ObjectCluster:
             text = f"card {card.uuid} is on node {entry.card.node_name} already; that one counts"
             self.problems.append(Remark(given.file, given.name, text))
         return entry is None
-
-
-@dataclass(frozen=True, slots=True)
-class _Cards:
-    """The cards of a ledger, for who reads annotations."""
-
-    ledger: Ledger
-
-    def card(self, uuid: str) -> Card | None:
-        """Return the card of this UUID."""
-        entry = self.ledger.entry(uuid)
-        return entry.card if entry else None
-
-    def cards_of(self, node_name: str) -> Sequence[Card]:
-        """Return a node's cards."""
-        return [entry.card for entry in self.ledger.entries_of_node(node_name)]
-
-
-def _copied(card: Card, node_name: str) -> Card:
-    def new(uuid: str) -> str:
-        return f"GPU-{uuid5(NAMESPACE_DNS, f'{uuid}.{node_name}')}"
-
-    links = {new(peer): score for peer, score in card.links.items()}
-    return replace(card, uuid=new(card.uuid), node_name=node_name, links=links, healthy=True, fault="")
 
 
 def _reason(refusal: Refusal) -> tuple[str, str]:

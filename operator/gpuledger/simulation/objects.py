@@ -27,7 +27,7 @@ STANDARD_INPUT = "-"
 DEFAULT = "default"
 """The namespace of what names none."""
 
-SKIPPED = "skipped: neither a Node nor a Pod, nor anything that creates pods"
+SKIPPED = "skipped: neither a Node nor a Pod, nor anything that creates or limits pods"
 
 Json = dict[str, Any]
 
@@ -66,6 +66,8 @@ class InputObjects:
     nodes: list[Given] = field(default_factory=list)
     pods: list[Given] = field(default_factory=list)
     groups: dict[GangName, PodGroup] = field(default_factory=dict)
+    quotas: list[Given] = field(default_factory=list)
+    """ResourceQuotas, whatever they limit."""
     notes: list[Remark] = field(default_factory=list)
     problems: list[Remark] = field(default_factory=list)
 
@@ -124,9 +126,7 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
     if kind in ("Node", "Pod"):
         _take_one(document, file, found)
         return
-    words = words_of_group(document) if kind == "PodGroup" and name else None
-    if words is not None:
-        take_group(document, words, file, found)
+    if name and _takes_beside(document, kind, file, found):
         return
     try:
         templates = pod_templates(document)
@@ -146,6 +146,27 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
     numbers = count()
     for template in templates:
         _take_pods(template, name, space, numbers, file, found)
+
+
+def _takes_beside(document: Json, kind: str, file: str, found: InputObjects) -> bool:
+    """Take in what says something of pods and makes none; tell whether it was that."""
+    if kind == "ResourceQuota":
+        take_quota(document, file, found)
+        return True
+    words = words_of_group(document) if kind == "PodGroup" else None
+    if words is not None:
+        take_group(document, words, file, found)
+    return words is not None
+
+
+def take_quota(quota: Json, file: str, found: InputObjects) -> None:
+    """Take in what a ResourceQuota says."""
+    metadata, spec = quota["metadata"], quota.get("spec") or {}
+    space = metadata.get("namespace") or DEFAULT
+    if not isinstance(space, str) or not isinstance(spec, dict) or not isinstance(spec.get("hard") or {}, dict):
+        found.problems.append(Remark(file, f"ResourceQuota {metadata['name']}", "spec.hard: it is no map of limits"))
+        return
+    found.quotas.append(Given(file, {**quota, "metadata": {**metadata, "namespace": space}}))
 
 
 def take_group(group: Json, words: GroupWords, file: str, found: InputObjects) -> None:

@@ -29,6 +29,8 @@ class Scene:
     pods: list[Given] = field(default_factory=list)
     groups: dict[GangName, PodGroup] = field(default_factory=dict)
     """What says of gangs how many members they need, where these don't."""
+    quotas: list[Given] = field(default_factory=list)
+    """ResourceQuotas, whatever they limit."""
     zone_labels: Sequence[str] = ()
     """Labels of nodes that are close to each other, the narrowest first."""
     notes: list[Remark] = field(default_factory=list)
@@ -39,6 +41,7 @@ class Scene:
         self.nodes += [(node, None) for node in objects.nodes]
         self.pods += sorted(objects.pods, key=lambda pod: not bound_node(pod.content))
         self.groups |= objects.groups
+        self.quotas += objects.quotas
         self.notes += objects.notes
         self.problems += objects.problems
 
@@ -126,6 +129,7 @@ def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> ObjectCluster:
     cluster = ObjectCluster(dialects, policy, scene.groups, scene.zone_labels)
     for node, stored in scene.nodes:
         cluster.add_node(node, stored)
+    cluster.set_quotas(scene.quotas)
     for pod in scene.running:
         cluster.count_host(pod)
     cluster.expect([*scene.running, *scene.entered], have_cards=True)

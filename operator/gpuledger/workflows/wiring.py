@@ -59,6 +59,7 @@ from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoP
 from gpuledger.workflows.queues.wiring import connect_queues, follow_up
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_gate import QuotaGate
+from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -334,6 +335,7 @@ def connect(
             quotas=quotas,
             queues=queues,
             workload_explainer=workload_explainer,
+            quota_status=QuotaStatusWriter(ledger.quotas, quotas, store, lambda: observer.synced and is_active()),
             room_has_changed=asyncio.Event(),
         )
     )

@@ -37,6 +37,7 @@ from gpuledger.workflows.preemption.who_preempts import WhoPreempts
 from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 from gpuledger.workflows.queues.wiring import Queues
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
+from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
@@ -79,6 +80,7 @@ class Workflows:
     why_waiting: WhyWaiting
     unlinked: UnlinkedNodes
     quotas: NamespaceQuotas
+    quota_status: QuotaStatusWriter
     queues: Queues
     workload_explainer: WorkloadExplainer
     room_has_changed: asyncio.Event
@@ -109,6 +111,9 @@ def wired(workflows: Workflows) -> Workflows:
     workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)
     workflows.queues.check.on_due.append(workflows.room_has_changed.set)
+    workflows.queues.objects.on_change.append(workflows.room_has_changed.set)
+    ledger.quotas.on_room.append(workflows.queues.check.may_have_more)
+    workflows.queues.reservations.for_gang.append(workflows.kept_places.keep_for)
     workflows.placer.on_refused.append(workflows.queues.lost.refused)
     workflows.gangs.on_refused.append(workflows.queues.lost.refused)
     workflows.trail.gang_of = workflows.gang_trials.gang_of

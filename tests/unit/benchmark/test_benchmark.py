@@ -13,6 +13,7 @@ from benchmark.filter_alone import Sizes, measure_filters
 from benchmark.gangs import OrderWatch
 from benchmark.measuring import quantile
 from benchmark.plan import AT_THE_FIRST_SIZE, CASES, Plan
+from benchmark.quotas_alone import NONE, OTHERS, THEIRS, measure_quotas
 from benchmark.results import Row, Run, medians
 from benchmark.sampling import Samples
 from benchmark.shapes import SHAPES, Shape, burst, cards_of
@@ -147,6 +148,15 @@ async def test_filter_is_measured_without_a_cluster(policy: str, capsys: pytest.
         "refused": 20,
     }
     assert all(0 < row["p50 ms"] <= row["p99 ms"] <= row["max ms"] for row in rows)
+
+
+async def test_quotas_are_measured_beside_none(capsys: pytest.CaptureFixture[str]) -> None:
+    measure_quotas(Sizes([3], 20, Preference.BINPACK), 5, as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["question"], row["quotas of"]) for row in rows] == [
+        (question, quotas) for question in ("mix", "quarter-card") for quotas in (NONE, OTHERS, THEIRS)
+    ]
+    assert all(row["ratio"] == pytest.approx(row["p50 CPU ms"] / rows[0]["p50 CPU ms"]) for row in rows[:3])
 
 
 def test_samples_are_taken_of_what_is_asked_for(tmp_path: Path) -> None:

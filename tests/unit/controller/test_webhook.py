@@ -101,7 +101,7 @@ async def test_a_certificate_that_cannot_be_read_does_not_end_the_operator(monke
 
     monkeypatch.setattr(kopf.WebhookServer, "__call__", serve)
     monkeypatch.setattr(webhook, "PAUSE_S", 0.0)
-    configs = SteadyWebhookServer()(cast(Any, None))
+    configs = SteadyWebhookServer(admission_rules(Settings()))(cast(Any, None))
     assert [(await anext(configs))["url"] for _ in range(2)] == ["https://old", "https://new"]
     assert served == ["first", "again"]
     await cast(AsyncGenerator[Any, None], configs).aclose()

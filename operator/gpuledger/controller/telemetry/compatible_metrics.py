@@ -7,7 +7,7 @@ Volcano v1.15, pkg/scheduler/api/devices/nvidia/vgpu/metrics.go in github.com/vo
 
 Their units are kept, whatever the names say: HAMi's memory is in bytes and its cores are in percent; Volcano's memory
 is in MiB and its cores are in percent. What their monitors measure on the nodes (hami_host_..., hami_container_...,
-vGPU_device_...) is not in the ledger, and neither are quotas and MIG instances.
+vGPU_device_...) is not in the ledger, and neither are MIG instances. Quotas are in compatible_quotas.py.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, Sums
 from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
+from gpuledger.controller.telemetry.compatible_quotas import CompatibleQuotas
 from gpuledger.controller.telemetry.loop_lag import LoopLag
 from gpuledger.controller.telemetry.metric_sheets import Scrape, Sheet
 from gpuledger.controller.telemetry.process_metrics import NumberOf, OperatorState, ProcessMetrics
@@ -65,6 +66,7 @@ class Metrics:
     ) -> None:
         self._ledger = ledger
         self._is_active = is_active
+        self._quotas = CompatibleQuotas(ledger.quotas, compatibility)
         self._sheets: list[Sheet] = [
             *(CARD_SHEETS if per_card else ()),
             *([POD_SHEET] if per_pod else ()),
@@ -121,6 +123,7 @@ class Metrics:
         if scrape is not None:
             registry = CollectorRegistry()
             registry.register(_Once(sums))
+            registry.register(self._quotas)
             yield generate_latest(registry)
             yield from scrape.text()
 

@@ -25,6 +25,7 @@ from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+from gpuledger.formats.objects.resource_quota import PREFIX as QUOTA_PREFIX
 
 Json = dict[str, Any]
 
@@ -158,6 +159,22 @@ def own_validations(annotations: Sequence[str]) -> list[Json]:
         {
             "expression": _unchanged(f"k in {literal(annotations)}"),
             "message": f"of a pod's annotations, gpuledger changes only {', '.join(annotations)}",
+        },
+    ]
+
+
+def own_quota_validations() -> list[Json]:
+    """Return the rules on what our own account changes of a ResourceQuota: what is used of the keys that we count."""
+    kept = ("spec", "status.?hard", "metadata.?labels", "metadata.?annotations", "metadata.?finalizers")
+    ours = f"k.startsWith({literal(QUOTA_PREFIX)}) && k.contains('/')"
+    return [
+        {
+            "expression": " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),
+            "message": "gpuledger changes nothing of a ResourceQuota but what is used",
+        },
+        {
+            "expression": _unchanged(ours, "status.?used", "status.used"),
+            "message": f"of a ResourceQuota's keys, gpuledger shows only what is used of {QUOTA_PREFIX}DOMAIN/NAME",
         },
     ]
 

@@ -20,11 +20,20 @@ from gpuledger.formats.admission.accounts import (
     foreign_variables,
     not_from,
     only_from,
+    own_quota_validations,
     own_validations,
 )
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
 from gpuledger.formats.admission.requests import request_validations, request_variables
+from gpuledger.formats.admission.sums import (
+    SUMS_POLICY,
+    sum_mutations,
+    sum_rules,
+    sum_variables,
+    summing_templates,
+)
 from gpuledger.formats.admission.words import serving_pods, word_validations, word_variables
+from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 
@@ -57,10 +66,13 @@ BINDINGS: Final = ("pods/binding", "bindings")
 """Both take annotations to the pod. The latter is the older name."""
 
 
-def mutating_policies(dialects: Dialects, scheduler_names: Sequence[str], node_taint: str = "") -> list[Json]:
+def mutating_policies(
+    dialects: Dialects, scheduler_names: Sequence[str], node_taint: str = "", models: CardModels | None = None
+) -> list[Json]:
     """Return what fills in new pods. The first of the names is what pods get that name no scheduler.
 
-    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate.
+    `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate. With the models of the cluster's
+    cards, what containers ask for in sum is written on them, too.
     """
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
@@ -68,7 +80,8 @@ def mutating_policies(dialects: Dialects, scheduler_names: Sequence[str], node_t
         "variables": default_variables(dialects),
         "mutations": mutations(scheduler_names[0], node_taint, bool(dialects.priorities())),
     }
-    return _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
+    filling_in = _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
+    return [*filling_in, *(_summing(dialects, scheduler_names, models) if models else ())]
 
 
 def validating_policies(
@@ -79,7 +92,7 @@ def validating_policies(
     The annotation that is ours is protected in every namespace: no other program has a use for it.
     """
     new, binds = rule("CREATE", "pods"), rule("CREATE", *BINDINGS)
-    changes = rule("UPDATE", *POD_CHANGES)
+    changes, quotas = rule("UPDATE", *POD_CHANGES), rule("UPDATE", "resourcequotas", "resourcequotas/status")
     return [
         *_validating(
             "gpuledger-requests",
@@ -100,6 +113,7 @@ def validating_policies(
         ),
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects)),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
+        *_validating("gpuledger-own-quotas", [quotas], [only_from(OPERATOR)], own_quota_validations()),
     ]
 
 
@@ -120,6 +134,16 @@ def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
 def rule(operation: str, *resources: str) -> Json:
     """Return which requests are looked at."""
     return {"apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": list(resources)}
+
+
+def _summing(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
+    spec = {
+        "reinvocationPolicy": "IfNeeded",  # another policy or webhook may change what a container asks for
+        "matchConditions": summing_templates(dialects),
+        "variables": sum_variables(dialects, scheduler_names, models),
+        "mutations": sum_mutations(),
+    }
+    return _policy("Mutating", SUMS_POLICY, sum_rules(), spec, NOT_IGNORED)
 
 
 def _validating(

@@ -5,6 +5,8 @@ It reads pods with the operator's own functions, so what is accepted here can be
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL, TA
 from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
 from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
+from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, templates
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
 from gpuledger.formats.quantity import whole_number
@@ -32,6 +35,8 @@ class AdmissionRules:
     """The first is what pods get that name none."""
     taint: tuple[str, str, str] | None = None
     """Key, value and effect of what pods with cards tolerate."""
+    models: CardModels | None = None
+    """By which models' memory sums are written on containers; None: they are not."""
 
 
 def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
@@ -39,6 +44,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     requests = _readable(pod, rules.dialects)
     changed = deepcopy(dict(pod))
     if requests is not None and not any(requests):
+        _sum_up(changed, rules)
         return changed
     metadata, spec = changed["metadata"], changed["spec"]
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
@@ -51,7 +57,35 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
             _count(container, request, rules.dialects)
     for container, _ in containers(changed):
         _prioritize(cast("Json", container), rules.dialects)
+    _sum_up(changed, rules)
     return changed
+
+
+def sums_patch(found: Mapping[str, Any], rules: AdmissionRules) -> list[Json]:
+    """Return, as a JSON patch, what is to change in an object's templates of pods: what containers ask for in sum."""
+    changes: list[Json] = []
+    for keys, template in templates(found):
+        changed = deepcopy(dict(template))
+        _sum_up(changed, rules)
+        path = "".join(f"/{key.replace('~', '~0').replace('/', '~1')}" for key in (*keys, "spec"))
+        for field in ("containers", "initContainers"):
+            pairs = zip(template["spec"].get(field) or (), changed["spec"].get(field) or (), strict=True)
+            changes += [
+                {"op": "add", "path": f"{path}/{field}/{index}/resources", "value": after["resources"]}
+                for index, (before, after) in enumerate(pairs)
+                if before != after
+            ]
+    return changes
+
+
+def summing_review(review: Json, rules: AdmissionRules) -> Json:
+    """Return the answer to an AdmissionReview of an object with templates of pods."""
+    request = review["request"]
+    response: Json = {"uid": request["uid"], "allowed": True}
+    if changes := sums_patch(request["object"], rules):
+        patch = base64.b64encode(json.dumps(changes).encode()).decode()
+        response |= {"patchType": "JSONPatch", "patch": patch}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
 def check(pod: Mapping[str, Any], account: str, rules: AdmissionRules) -> tuple[str, ...]:
@@ -83,6 +117,23 @@ def _count(container: Mapping[str, Any], request: ContainerRequest, dialects: Di
     for part in ("limits", "requests"):
         amounts = container["resources"].get(part) or {}
         container["resources"][part] = {**amounts, count: str(request.demand.cards)} if count else amounts
+
+
+def _sum_up(pod: Json, rules: AdmissionRules) -> None:
+    """Write what the containers of a pod, or of a template, ask for in sum, in place of whatever stands there."""
+    requests = _readable(pod, rules.dialects)
+    is_ours = pod["spec"].get("schedulerName") in (None, "", CLUSTERS_OWN, *rules.scheduler_names)
+    if rules.models is None or requests is None or not is_ours:
+        return
+    card_mib = rules.models.memory_of(pod) if any(requests) else 0
+    for (container, _), request in zip(containers(pod), requests, strict=True):
+        sums = container_sums(request, card_mib)
+        resources = container.get("resources") or {}
+        for part in ("limits", "requests"):
+            given = resources.get(part) or {}
+            if sums or any(name in given for name in SUMS):
+                others = {name: amount for name, amount in given.items() if name not in SUMS}
+                resources[part] = {**others, **{name: str(amount) for name, amount in sums.items()}}
 
 
 def _prioritize(container: Json, dialects: Dialects) -> None:

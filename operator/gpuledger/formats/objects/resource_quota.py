@@ -7,7 +7,8 @@ asks for of each. Keys that begin with `limits.` it takes and leaves alone. They
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
@@ -56,8 +57,18 @@ def limits_of(quota: Json, dialects: Dialects) -> tuple[list[QuotaLimit], list[s
         except BadInput as error:
             problems.append(f"{key}: {error}")
             continue
-        found.append(QuotaLimit(name, key, known.counted, most, known.vendor, known.model))
+        found.append(QuotaLimit(name, key, known.counted, most, known.vendor, known.model, known.unit))
     return found, problems
+
+
+def used_of(quota: Json, limits: Iterable[QuotaLimit]) -> dict[str, int]:
+    """Return what the status of a ResourceQuota says is used of these limits, by their keys, as far as it does."""
+    said = (quota.get("status") or {}).get("used") or {}
+    found: dict[str, int] = {}
+    for limit in limits:
+        with suppress(BadInput):
+            found[limit.key] = whole_number(said.get(limit.key))
+    return found
 
 
 def _read(key: str, keys: Mapping[str, _Key]) -> _Key | None:

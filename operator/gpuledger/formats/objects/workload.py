@@ -90,6 +90,11 @@ class Workload:
         """Return what the first of these checks has said; None if it needs none of them."""
         return next((each for each in self.checks if str(each.get("name")) in names), None)
 
+    def not_ready(self, but: Collection[str]) -> list[str]:
+        """Return the names of its checks that are not ready, without these."""
+        others = (each for each in self.checks if str(each.get("name")) not in but)
+        return [str(each.get("name")) for each in others if each.get("state") != CheckState.READY]
+
 
 def workload(found: Json) -> Workload:
     """Read a workload, without its pods."""

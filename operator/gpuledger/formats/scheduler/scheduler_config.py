@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuledger.formats.dialects.sums import SUMS
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import (
     LEASE_DURATION_S,
@@ -68,7 +69,9 @@ def scheduler_configuration(
                 "httpTimeout": f"{http_timeout_s}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": [{"name": name, "ignoredByScheduler": True} for name in dialects.resources()],
+                "managedResources": [
+                    {"name": name, "ignoredByScheduler": True} for name in (*dialects.resources(), *SUMS)
+                ],
             }
         ],
     }

@@ -146,7 +146,7 @@ class PodPlacer:
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
-        self._reservations.take(arguments.pod, pod, request, arguments.node_names, gang is not None)
+        self._reservations.take(arguments.pod, pod, request, arguments.node_names, gang)
         refusal, found = self._quota_gate.refuses(pod, request), None
         if refusal is not None and gang is None:
             self._drop_hold(pod.uid)
@@ -195,9 +195,8 @@ class PodPlacer:
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         self._waiting.give_room()  # to those who were first, before this pod takes it
-        given = self._reservations.given(pod.uid)
+        reserved = self._reserved(pod.uid, request) or self._reservations.given(pod.uid)
         self._drop_hold(pod.uid)
-        reserved = self._reserved(pod.uid, request) or given
         if reserved is not None and reserved.node_name in arguments.node_names:
             choice = Choice((reserved,), {})
         else:

@@ -7,7 +7,7 @@ deleted. The same is done for a member that was not bound when others of its gan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -114,6 +114,10 @@ class KeptPlaces:
                 with suppress(ShareRefused):
                     self._ledger.hold(place.key, replace(place.placement, shares=free), place.until_s)
 
+    def keep_for(self, name: GangName, reserved: Mapping[str, Placement], until_s: float) -> None:
+        """Keep places for a gang that were reserved before its pods were there, each under the key that it had."""
+        self.put_back([KeptPlace(name, key, placement, until_s) for key, placement in reserved.items()])
+
     def take(self, name: GangName) -> list[KeptPlace]:
         """Give up what is kept for a gang, so that its members can be placed there; return it."""
         now_s = self._clock.now_s()
@@ -135,13 +139,15 @@ class KeptPlaces:
         place = self._held.get(uid) or self._ending.get(uid) if uid != key else None
         return place.gang if place else None
 
-    def put_back(self, places: Sequence[KeptPlace]) -> None:
-        """Keep places, if they are free, until their time is over."""
+    def put_back(self, places: Sequence[KeptPlace], most: int | None = None) -> None:
+        """Keep places, if they are free, until their time is over; at most so many of them."""
+        left = len(places) if most is None else most
         for place in places:
-            if place.until_s > self._clock.now_s():
+            if left > 0 and place.until_s > self._clock.now_s():
                 with suppress(ShareRefused):  # promised to others, or the card is gone
                     self._ledger.hold(place.key, place.placement, place.until_s)
                     self._held[place.pod_uid] = place
+                    left -= 1
 
     def forget(self, name: GangName) -> None:
         """Keep nothing for a gang any more."""

@@ -149,7 +149,7 @@ class GangPlans:
         finally:
             self._planning.discard(state.name)
         if found.number >= state.missing:
-            self._kept_places.put_back(places[state.missing :])
+            self._kept_places.put_back(places, len(places) - self.have_room(state))  # for members that are to come
             self._tried.drop(state.name)
             return True
         self._kept_places.put_back(places)

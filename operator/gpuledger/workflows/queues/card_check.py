@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from gpuledger.formats.objects.workload import CheckState, WorkloadName, pod_counts, workload
+from gpuledger.formats.objects.workload import CheckState, Workload, WorkloadName, pod_counts, workload
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
@@ -21,6 +22,7 @@ from gpuledger.model.listeners import Listeners
 from gpuledger.placement.gang import GangPlanner, demand_order
 from gpuledger.placement.gang import Seat as Planned
 from gpuledger.placement.together import Asking, Trial
+from gpuledger.reports.quota import quota_text
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.check_writer import CheckWriter
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
@@ -39,6 +41,8 @@ PASS_S = 0.1
 """How long workloads are tried before others go on; those that have not had their turn are tried next time."""
 
 RESERVED = "cards are reserved for its pods"
+NO_CARDS = "its pods ask for no cards"
+OTHERS = "cards are looked for when its other checks are ready: "
 
 
 class CardCheck:
@@ -72,7 +76,6 @@ class CardCheck:
         self._clock = clock
         self._known: dict[str, QueuedWorkload] = {}  # UID of a workload -> it
         self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
-        self._in_vain = 0  # changes of the ledger by tries that have held room and dropped it again
         self.on_due = Listeners[[]]()
         """Called when a workload is to be tried though nothing has changed in the ledger."""
         self.on_no_room = Listeners[[QueuedWorkload, list[Seat], Trial]]()
@@ -92,9 +95,10 @@ class CardCheck:
             self._forget(now.uid)
             queued = self._known[now.uid] = QueuedWorkload(now, str(check["name"]), found)
             self._uids[now.name] = now.uid
-            queued.said = str(check.get("message") or "")
         was_admitted = queued.workload.is_admitted
-        queued.workload, queued.found = now, found
+        if not queued.take(now):
+            return
+        queued.found, queued.said = found, str(check.get("message") or "")
         if check["state"] == CheckState.READY:
             self._said_ready(queued, str(check["lastTransitionTime"]), was_admitted)
         elif not self._writer.is_writing(now.uid):
@@ -171,8 +175,11 @@ class CardCheck:
     # Room.
 
     def next_due_s(self) -> float | None:
-        """Return when a reservation is over; None if there is none."""
-        return self._reservations.first_deadline_s()
+        """Return when a reservation is over, or a workload is to be tried again; None: never."""
+        now_s = self._clock.now_s()
+        due = [each.again_s for each in self._known.values() if each.again_s > now_s]
+        first_s = self._reservations.first_deadline_s()
+        return min([*due, first_s] if first_s else due, default=None)
 
     async def give_room(self) -> bool:
         """Reserve room for those who wait, in their order; return whether some have to be tried in the next turn."""
@@ -184,7 +191,7 @@ class CardCheck:
                 return True
             if self._known.get(queued.workload.uid) is not queued or self._writer.is_writing(queued.workload.uid):
                 continue
-            if queued.tried == self._state:
+            if queued.tried == self._state or queued.again_s > self._clock.now_s():
                 continue
             if self._waiting.give_room(queued.rank[1:3]):  # to single pods that go before it
                 return True
@@ -193,10 +200,14 @@ class CardCheck:
 
     @property
     def _state(self) -> tuple[int, int]:
-        return self._ledger.changes - self._in_vain, self._nodes.changes + self._objects.changes
+        return self._ledger.changes, self._nodes.changes + self._objects.changes
 
     async def _try(self, queued: QueuedWorkload) -> None:
         pods = self._pods.pods(queued.workload.name) if queued.stage is Stage.RESUMED else {}
+        if others := queued.workload.not_ready(self._objects.checks):  # room is not kept while they take their time
+            queued.tried = self._state
+            self.say_why(queued, f"{OTHERS}{', '.join(others)}")
+            return
         try:
             seats = self._reader.seats(queued, [each for uid, each in pods.items() if self._ledger.holders_of(uid)])
         except BadInput as error:
@@ -214,40 +225,42 @@ class CardCheck:
                 queued.stage = Stage.READY
             else:
                 self.on_no_room(queued, seats, trial)
-        elif await self._reserve(queued, seats, trial):
-            self._is_reserved(queued)
+        else:
+            await self._reserve(queued, seats, trial)
 
-    async def _reserve(self, queued: QueuedWorkload, seats: list[Seat], trial: Trial) -> bool:
-        """Hold room for all; return whether that is done."""
-        name, before = queued.workload.name, self._ledger.changes
+    async def _reserve(self, queued: QueuedWorkload, seats: list[Seat], trial: Trial) -> None:
+        """Hold room for all, and say so."""
+        name = queued.workload.name
         deadline_s = queued.until_s if queued.stage is Stage.RESUMED else self._clock.now_s() + self._reserve_s
         self._reservations.drop(name)
+        exceeded = self._ledger.quotas.exceeded_together(name.namespace, trial.placed)
+        if exceeded is not None:
+            used = self._ledger.quotas.used(name.namespace, exceeded)
+            self.say_why(queued, quota_text(name.namespace, exceeded, used))
+            return
         self._reservations.knows(seats, name.namespace)
         try:
-            found = await giving_way(self._hold(seats, deadline_s, trial))
-        except WorkLimitExceeded:
-            found = False
-        is_current = self._known.get(queued.workload.uid) is queued
-        if found and is_current:
+            await giving_way(self._hold(seats, deadline_s, trial))
+        except ShareRefused:  # others were faster
+            self._reservations.forget(seats)
+            queued.tried = self._state
+            return
+        if self._known.get(queued.workload.uid) is queued:
             self._reservations.keep(name, seats, deadline_s)
-            return True
-        self._reservations.forget(seats)
-        self._in_vain += self._ledger.changes - before
-        return False
+            self._is_reserved(queued)
+        else:
+            self._reservations.forget(seats)
 
-    def _hold(self, seats: list[Seat], deadline_s: float, trial: Trial) -> Generator[Step, None, bool]:
-        """Hold room by the policy; where that finds none, where a trial has found some."""
+    def _hold(self, seats: list[Seat], deadline_s: float, trial: Trial) -> Generator[Step, None, None]:
+        """Hold room by the policy; where that finds none, where a trial has found some. Raises ShareRefused."""
         self._ledger.take_back_spares()
         planned = [Planned(seat.key, seat.request, seat.node_names) for seat in seats]
-        found = yield from self._planner.hold(planned, deadline_s)
-        if found.number == len(seats):
-            return True
-        try:
-            for key, placement in trial.placed.items():
-                self._ledger.hold(key, placement, deadline_s)
-        except ShareRefused:  # others were faster, or the namespace has what it may have
-            return False
-        return True
+        with suppress(WorkLimitExceeded):
+            found = yield from self._planner.hold(planned, deadline_s)
+            if found.number == len(seats):
+                return
+        for key, placement in trial.placed.items():
+            self._ledger.hold(key, placement, deadline_s)
 
     def _is_reserved(self, queued: QueuedWorkload) -> None:
         if queued.stage is Stage.RESUMED:
@@ -255,29 +268,45 @@ class CardCheck:
             return
         queued.stage = Stage.READY
 
-        def done(is_said: bool) -> None:
-            if not is_said and self._known.get(queued.workload.uid) is queued:
+        def done(written: Workload | None) -> None:
+            if self._known.get(queued.workload.uid) is not queued:
+                return
+            if written is None:
                 self._reservations.drop(queued.workload.name)
                 queued.stage, queued.tried = Stage.WAITING, EMPTY
+                queued.again_s = self._clock.now_s() + self._reserve_s
                 self.on_due()
+            else:
+                queued.take(written)
 
-        logger.info("workload %s: %s", queued.workload.name, RESERVED)
-        self._writer.say(queued.workload, queued.check, CheckState.READY, RESERVED, done)
+        text = RESERVED if self._reservations.of(queued.workload.name) else NO_CARDS
+        logger.info("workload %s: %s", queued.workload.name, text)
+        self._writer.say(queued.workload, queued.check, CheckState.READY, text, done)
 
     def _expire(self) -> None:
-        """Give up what nobody has come for: a workload that was not even admitted waits again."""
+        """Give up what nobody has come for: Kueue may be down. Pods that come later look for cards as others do."""
         for name in self._reservations.expire(self._clock.now_s()):
-            queued = self.find(name)
-            if queued is not None and not queued.workload.is_admitted:
-                logger.info("workload %s was not admitted in time: its room is given up", name)
-                queued.stage, queued.tried = Stage.WAITING, EMPTY
+            logger.info("workload %s: not all of its pods have come, and their room is given up", name)
+
+    def may_have_more(self, namespace: str) -> None:
+        """Note that a namespace may have more of its quota than before."""
+        for queued in self._known.values():
+            if queued.workload.name.namespace == namespace and queued.stage is Stage.WAITING:
+                queued.tried = EMPTY
+                self.on_due()
 
     def say_why(self, queued: QueuedWorkload, text: str) -> None:
         """Write why a workload waits, if that is news."""
         if text == queued.said or self._writer.is_writing(queued.workload.uid):
             return
-        queued.said, queued.said_s = text, self._clock.now_s()
-        self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, lambda _: self.on_due())
+        queued.said = text
+
+        def done(written: Workload | None) -> None:
+            if written is not None:
+                queued.take(written)
+            self.on_due()
+
+        self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, done)
 
 
 def _hardest_first(queued: QueuedWorkload, seats: list[Seat]) -> list[Asking]:

@@ -16,7 +16,8 @@ from gpuledger.workflows.tasks.pauses import pause
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 8
+ATTEMPTS = 4
+"""While Kueue is down, the API server refuses each after 10 s, for Kueue's webhook does not answer."""
 
 
 class CheckWriter:
@@ -39,18 +40,18 @@ class CheckWriter:
         check: str,
         state: CheckState,
         message: str,
-        done: Callable[[bool], None],
+        done: Callable[[Workload | None], None],
         requeue_after_s: int = 0,
     ) -> None:
-        """Begin to write. `done` is called with whether the API server has taken it."""
+        """Begin to write. `done` is called with the workload as it is then, None if it could not be written."""
 
         async def write() -> None:
-            is_said = False
+            written = None
             try:
-                is_said = await self._write(of, check, state, message, requeue_after_s)
+                written = await self._write(of, check, state, message, requeue_after_s)
             finally:
                 del self._tasks[of.uid]
-                done(is_said)
+                done(written)
 
         self._tasks[of.uid] = asyncio.create_task(write(), name=f"check of workload {of.name}")
 
@@ -60,29 +61,31 @@ class CheckWriter:
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
-    async def _write(self, of: Workload, check: str, state: CheckState, message: str, requeue_after_s: int) -> bool:
+    async def _write(
+        self, of: Workload, check: str, state: CheckState, message: str, requeue_after_s: int
+    ) -> Workload | None:
         now = of
         for attempt in range(ATTEMPTS):
             if not self._is_active():
-                return False
+                return None
             patch = check_patch(now, check, state, message, self._clock.wall().isoformat(), requeue_after_s)
             try:
-                await self._store.patch_workload_status(now.name.namespace, now.name.name, patch)
+                found = await self._store.patch_workload_status(now.name.namespace, now.name.name, patch)
                 self._counts.workload_checks.labels(state.value).inc()
-                return True
+                return workload(found)
             except Conflict:
                 try:
                     now = workload(await self._store.workload(now.name.namespace, now.name.name))
                 except ApiError:
-                    return False
+                    return None
                 if not _is_as_before(of, now, check):
-                    return False
+                    return None
             except NotFound:
-                return False
+                return None
             except ApiError as error:
                 logger.info("workload %s: its check %s can't be written: %s", of.name, check, error)
                 await pause(attempt, error)
-        return False
+        return None
 
     async def stop(self) -> None:
         """Write no more."""

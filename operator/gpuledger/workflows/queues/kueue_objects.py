@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from gpuledger.formats.objects.workload import Flavor, active_patch, flavor, is_ours
+from gpuledger.formats.objects.workload import (
+    ClusterQueue,
+    Flavor,
+    active_patch,
+    cluster_queue,
+    flavor,
+    is_ours,
+)
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, Conflict
+from gpuledger.model.errors import ApiError, BadInput, Conflict
 from gpuledger.model.listeners import Listeners
 
 logger = logging.getLogger(__name__)
@@ -18,16 +26,17 @@ Json = Mapping[str, Any]
 
 
 class KueueObjects:
-    """Knows AdmissionChecks of ours, and ResourceFlavors."""
+    """Knows AdmissionChecks of ours, ResourceFlavors and ClusterQueues."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._checks: dict[str, tuple[str, Json | None]] = {}  # UID of a check of ours -> name, and what to write there
         self._flavors: dict[str, tuple[str, Flavor]] = {}  # UID -> name, and what it adds to pods
+        self._queues: dict[str, ClusterQueue] = {}  # UID -> the ClusterQueue
         self.changes = 0
-        """How often a flavor has come, gone, or changed so far."""
+        """How often a flavor or a ClusterQueue has come, gone, or changed so far, as far as it matters here."""
         self.on_change = Listeners[[]]()
-        """Called when there is a check more, or a flavor says something else."""
+        """Called when there is a check more, or a flavor or ClusterQueue says something else."""
 
     @property
     def checks(self) -> list[str]:
@@ -60,6 +69,21 @@ class KueueObjects:
             self.changes += 1
             self.on_change()
 
+    def queue(self, found: Json, gone: bool) -> None:
+        """Observe a ClusterQueue. One that can't be read takes nothing back, and gives nothing."""
+        uid = str(found["metadata"]["uid"])
+        before = self._queues.pop(uid, None)
+        with suppress(BadInput):
+            if not gone:
+                self._queues[uid] = cluster_queue(found)
+        if self._queues.get(uid) != before:
+            self.changes += 1
+            self.on_change()
+
+    def queues(self) -> dict[str, ClusterQueue]:
+        """Return the ClusterQueues by their names."""
+        return {queue.name: queue for queue in self._queues.values()}
+
     async def say_active(self, store: KubeStore) -> None:
         """Tell Kueue that somebody answers: else it admits nothing from queues with such a check."""
         for uid, (name, patch) in list(self._checks.items()):
@@ -76,6 +100,10 @@ class KueueObjects:
     def listing_checks(self) -> Callable[[set[str]], None]:
         """Return what forgets the checks that are not in the list read since."""
         return _forgets(self._checks)
+
+    def listing_queues(self) -> Callable[[set[str]], None]:
+        """Return what forgets the ClusterQueues that are not in the list read since."""
+        return _forgets(self._queues)
 
     def listing_flavors(self) -> Callable[[set[str]], None]:
         """Return what forgets the flavors that are not in the list read since."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
+from gpuledger.formats.objects.queue import CLUSTER_QUEUES
 from gpuledger.kube_api.kueue import ADMISSION_CHECKS, FLAVORS, WORKLOADS
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.watch import Api, follow
@@ -33,14 +35,16 @@ async def follow_queues(
             continue
         logger.info("Kueue is installed: following its workloads")
         async with asyncio.TaskGroup() as kinds:
-            known = [asyncio.Event(), asyncio.Event()]
+            known = [asyncio.Event() for _ in range(3)]
             changed = asyncio.Event()
             objects.on_change.append(changed.set)
             active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
-            lists = [_listing(objects.listing_checks, known[0]), _listing(objects.listing_flavors, known[1])]
+            begins = (objects.listing_checks, objects.listing_flavors, objects.listing_queues)
+            lists = [_listing(begin, done) for begin, done in zip(begins, known, strict=True)]
             others = [
                 kinds.create_task(follow(api, ADMISSION_CHECKS, {}, objects.check, lists[0], while_served=True)),
                 kinds.create_task(follow(api, FLAVORS, {}, objects.flavor, lists[1], while_served=True)),
+                kinds.create_task(follow(api, CLUSTER_QUEUES, {}, objects.queue, lists[2], while_served=True)),
             ]
             with suppress(TimeoutError):
                 async with asyncio.timeout(LISTS_WAIT_S):
@@ -71,8 +75,12 @@ async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio
         await objects.say_active(store)
 
 
-def _listing(listing, done: asyncio.Event):  # type: ignore[no-untyped-def]
-    def begin():  # type: ignore[no-untyped-def]
+def _listing(
+    listing: Callable[[], Callable[[set[str]], None]], done: asyncio.Event
+) -> Callable[[], Callable[[set[str]], None]]:
+    """Return the same, which sets an event when a list was read."""
+
+    def begin() -> Callable[[set[str]], None]:
         listed = listing()
 
         def end(uids: set[str]) -> None:

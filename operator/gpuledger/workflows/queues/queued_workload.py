@@ -50,9 +50,17 @@ class QueuedWorkload:
     """Up to which change of the ledger, and of nodes, it has found no room."""
     said: str = ""
     """The message that was written last."""
-    said_s: float = 0.0
+    again_s: float = 0.0
+    """Before then it is not tried again: Kueue did not take what was said of it."""
     goes_first: bool = False
     """Whether others were evicted for it: what they leave is not for who comes before it."""
+
+    def take(self, now: Workload) -> bool:
+        """Take over how the workload is now; return whether it was not known to be later than that."""
+        if int(now.version) < int(self.workload.version):
+            return False
+        self.workload = now
+        return True
 
     @property
     def rank(self) -> tuple[bool, int, str, str]:

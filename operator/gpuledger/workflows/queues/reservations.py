@@ -1,8 +1,8 @@
 """Room that is kept for the pods of a workload between its admission and their coming: a seat for each of them.
 
 A seat is held in the ledger under a name of its own, as there is no pod yet, and has a deadline like every hold. A pod
-that comes takes the seat of one like it, if kube-scheduler would let it go there; members of a gang give all seats up
-at once, and are placed as a gang.
+that comes takes the seat of one like it, if kube-scheduler would let it go there. When the first member of a gang
+comes, all seats become places that are kept for the gang, which is placed as a whole.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 from gpuledger.formats.objects.workload import WorkloadName, workload_of
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ShareRefused
+from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -52,6 +54,8 @@ class Reservations:
         self._of: dict[WorkloadName, Reservation] = {}
         self._given: dict[str, Placement] = {}  # UID of a pod that has taken a seat -> its place
         self._names: dict[str, WorkloadName] = {}  # key of a seat -> its workload
+        self.for_gang = Listeners[[GangName, Mapping[str, Placement], float]]()
+        """Called with what was kept until a member of a gang has come, and until when: it is dropped just before."""
 
     def of(self, name: WorkloadName) -> Reservation | None:
         """Return what is kept for a workload, None if nothing was, or all was taken or given up."""
@@ -60,7 +64,8 @@ class Reservations:
     def keep(self, name: WorkloadName, seats: Iterable[Seat], deadline_s: float) -> None:
         """Note that these seats are held in the ledger."""
         found = Reservation(name, deadline_s, {seat.key: seat for seat in seats})
-        self._of[name] = found
+        if found.seats:
+            self._of[name] = found
         self._names.update(dict.fromkeys(found.seats, name))
 
     def knows(self, seats: Iterable[Seat], namespace: str) -> None:
@@ -104,8 +109,10 @@ class Reservations:
         """Return when the next deadline is over."""
         return min((found.deadline_s for found in self._of.values()), default=None)
 
-    def take(self, found_pod: Json, pod: Pod, request: PodRequest, node_names: Collection[str], is_gang: bool) -> None:
-        """Let a pod have the room that is kept for one like it: on hold for the pod itself, or free for its gang."""
+    def take(
+        self, found_pod: Json, pod: Pod, request: PodRequest, node_names: Collection[str], gang: Gang | None
+    ) -> None:
+        """Let a pod have the room that is kept for one like it: on hold for the pod itself, or kept for its gang."""
         named = workload_of(found_pod) if self._of else None
         if named is None:
             return
@@ -118,8 +125,10 @@ class Reservations:
         ]
         if not alike:
             return
-        if is_gang:
+        if gang is not None:
+            reserved = {key: hold.placement for key in found.seats if (hold := self._ledger.hold_of(key))}
             self.drop(name)
+            self.for_gang(gang.name, reserved, found.deadline_s)
             return
         seat, placement = min(
             ((seat, self._placement(seat)) for seat in alike),

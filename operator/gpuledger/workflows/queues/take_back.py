@@ -12,25 +12,24 @@ sharing. Where these would allow more, nothing is taken back beyond what Kueue h
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from gpuledger.formats.objects.workload import (
     CheckState,
     ClusterQueue,
     Usage,
+    Workload,
     WorkloadName,
-    cluster_queue,
     usage,
 )
-from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.share import HolderState
 from gpuledger.placement.together import Trial
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.check_writer import CheckWriter
+from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.queued_workload import QueuedWorkload, Stage, asking
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
@@ -58,7 +57,7 @@ class TakeBack:
         reservations: Reservations,
         pods: WorkloadPods,
         lives: PodLives,
-        store: KubeStore,
+        objects: KueueObjects,
         writer: CheckWriter,
         clock: Clock,
     ) -> None:
@@ -67,7 +66,7 @@ class TakeBack:
         self._reservations = reservations
         self._pods = pods
         self._lives = lives
-        self._store = store
+        self._objects = objects
         self._writer = writer
         self._clock = clock
         self._evicted: dict[WorkloadName, float] = {}  # workload -> until when its pods count as leaving
@@ -77,13 +76,7 @@ class TakeBack:
         leaving = self._leaving()
         if await self._fits(queued, seats, leaving):
             return bool(leaving)
-        try:
-            queues = [cluster_queue(each) async for page in self._store.cluster_queues() for each in page]
-            candidates = self._candidates(queued, {each.name: each for each in queues})
-        except (ApiError, BadInput) as error:
-            logger.warning("workload %s: ClusterQueues can't be read: %s", queued.workload.name, error)
-            return False
-        victims = await self._fewest(queued, seats, candidates, leaving)
+        victims = await self._fewest(queued, seats, self._candidates(queued), leaving)
         if not victims or not self._check.is_waiting(queued):
             return False
         queued.goes_first = True
@@ -107,8 +100,9 @@ class TakeBack:
         await in_slices(trial.steps(asking(queued, seats)), self._clock)
         return not trial.left
 
-    def _candidates(self, queued: QueuedWorkload, queues: Mapping[str, ClusterQueue]) -> list[QueuedWorkload]:
+    def _candidates(self, queued: QueuedWorkload) -> list[QueuedWorkload]:
         """Return whom Kueue could evict for a workload: who borrows first, then low priority, then the newest."""
+        queues = self._objects.queues()
         own = queues.get(queued.workload.cluster_queue)
         if own is None:
             return []
@@ -164,8 +158,8 @@ class TakeBack:
         logger.info("workload %s is %s (workload %s)", name, text, queued.workload.name)
         self._evicted[name] = until_s
 
-        def done(is_said: bool) -> None:
-            if not is_said:
+        def done(written: Workload | None) -> None:
+            if written is None:
                 self._evicted.pop(name, None)
 
         self._writer.say(victim.workload, victim.check, CheckState.RETRY, text, done, REQUEUE_S)

@@ -108,7 +108,9 @@ def follow_up(
     clock: Clock,
 ) -> WorkloadExplainer:
     """Have something done about workloads for which there is no room; return what tells people about workloads."""
-    take_back = TakeBack(ledger, queues.check, queues.reservations, queues.pods, lives, store, queues.writer, clock)
+    take_back = TakeBack(
+        ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
+    )
     no_room = NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock)
     queues.check.on_no_room.append(no_room.found)
     reader = SeatReader(read_request, queues.objects, queues.nodes)

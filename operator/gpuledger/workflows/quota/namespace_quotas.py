@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.resource_quota import limits_of
+from gpuledger.formats.objects.resource_quota import limits_of, used_of
 from gpuledger.ledger.quotas import Quotas
+from gpuledger.model.listeners import Listeners
 from gpuledger.model.quota import QuotaLimit
 from gpuledger.workflows.counts import Counts
 
@@ -18,11 +19,15 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 
-class _Known(NamedTuple):
+class KnownQuota(NamedTuple):
+    """A ResourceQuota that has a key of ours."""
+
     namespace: str
     name: str
     limits: tuple[QuotaLimit, ...]
     problems: tuple[str, ...]
+    used: Mapping[str, int]
+    """What its status says is used of these limits, by their keys."""
 
 
 class NamespaceQuotas:
@@ -32,10 +37,12 @@ class NamespaceQuotas:
         self._quotas = quotas
         self._dialects = dialects
         self._counts = counts
-        self._known: dict[str, _Known] = {}  # UID -> what it says
+        self._known: dict[str, KnownQuota] = {}  # UID -> what it says
         self._of_namespace: dict[str, set[str]] = {}  # namespace -> UIDs of its quotas
         self.listed = asyncio.Event()
         """Set once all are known."""
+        self.on_seen = Listeners[[str]]()
+        """Called with the UID of a quota that the API server has in another version than before."""
 
     def observe(self, quota: Json, gone: bool) -> None:
         """Observe a ResourceQuota. A key that can't be used is counted, and limits nothing."""
@@ -45,7 +52,8 @@ class NamespaceQuotas:
             self._forget(uid)
             return
         limits, problems = limits_of(quota, self._dialects)
-        before, known = self._known.get(uid), _Known(namespace, name, tuple(limits), tuple(problems))
+        before = self._known.get(uid)
+        known = KnownQuota(namespace, name, tuple(limits), tuple(problems), used_of(quota, limits))
         if before == known:
             return
         for problem in problems:
@@ -57,7 +65,21 @@ class NamespaceQuotas:
             return
         self._known[uid] = known
         self._of_namespace.setdefault(namespace, set()).add(uid)
-        self._tell(namespace)
+        if before is None or before.limits != known.limits:
+            self._tell(namespace)
+        self.on_seen(uid)
+
+    def find(self, uid: str) -> KnownQuota | None:
+        """Return a quota, None if there is none with a key of ours."""
+        return self._known.get(uid)
+
+    def uids(self) -> Collection[str]:
+        """Return the UIDs of all."""
+        return self._known.keys()
+
+    def of_namespace(self, namespace: str) -> Collection[str]:
+        """Return the UIDs of those of a namespace."""
+        return self._of_namespace.get(namespace, ())
 
     def listing(self) -> Callable[[set[str]], None]:
         """Note what is known; return what forgets those that are not in the list read since."""

@@ -28,7 +28,7 @@ class QuotaGate:
 
     def within(self, pod: Pod, request: PodRequest, node_names: Collection[str], choice: Choice) -> Choice:
         """Return of a choice what the pod's namespace may have; others that fit if that is nothing; or why none is."""
-        limit = next((each for each in map(self._exceeded(pod), choice.placements) if each), None)
+        limit = self._ledger.quotas.refusing(pod.uid, choice.placements)
         if limit is None:
             return choice
         found = self._fitting(pod, choice.placements)

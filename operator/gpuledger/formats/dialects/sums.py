@@ -1,0 +1,125 @@
+"""What containers ask for in sum, as resources that anybody can add up. Pure.
+
+A container asks for a number of cards, and for so much of each. Whoever only adds up amounts, as ResourceQuota and
+Kueue do, can't multiply the two. So admission writes the products on each container, as resources of their own.
+NVIDIA's cards alone, in all words for them. A whole card and a percentage are counted by the models that the pod may
+get, since nobody knows yet which card it will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpuledger.formats.dialects.request import ContainerRequest
+from gpuledger.formats.dialects.selection import selection
+from gpuledger.model.card import ALL_CORES
+from gpuledger.model.request import ANY_NVIDIA, Demand
+
+Json = Mapping[str, Any]
+
+SUM_MEMORY: Final = "gpuledger.dev/memory-mib"
+SUM_CORES: Final = "gpuledger.dev/cores"
+SUM_GPUS: Final = "gpuledger.dev/gpus"
+SUMS: Final = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
+"""No node has them: kube-scheduler is told to ignore them, and the kubelet drops what its node does not list."""
+
+PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+"""On nodes, by NVIDIA's feature discovery: the model of their cards, with dashes for spaces."""
+
+REPLICAS: Final = tuple(f"{kind}ReplicaSpecs" for kind in ("pytorch", "tf", "xgb", "mpi", "paddle", "jax"))
+"""Where Kubeflow's training jobs have their templates: one for each role."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplatePlace:
+    """Where objects of a kind have templates of pods, or a pod itself."""
+
+    at: tuple[str, ...]
+    """The keys to a template, or to what has several."""
+    each: str = ""
+    """What is there: "" a template, else a "list" or a "map" of what has one."""
+    then: tuple[str, ...] = ()
+    """The keys from each of these to its template."""
+
+
+_CLUSTERS_OF_RAY = (("spec",), ("spec", "rayClusterSpec"), ("spec", "rayClusterConfig"))
+
+PLACES: Final = (
+    TemplatePlace(()),
+    TemplatePlace(("spec", "template")),
+    TemplatePlace(("spec", "replicatedJobs"), "list", ("template", "spec", "template")),
+    *(TemplatePlace(("spec", name), "map", ("template",)) for name in REPLICAS),
+    *(TemplatePlace((*at, "headGroupSpec", "template")) for at in _CLUSTERS_OF_RAY),
+    *(TemplatePlace((*at, "workerGroupSpecs"), "list", ("template",)) for at in _CLUSTERS_OF_RAY),
+    *(TemplatePlace(("spec", "leaderWorkerTemplate", name)) for name in ("leaderTemplate", "workerTemplate")),
+)
+"""A Pod; Job; JobSet; Kubeflow's jobs; RayCluster, RayJob and RayService; LeaderWorkerSet."""
+
+KINDS: Final = (
+    ("batch", "v1", ("jobs",)),
+    ("jobset.x-k8s.io", "*", ("jobsets",)),
+    ("kubeflow.org", "*", ("pytorchjobs", "tfjobs", "xgboostjobs", "mpijobs", "paddlejobs", "jaxjobs")),
+    ("ray.io", "*", ("rayclusters", "rayjobs", "rayservices")),
+    ("leaderworkerset.x-k8s.io", "*", ("leaderworkersets",)),
+)
+"""Group, version and resources of what has templates that a queue counts. Of all others, it counts the pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardModels:
+    """The models of a cluster's cards."""
+
+    memory_mib: tuple[tuple[str, int], ...]
+    """Name of each model, and its memory."""
+    largest: bool = True
+    """Which of the models that a pod may get counts: the one with the most memory, or the one with the least."""
+
+    def memory_of(self, pod: Json) -> int:
+        """Return the MiB of a card for a pod, or a template of one; of any where it chooses none. Raises BadInput."""
+        wanted = selection(pod).cards
+        product = ((pod.get("spec") or {}).get("nodeSelector") or {}).get(PRODUCT_LABEL) or ""
+        fitting = [
+            memory_mib
+            for name, memory_mib in self.memory_mib
+            if (not wanted.use_models or any(part.lower() in name.lower() for part in wanted.use_models))
+            and not any(part.lower() in name.lower() for part in wanted.avoid_models)
+            and product in ("", name.replace(" ", "-"))
+        ]
+        found = fitting or [memory_mib for _, memory_mib in self.memory_mib]
+        return max(found) if self.largest else min(found)
+
+
+def container_sums(request: ContainerRequest | None, card_mib: int) -> dict[str, int]:
+    """Return name of a resource -> what a container asks for in sum: nothing where it asks for no NVIDIA card."""
+    if request is None or request.demand.wanted.vendor != ANY_NVIDIA.vendor:
+        return {}
+    demand = request.demand
+    each = {SUM_MEMORY: _memory_mib(demand, card_mib), SUM_CORES: ALL_CORES if demand.whole else demand.cores}
+    return {**{name: demand.cards * amount for name, amount in each.items() if amount}, SUM_GPUS: demand.cards}
+
+
+def templates(found: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
+    """Yield keys and content of each template of pods in an object; of a Pod, itself."""
+    for place in PLACES:
+        outer = _at(found, place.at)
+        keys: list[str] = [""]
+        if place.each:
+            is_list = isinstance(outer, list)
+            keys = [str(index) for index in range(len(outer))] if is_list else list(outer or ())
+        for key in keys:
+            inner = outer if not key else _at(outer[int(key) if isinstance(outer, list) else key], place.then)
+            if (_at(inner, ("spec",)) or {}).get("containers"):
+                yield (*place.at, *((key, *place.then) if key else ())), inner
+
+
+def _at(found: Any, keys: tuple[str, ...]) -> Any:
+    for key in keys:
+        found = (found or {}).get(key)
+    return found
+
+
+def _memory_mib(demand: Demand, card_mib: int) -> int:
+    """Return the MiB of one card; a percentage is rounded as on a card."""
+    return demand.memory_mib if demand.memory_mib is not None else max(1, card_mib * demand.memory_percent // 100)
