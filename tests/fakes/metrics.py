@@ -35,6 +35,7 @@ class Shown:
     active: bool = True
     synced: bool = True
     by_reason: dict[str, int] = field(default_factory=dict)
+    by_state: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.chooser = Chooser(self.ledger, Policy())
@@ -54,6 +55,7 @@ class Shown:
             is_active=lambda: self.active,
             is_synced=lambda: self.synced,
             pending_by_reason=lambda: self.by_reason,
+            workloads_by_state=lambda: self.by_state,
             per_card=per_card,
             per_pod=per_pod,
             compatibility=compatibility,
@@ -68,6 +70,7 @@ def everything() -> Metrics:
     shown.waiting.refused(Pod("uid-b", "team", "b"), a_request(mib(99_000)), "2030-01-01T00:00:00Z", ["node-a"])
     limit = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 40_000, "nvidia")
     shown.ledger.quotas.set_limits("team", [limit])
+    shown.by_state["waiting"] = 1
     return shown.metrics(ALL)
 
 

@@ -145,6 +145,11 @@ class Objects:
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
+    @property
+    def is_being_read(self) -> bool:
+        """Tell whether there may be more to come."""
+        return self._thread.is_alive()
+
     def end(self) -> None:
         """Wait for the thread, whose requests have been ended: one that is at work can't outlive the interpreter."""
         self._thread.join(END_TIMEOUT_S)
@@ -190,8 +195,9 @@ class ClusterAccess:
 
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
         """Start to read a list."""
-        self._lists.append(Objects(self._items_of(path, parameters)))
-        return self._lists[-1]
+        objects = Objects(self._items_of(path, parameters))
+        self._lists = [*(each for each in self._lists if each.is_being_read), objects]
+        return objects
 
     def _items_of(self, path: str, parameters: Mapping[str, str] | None) -> Callable[[], Iterator[list[Json]]]:
         if self.kubectl is None:

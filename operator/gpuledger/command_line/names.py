@@ -10,6 +10,7 @@ from gpuledger.model.errors import BadInput
 KINDS = {
     "pod": ("pod", "pods", "po"),
     "gang": ("gang", "gangs"),
+    "workload": ("workload", "workloads", "wl", "workloads.kueue.x-k8s.io", "job", "jobs"),
     "node": ("node", "nodes", "no"),
     "card": ("card", "cards", "gpua", "gpuallocation", "gpuallocations", "gpuallocations.gpuledger.dev"),
 }
@@ -17,7 +18,7 @@ KINDS = {
 
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words}
 
-SHOWN = {"pod": "pod/NAME", "gang": "gang/NAME", "node": "node/NAME", "card": "card/UUID"}
+SHOWN = {"pod": "pod/NAME", "gang": "gang/NAME", "workload": "workload/NAME", "node": "node/NAME", "card": "card/UUID"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ from gpuledger.formats.objects.developer import PORT_NAME, SERVICE, TOKEN_HEADER
 from gpuledger.formats.objects.gang import gang_name_of, gang_of
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
+from gpuledger.formats.objects.queue import KUEUE
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.reports.explanation import Explanation, PodState
 from gpuledger.reports.gang import GangReport, MemberState
+from gpuledger.reports.workload import is_named, workload_report
 
 Json = dict[str, Any]
 
@@ -43,7 +45,7 @@ def ask_as_developer(cluster: ClusterAccess, kind: str, namespace: str, name: st
     try:
         return _ask(cluster, kind, namespace, name)
     except (Denied, NotFound) as error:  # NotFound: the Service is not there, or the pod, which is found out then
-        own_words = _members_words if kind == "gang" else _own_words
+        own_words = {"gang": _members_words, "workload": _workload_words}.get(kind, _own_words)
         return own_words(cluster, namespace, name, error)
 
 
@@ -78,6 +80,15 @@ def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError)
     warning = f"this is what the pod itself says, because the operator can't be asked: {why}; {TO_ALLOW}"
     explanation = Explanation(identity, state, summary, created_at(pod), scheduler_says=words, warnings=(warning,))
     return explanation.json()
+
+
+def _workload_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
+    """Return what Kueue and the check have written into a workload's status, in the form of a report."""
+    found = [each for each in cluster.begin(f"{KUEUE}/namespaces/{namespace}/workloads") if is_named(each, name)]
+    if not found:
+        raise NotFound(f"namespace {namespace} has no workload of Kueue, and no job with one, called {name!r}", 404)
+    text = f"this is what the workload itself says, because the operator can't be asked: {why}; {TO_ALLOW}"
+    return {**workload_report(found[0]).json(), "warnings": [text]}
 
 
 def _members_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:

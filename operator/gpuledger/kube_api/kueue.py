@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from gpuledger.formats.objects.queue import KUEUE, OWNER_LABEL
 from gpuledger.kube_api.client import Json, KubeClient
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 WORKLOADS = f"{KUEUE}/workloads"
 ADMISSION_CHECKS = f"{KUEUE}/admissionchecks"
 FLAVORS = f"{KUEUE}/resourceflavors"
-CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
 
 MERGE_PATCH = "application/merge-patch+json"
 
@@ -24,6 +23,11 @@ class KueueRequests:
     async def workload(self, namespace: str, name: str) -> Json:
         """Return a workload."""
         return await self._client.request("GET", f"{KUEUE}/namespaces/{namespace}/workloads/{name}")
+
+    def workloads(self, namespace: str, owner_uid: str = "") -> AsyncIterator[list[Json]]:
+        """Yield the workloads of a namespace, or of one job or pod in it, page by page."""
+        selected = {"labelSelector": f"{OWNER_LABEL}={owner_uid}"} if owner_uid else {}
+        return self._client.pages(f"{KUEUE}/namespaces/{namespace}/workloads", selected)
 
     async def patch_workload_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Json:
         """Change a workload's status by a merge patch; return the workload. Raises Conflict for an older version."""

@@ -147,6 +147,8 @@ class Explanation:
     """How far the gang has come, if the pod waits for it."""
     over_quota: bool = False
     """Its namespace has what it may have."""
+    queue: str = ""
+    """The queue of Kueue's that it is in; empty if it is in none."""
     gang_words: str = ""
     """What names its gang, and how many of its pods start together."""
 
@@ -171,6 +173,7 @@ class Explanation:
             "podUID": self.pod.uid,
             "priority": self.pod.priority,
             "gang": self.gang or None,
+            "queue": self.queue or None,
             "state": self.state.value,
             "summary": self.summary,
             "since": self.since,

@@ -29,6 +29,8 @@ class WaitingReport:
     """Why nodes do not take it, and how many of them for each reason."""
     gang: str = ""
     """The name of its gang in its namespace; empty if it has none."""
+    queue: str = ""
+    """The queue of Kueue's that it is in; empty if it is in none."""
 
     @property
     def main_reason(self) -> str:
@@ -44,6 +46,7 @@ class WaitingReport:
             "pod": self.pod.name,
             "podUID": self.pod.uid,
             "gang": self.gang or None,
+            "queue": self.queue or None,
             "priority": self.pod.priority,
             "since": self.created,
             "lastTried": moment(self.tried_s),

@@ -254,7 +254,7 @@ def connect(
         lives=lives,
         clock=clock,
     )
-    follow_up(queues, ledger, explainer, lives, clock)
+    workload_explainer = follow_up(queues, ledger, explainer, lives, placement.request, store, clock)
     refused_by_scheduler = RefusedByScheduler(placement.request)
     pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
@@ -330,10 +330,11 @@ def connect(
             observer=observer,
             explainer=explainer,
             pod_condition_writer=pod_condition_writer,
-            why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler),
+            why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler, queues.pods.queue_of),
             unlinked=UnlinkedNodes(ledger, policy),
             quotas=quotas,
             queues=queues,
+            workload_explainer=workload_explainer,
             quota_status=QuotaStatusWriter(ledger.quotas, quotas, store, lambda: observer.synced and is_active()),
             room_has_changed=asyncio.Event(),
         )

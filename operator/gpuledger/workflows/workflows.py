@@ -34,6 +34,7 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 from gpuledger.workflows.queues.wiring import Queues
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
@@ -81,6 +82,7 @@ class Workflows:
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     queues: Queues
+    workload_explainer: WorkloadExplainer
     room_has_changed: asyncio.Event
     """Set whenever a pod that waits may have room now."""
 

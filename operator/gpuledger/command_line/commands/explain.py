@@ -33,9 +33,13 @@ FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""
 
 
-@click.command(short_help="Why a pod or a gang waits, node by node.")
+@click.command(short_help="Why a pod, a gang, or a job in a queue waits, node by node.")
 @click.argument(
-    "names", nargs=-1, required=True, metavar="pod/NAME | gang/NAME", shell_complete=completed_names("pod", "gang")
+    "names",
+    nargs=-1,
+    required=True,
+    metavar="pod/NAME | gang/NAME | workload/NAME",
+    shell_complete=completed_names("pod", "gang"),
 )
 @namespace_option
 @operator_option
@@ -54,8 +58,11 @@ def explain(
 
     Of a gang, pods that start together: how many members find cards at once and where, and what the others lack.
 
-    Asks the operator. Exit status: 0 if the pod has its place, or as many of the gang as it needs, 1 if not, 2 after an
-    error or if the operator does not know it.
+    Of a workload of Kueue, named by itself or as job/NAME: whether it waits for quota or for cards, and why it finds
+    none.
+
+    Asks the operator. Exit status: 0 if the pod has its place, or as many of the gang as it needs, or the workload is
+    admitted; 1 if not, 2 after an error or if the operator does not know it.
     """
     with errors_shown():
         asked = asked_for(names)
@@ -68,17 +75,17 @@ def explain(
 
                 raise NotFound(f"{error}; {VOLCANO_JOB}") from error
             raise
-        lines = gang_lines if asked.kind == "gang" else explain_lines
+        lines = {"gang": gang_lines, "workload": workload_lines}.get(asked.kind, explain_lines)
         out.show(found, output, lambda terminal: lines(found, terminal, utc_now(), output == "wide"), no_color)
         placed = is_placed(found)
     sys.exit(0 if placed else 1)
 
 
 def asked_for(words: Sequence[str]) -> Named:
-    """Return what is meant by pod/NAME, pod NAME, NAME alone, or the same of a gang. Raises BadInput."""
+    """Return what is meant by pod/NAME, pod NAME, NAME alone, or the same of another kind. Raises BadInput."""
     if len(words) == 1 and "/" not in words[0] and words[0].lower() not in KIND_OF:
         return Named("pod", words[0])
-    return one_object(words, ("pod", "gang"))
+    return one_object(words, ("pod", "gang", "workload"))
 
 
 @dataclass(slots=True)
@@ -96,8 +103,8 @@ class Alike:
 
 
 def is_placed(explanation: Json) -> bool:
-    """Tell whether the pod or the gang has its place: else the answer to the question whether it runs is no."""
-    return explanation["state"] in ("placed", "running")
+    """Tell whether it has its place, or is admitted: else the answer to the question whether it runs is no."""
+    return explanation["state"] in ("placed", "running", "admitted", "finished")
 
 
 def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
@@ -156,6 +163,29 @@ def gang_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = Fals
     return [*lines, *node_lines(found["nodes"], terminal, wide)[1:]]
 
 
+def workload_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
+    """Return why a workload of Kueue waits, its summary first."""
+    name, style = f"{found['namespace']}/{found['workload']}", "green" if is_placed(found) else "yellow"
+    facts = {
+        "stands for": found["owner"] or "",
+        "queue": found["queue"] or "",
+        "quota of": found["clusterQueue"] or "",
+        "pods": "; ".join(found["pods"]),
+        "priority": str(found["priority"]),
+        "created": f"{age(found['since'], now)} ago" if found["since"] else "",
+    }
+    lines = [
+        f"{terminal.paint(name, 'bold')}: {terminal.paint(found['state'], style)}",
+        *terminal.folded(found["summary"]),
+        "",
+        *_fact_lines(facts, terminal),
+        *warning_lines(found, terminal),
+    ]
+    if found["nodes"]:
+        lines += ["", *terminal.folded(f"Why a pod of {found['example']} finds no cards beside the others:")]
+    return [*lines, *node_lines(found["nodes"], terminal, wide)[1:]]
+
+
 def _gang_facts(found: Json, now: datetime) -> dict[str, str]:
     turn, missing = found["turn"], found["missing"]
     absent = f", {found['notCreated']} not created" if found["notCreated"] else ""
@@ -207,6 +237,7 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     if found["schedulerRefused"]:
         refused = plural(found["schedulerRefused"], "node")
         facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see its message)"
+    facts["queue"] = found.get("queue") or ""
     if found.get("gang"):
         words = found.get("gangWords") or found["gang"]
         facts["gang"] = f"{words}; see gpuledger explain gang/{found['gang']} -n {found['namespace']}"

@@ -22,6 +22,7 @@ from gpuledger.command_line.options import (
 )
 from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.formats.objects.queue import queue_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.stored_card import StoredCard
@@ -122,6 +123,7 @@ def _pod_json(pod: Json, namespace: str, cards: Iterable[StoredCard]) -> Json:
         "pod": pod["metadata"]["name"],
         "podUID": uid,
         "node": pod["spec"].get("nodeName"),
+        "queue": queue_of(pod) or None,
         "phase": (pod.get("status") or {}).get("phase", ""),
         "shares": [share for card in sorted(cards, key=_place) for share in _shares_of(card, uid)],
         **_annotated(pod),
@@ -149,7 +151,7 @@ def _shown(found: Json) -> Hashable:
         return str(found["uuid"])
     shares = tuple((each["state"], amounts_of(each), each["exclusive"]) for each in found["shares"])
     told = tuple((each["container"], each["memoryMiB"], each["cores"]) for each in found["told"])
-    return str(found["phase"]), bool(found["node"]), shares, told, str(found["toldProblem"])
+    return str(found["phase"]), bool(found["node"]), found["queue"], shares, told, str(found["toldProblem"])
 
 
 def card_lines(card: Json, terminal: Terminal, wide: bool) -> list[str]:
@@ -176,7 +178,8 @@ def pod_lines(alike: Sequence[Json], terminal: Terminal) -> list[str]:
     """Return what a pod has, for people; of several that are alike, where they are, and what the first of them has."""
     pod, names = alike[0], list(map(_name, alike))
     first, whose = ("", "the pod's") if len(alike) == 1 else (f", of {names[0]}", "its")
-    lines = [f"{terminal.paint(title_of(names), 'bold')}: {pod['phase'] or 'Pending'}, {_where(alike)}"]
+    queue = f", in queue {pod['queue']}" if pod["queue"] else ""
+    lines = [f"{terminal.paint(title_of(names), 'bold')}: {pod['phase'] or 'Pending'}, {_where(alike)}{queue}"]
     if pod["shares"]:
         columns = [Column("CARD"), Column("INDEX", right=True), Column("STATE"), Column("SHARE", fold=True)]
         rows = [

@@ -18,7 +18,12 @@ Json = dict[str, Any]
 
 
 @click.command(short_help="How much of the GPUs is used, and by which pods.")
-@click.argument("view", type=click.Choice(list(VIEWS)), default="nodes", metavar=f"[{'|'.join(VIEWS)}]")
+@click.argument("view", type=click.Choice(list(VIEWS)), default=None, required=False, metavar=f"[{'|'.join(VIEWS)}]")
+@click.option(
+    "--by",
+    type=click.Choice(["namespace", "queue"]),
+    help="What each namespace, or each ClusterQueue of Kueue, may have, holds, and waits for.",
+)
 @click.option("-w", "--watch", is_flag=True, help="Keep running and show changes, until Ctrl-C.")
 @click.option("--node", shell_complete=completed_names("node"), help="Only the cards of this node.")
 @click.option("-l", "--selector", help="Only the cards of nodes with these labels, like kubectl's -l.")
@@ -33,7 +38,8 @@ Json = dict[str, Any]
 @output_option("table", "wide", "json", "yaml")
 @access_options
 def top(
-    view: str,
+    view: str | None,
+    by: str | None,
     watch: bool,
     node: str | None,
     selector: str | None,
@@ -52,6 +58,14 @@ def top(
         raise click.UsageError("--watch can't follow the labels of nodes: use --node")
     if watch and gang:
         raise click.UsageError("--watch can't follow which pods are of a gang")
+    if by and (view or node or selector or gang):
+        raise click.UsageError(
+            "--by is a view of its own, of all cards: leave out the other view, --node, -l and --gang"
+        )
+    if by:
+        _show_teams(by, watch, sort, output, kubeconfig, context, no_color)
+        return
+    view = view or "nodes"
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         items = begin_cards(cluster, node)  # on its way while the rest is imported
         from gpuledger.command_line.top.gangs import begin_members, gang_named, gangs_read, held_by_gangs
@@ -100,3 +114,20 @@ def top(
 
 def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator[Json]:
     return (item for item in objects if names is None or item["spec"]["nodeName"] in names)
+
+
+def _show_teams(
+    by: str, watch: bool, sort: str, output: str, kubeconfig: str | None, context: str | None, no_color: bool
+) -> None:
+    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+        from gpuledger.command_line import output as out
+        from gpuledger.command_line.top.team_sources import Teams
+
+        if watch:
+            from gpuledger.command_line.top.teams_watch import watch_teams
+
+            sys.exit(watch_teams(lambda: Teams(cluster, by, sort), out.terminal_of(no_color), output))
+        teams = Teams(cluster, by, sort)
+        for note in teams.notes:
+            click.echo(note, err=True)
+        out.show(teams.json(), output, lambda terminal: teams.table(terminal, output == "wide"), no_color)

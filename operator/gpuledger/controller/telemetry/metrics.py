@@ -59,6 +59,7 @@ class Metrics:
         is_synced: Callable[[], bool] | None = None,
         pending_by_reason: NumberOf | None = None,
         members: Members | None = None,
+        workloads_by_state: NumberOf | None = None,
         per_card: bool = True,
         per_pod: bool = True,
         compatibility: Sequence[str] = (),
@@ -71,7 +72,7 @@ class Metrics:
             *([POD_SHEET] if per_pod else ()),
             *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
         ]
-        state = OperatorState(is_active, is_synced, pending_by_reason, members)
+        state = OperatorState(is_active, is_synced, pending_by_reason, members, workloads_by_state)
         self._registry = CollectorRegistry()
         self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, state))
         ProcessCollector(registry=self._registry)

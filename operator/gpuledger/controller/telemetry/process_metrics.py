@@ -32,6 +32,8 @@ class OperatorState:
     """Reason -> pods that wait for it."""
     members: Members | None = None
     """Who is of which gang."""
+    workloads_by_state: NumberOf | None = None
+    """How far a workload of Kueue is -> how many are."""
 
 
 class ProcessMetrics(Collector):
@@ -63,6 +65,7 @@ class ProcessMetrics(Collector):
         yield from self._gauges()
         yield from self._who_waits()
         yield from self._quotas()
+        yield self._workloads()
 
     def _counters(self) -> Iterator[Metric]:
         for family in (*self._counts.registry.collect(), *self._journal.registry.collect()):
@@ -102,6 +105,16 @@ class ProcessMetrics(Collector):
                 used.add_metric([namespace, each.quota, each.key], quotas.used(namespace, each))
         yield limit
         yield used
+
+    def _workloads(self) -> Metric:
+        text = (
+            "Workloads of Kueue that have quota and need the check of cards; waiting: for cards, reserved: these are "
+            "kept for it, admitted: its pods may come"
+        )
+        found = GaugeMetricFamily("gpuledger_queued_workloads", text, labels=["state"])
+        for state, number in (self._state.workloads_by_state or dict)().items():
+            found.add_metric([state], number)
+        return found
 
     def _who_waits(self) -> Iterator[Metric]:
         members, gangs = self._state.members, 0

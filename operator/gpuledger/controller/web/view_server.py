@@ -77,6 +77,10 @@ class ViewSource(ClusterSource, Protocol):
         """Return how far a gang has come. Raises NotFound if it has no pod."""
         ...
 
+    async def explain_workload(self, namespace: str, name: str) -> Json:
+        """Return why a workload of Kueue waits. Raises NotFound if there is none."""
+        ...
+
     def history(self, query: HistoryQuery) -> Json:
         """Return what has happened, the newest last."""
         ...
@@ -183,21 +187,26 @@ class ViewServer:
         return _answer(self._source.history(HistoryQuery(**words, limit=min(limit, HISTORY_LIMIT))))
 
 
+KINDS = {"gang": GANG_NAME, "workload": NAME, "pod": NAME}
+"""What can be explained, and how its names are built."""
+
+
 class Asked(NamedTuple):
     """What a request is about."""
 
     kind: str
-    """pod or gang."""
+    """One of KINDS."""
     namespace: str
     name: str
 
 
 def asked_about(request: web.Request) -> Asked:
-    """Return the pod or the gang that a request is about."""
-    kind, pattern = ("gang", GANG_NAME) if "gang" in request.query else ("pod", NAME)
+    """Return the pod, the gang, or the workload that a request is about."""
+    kind = next((kind for kind in KINDS if kind in request.query), "pod")
     namespace, _, name = request.query.get(kind, "").partition("/")
-    if not NAME.fullmatch(namespace) or not pattern.fullmatch(name):
-        raise refusal(web.HTTPBadRequest, "name a pod: ?pod=NAMESPACE/NAME, or a gang: ?gang=NAMESPACE/NAME")
+    if not NAME.fullmatch(namespace) or not KINDS[kind].fullmatch(name):
+        text = "name a pod: ?pod=NAMESPACE/NAME, a gang: ?gang=NAMESPACE/NAME, or a workload: ?workload=NAMESPACE/NAME"
+        raise refusal(web.HTTPBadRequest, text)
     return Asked(kind, namespace, name)
 
 
@@ -211,8 +220,8 @@ def check_active(source: ViewSource, kind: type[web.HTTPException] = web.HTTPSer
 
 
 async def explained(source: ViewSource, asked: Asked) -> Json:
-    """Return why a pod or a gang waits. Raises what the client is to get in place of an answer."""
-    explain = source.explain_gang if asked.kind == "gang" else source.explain
+    """Return why it waits. Raises what the client is to get in place of an answer."""
+    explain = {"gang": source.explain_gang, "workload": source.explain_workload, "pod": source.explain}[asked.kind]
     try:
         return await explain(asked.namespace, asked.name)
     except NotFound as error:

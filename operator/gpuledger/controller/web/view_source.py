@@ -8,11 +8,13 @@ from typing import Any
 from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touches
+from gpuledger.model.errors import NotFound
 from gpuledger.reports.cards import NodeCards, report_of
 from gpuledger.workflows.gangs.gang_report import GangReporter
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.trail import RecordFilter, Trail
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
+from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 
 Json = dict[str, Any]
 
@@ -33,12 +35,14 @@ class LedgerSource:
         history: Callable[[HistoryQuery], Json],
         active_elsewhere: Callable[[], str | None] = lambda: None,
         gang_of: Callable[[str], str] = lambda uid: "",
+        explain_workload: Callable[[str, str], Awaitable[Json]] | None = None,
     ) -> None:
         self._ledger = ledger
         self._active_elsewhere = active_elsewhere
         self._gang_of = gang_of
         self._waiting, self._explain, self._history = waiting, explain, history
         self._explain_gang = explain_gang
+        self._explain_workload = explain_workload
         self._taken = 0  # the ledger's number of its last change that was looked at
         self._touches = Touches()  # an edition is the number of one
 
@@ -87,6 +91,12 @@ class LedgerSource:
         """Return how far a gang has come. Raises NotFound."""
         return await self._explain_gang(namespace, name)
 
+    async def explain_workload(self, namespace: str, name: str) -> Json:
+        """Return why a workload of Kueue waits. Raises NotFound."""
+        if self._explain_workload is None:
+            raise NotFound("there are no workloads here", 404)
+        return await self._explain_workload(namespace, name)
+
     def history(self, query: HistoryQuery) -> Json:
         """Return what has happened."""
         return self._history(query)
@@ -97,6 +107,7 @@ def operators_source(
     waiting: WhyWaiting,
     explainer: PodExplainer,
     gang_reporter: GangReporter,
+    workload_explainer: WorkloadExplainer,
     trail: Trail,
     active_elsewhere: Callable[[], str | None],
     gang_of: Callable[[str], str],
@@ -109,6 +120,9 @@ def operators_source(
     async def explain_gang(namespace: str, name: str) -> Json:
         return (await gang_reporter.explain(namespace, name)).json()
 
+    async def explain_workload(namespace: str, name: str) -> Json:
+        return (await workload_explainer.explain(namespace, name)).json()
+
     def history(query: HistoryQuery) -> Json:
         record_filter = RecordFilter(query.namespace, query.pod, query.card, query.node, query.kind, query.gang)
         records = [record.json() for record in trail.latest(record_filter, query.limit)]
@@ -117,4 +131,4 @@ def operators_source(
     def reports() -> Iterable[Json]:
         return (report.json() for report in waiting.reports())
 
-    return LedgerSource(ledger, reports, explain, explain_gang, history, active_elsewhere, gang_of)
+    return LedgerSource(ledger, reports, explain, explain_gang, history, active_elsewhere, gang_of, explain_workload)

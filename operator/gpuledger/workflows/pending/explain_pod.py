@@ -16,6 +16,7 @@ from gpuledger.formats.objects.pod import (
     scheduler_of,
     scheduler_says,
 )
+from gpuledger.formats.objects.queue import queue_of
 from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -49,6 +50,7 @@ from gpuledger.reports.quota import quota_text
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
 from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.pending.queued_pod import why_gated
 from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
@@ -134,7 +136,7 @@ class PodExplainer:
         if of_now and found.state is PodState.WAITING:
             warnings += await self._of_gang(pod)
         gang, words = self._gangs.gang_of(found.pod.uid), self._members.described(found.pod.uid)
-        return replace(found, warnings=tuple(warnings), gang=gang, gang_words=words)
+        return replace(found, warnings=tuple(warnings), gang=gang, gang_words=words, queue=queue_of(pod))
 
     async def _of_gang(self, pod: Json) -> list[str]:
         """Return what keeps a pod's gang apart, which only all pods of its namespace show; kube-scheduler does not."""
@@ -181,7 +183,8 @@ class PodExplainer:
         advised = advice(request, nodes, self._read_words(pod, request.names[0]))
         gang = await self._gangs.view_of(identity.uid, of_now)
         over_quota = self._over_quota(identity)
-        state, text = self._state(identity.uid, words, nodes, advised, gang, over_quota)
+        gated = await why_gated(self._store, pod, words) if of_now else ""
+        state, text = self._state(identity.uid, words, nodes, advised, gang, over_quota, gated)
         return Explanation(
             pod=identity,
             state=state,
@@ -225,6 +228,7 @@ class PodExplainer:
         advised: str,
         gang: GangView | None,
         over_quota: str,
+        gated: str,
     ) -> tuple[PodState, str]:
         claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
         if claims:
@@ -237,7 +241,8 @@ class PodExplainer:
             return PodState.ROOM_FOUND, f"has room on hold on {hold.placement.node_name}: kube-scheduler is placing it"
         if words.gates:
             gates = ", ".join(words.gates[:GATES_NAMED]) + (", ..." if len(words.gates) > GATES_NAMED else "")
-            return PodState.WAITING, f"kube-scheduler does not look at it before its scheduling gates are gone: {gates}"
+            text = f"kube-scheduler does not look at it before its scheduling gates are gone: {gates}"
+            return PodState.WAITING, f"{text}; {gated}" if gated else text
         if words.refused_all:
             return PodState.WAITING, refused_by_scheduler(words.in_short, nodes)
         if gang:

@@ -6,7 +6,7 @@ Those, too, for which kube-scheduler itself has no node: placement knows nothing
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import merge
 from itertools import chain
@@ -36,12 +36,14 @@ class WhyWaiting:
         waiting: WaitingPods,
         members: Members,
         refused_by_scheduler: RefusedByScheduler,
+        queue_of: Callable[[str], str] = lambda uid: "",
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._waiting = waiting
         self._members = members
         self._refused_by_scheduler = refused_by_scheduler
+        self._queue_of = queue_of
 
     @property
     def edition(self) -> tuple[int, int, int]:
@@ -54,9 +56,11 @@ class WhyWaiting:
         Pods that kube-scheduler itself refuses come last: no room helps them.
         """
         known: dict[tuple[object, ...], Counter[Refusal]] = {}
-        refused = {uid: self._with_gang(each) for uid, each in self._refused_by_scheduler.reports().items()}
+        refused = {uid: self._with_names(each) for uid, each in self._refused_by_scheduler.reports().items()}
         asked = (self._report(waiting, known) for waiting in self._waiting.all() if waiting.pod.uid not in refused)
-        gangs = (_of_member(member) for member in self._members.refused() if member.pod.uid not in refused)
+        gangs = (
+            self._with_names(_of_member(member)) for member in self._members.refused() if member.pod.uid not in refused
+        )
         in_order = merge(asked, sorted(gangs, key=_rank), key=_rank)
         return chain(in_order, sorted(refused.values(), key=_rank))
 
@@ -77,11 +81,14 @@ class WhyWaiting:
                 known[alike] = self._chooser.reasons(request, waiting.node_names)
             reasons = known[alike]
         report = WaitingReport(pod, request, waiting.created, waiting.tried_s, reasons)
-        return self._with_gang(report)
+        return self._with_names(report)
 
-    def _with_gang(self, report: WaitingReport) -> WaitingReport:
-        state = self._members.of(report.pod.uid)
-        return replace(report, gang=state.name.name) if state else report
+    def _with_names(self, report: WaitingReport) -> WaitingReport:
+        """Return the report with the gang and the queue of its pod."""
+        state, queue = self._members.of(report.pod.uid), self._queue_of(report.pod.uid)
+        if state is None and not queue:
+            return report
+        return replace(report, gang=state.name.name if state else report.gang, queue=queue)
 
 
 def _of_member(member: Member) -> WaitingReport:

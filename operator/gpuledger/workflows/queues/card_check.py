@@ -148,6 +148,14 @@ class CardCheck:
         """Return those that wait for cards, who goes first first."""
         return sorted((each for each in self._known.values() if each.stage is Stage.WAITING), key=lambda it: it.rank)
 
+    def by_state(self) -> dict[str, int]:
+        """Return how many of them wait for cards, have cards reserved and are not admitted yet, and are admitted."""
+        found = {"waiting": 0, "reserved": 0, "admitted": 0}
+        for each in self._known.values():
+            has_cards = "waiting" if each.stage is Stage.WAITING else "reserved"
+            found["admitted" if each.workload.is_admitted else has_cards] += 1
+        return found
+
     def leaves_with_workload(self, pod_uid: str) -> bool:
         """Tell whether a pod is of an admitted workload: who may take its cards is for Kueue's rules to say.
 

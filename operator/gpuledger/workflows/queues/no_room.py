@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.placement.together import Trial
-from gpuledger.reports.explanation import in_short
+from gpuledger.reports.explanation import NodeReason, in_short
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.check_writer import CheckWriter
@@ -20,6 +21,18 @@ from gpuledger.workflows.tasks.pauses import Throttle, in_slices
 logger = logging.getLogger(__name__)
 
 WAITS = "It waits for pods that leave."
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was found out about a workload's pods at one moment."""
+
+    text: str = ""
+    """Why they find no cards, in the words of `explain`; empty if they do."""
+    pod_set: str = ""
+    """Of which the first is that finds none."""
+    nodes: Sequence[NodeReason] = ()
+    """Why nodes do not take that one, the nearest first."""
 
 
 class NoRoom:
@@ -56,19 +69,20 @@ class NoRoom:
 
     async def _look(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
         waits = await self._take_back.consider(queued, seats)
-        text = await self._why(queued, seats)
+        text = (await self.look(queued, seats)).text
         if text and self._check.is_waiting(queued):
             self._check.say_why(queued, f"{text}. {WAITS}" if waits else text)
 
-    async def _why(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> str:
-        """Return why the pods find no cards, in the words of `explain`; empty if they do by now."""
+    async def look(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> Look:
+        """Look again why the pods find no cards."""
         trial = Trial(self._ledger)
         await in_slices(trial.steps(asking(queued, seats)), self._clock)
         if not trial.left:
-            return ""
+            return Look()
         first = trial.left[0]
         nodes = await self._explainer.nodes_beside(first.pod.uid, first.request.shape, first.node_names, trial)
         text = in_short(nodes)
-        if len(seats) == 1:
-            return text
-        return f"{len(trial.placed)} of {len(seats)} pods find cards at once. For the next one, {text}"
+        if len(seats) > 1:
+            text = f"{len(trial.placed)} of {len(seats)} pods find cards at once. For the next one, {text}"
+        pod_set = next((seat.pod_set for seat in seats if seat.key == first.pod.uid), "")
+        return Look(text, pod_set, nodes)

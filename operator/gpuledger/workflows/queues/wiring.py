@@ -20,6 +20,7 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.check_writer import CheckWriter
+from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.lost_cards import LostCards
 from gpuledger.workflows.queues.no_room import NoRoom
@@ -97,9 +98,20 @@ def connect_queues(
     )
 
 
-def follow_up(queues: Queues, ledger: Ledger, explainer: PodExplainer, lives: PodLives, clock: Clock) -> None:
-    """Have something done about workloads for which there is no room."""
+def follow_up(
+    queues: Queues,
+    ledger: Ledger,
+    explainer: PodExplainer,
+    lives: PodLives,
+    read_request: Callable[[Json], PodRequest | None],
+    store: KubeStore,
+    clock: Clock,
+) -> WorkloadExplainer:
+    """Have something done about workloads for which there is no room; return what tells people about workloads."""
     take_back = TakeBack(
         ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
     )
-    queues.check.on_no_room.append(NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock).found)
+    no_room = NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock)
+    queues.check.on_no_room.append(no_room.found)
+    reader = SeatReader(read_request, queues.objects, queues.nodes)
+    return WorkloadExplainer(store, queues.check, reader, no_room, read_request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.formats.objects.pod import is_finished
+from gpuledger.formats.objects.queue import queue_of
 from gpuledger.formats.objects.workload import WorkloadName, workload_of
 
 Json = dict[str, Any]
@@ -21,6 +22,7 @@ class WorkloadPods:
         self._of: dict[str, tuple[WorkloadName, str]] = {}  # pod UID -> its workload, and which of its sets of pods
         self._pods: dict[WorkloadName, dict[str, str]] = {}  # workload -> pod UID -> set of pods
         self._bound: set[str] = set()
+        self._queues: dict[str, str] = {}  # UID of a pod without a node -> the queue that it is in
 
     def of(self, pod_uid: str) -> tuple[WorkloadName, str] | None:
         """Return a pod's workload and set of pods, None if it has none."""
@@ -30,6 +32,10 @@ class WorkloadPods:
         """Tell whether a pod is of a workload, and has no node."""
         return pod_uid in self._of and pod_uid not in self._bound
 
+    def queue_of(self, pod_uid: str) -> str:
+        """Return which queue a pod without a node is in, for people; empty if it is in none."""
+        return self._queues.get(pod_uid, "")
+
     def pods(self, name: WorkloadName) -> dict[str, str]:
         """Return the pods of a workload, by UID, each with its set of pods."""
         return self._pods.get(name, {})
@@ -37,6 +43,7 @@ class WorkloadPods:
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker."""
         uid = str(pod["metadata"]["uid"])
+        self._queues.pop(uid, None)
         if is_finished(pod):
             self.forget_bound(uid, pod)
         elif self._note(pod):
@@ -54,15 +61,18 @@ class WorkloadPods:
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
         self._note(pod)
+        if queue := queue_of(pod):
+            self._queues[str(pod["metadata"]["uid"])] = queue
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
+        self._queues.pop(pod_uid, None)
         if pod_uid not in self._bound:
             self._forget(pod_uid)
 
     def known_pending(self) -> set[str]:
         """See PendingPodTracker."""
-        return self._of.keys() - self._bound
+        return (self._of.keys() - self._bound) | self._queues.keys()
 
     def _note(self, pod: Json) -> bool:
         uid, named = str(pod["metadata"]["uid"]), workload_of(pod)

@@ -74,6 +74,7 @@ export function podDetails(found, again) {
     el("p", { class: "reason", text: found.summary }),
     el("dl", { class: "facts" },
       fact("Gang", found.gang ? el("a", { href: `#gang=${encodeURIComponent(`${found.namespace}/${found.gang}`)}`, "data-key": "gang", text: found.gang }) : ""),
+      fact("Queue", found.queue),
       fact("Waits for", found.since ? duration(secondsSince(found.since)) : ""),
       fact("Last tried", found.lastTried ? moment(found.lastTried) : ""),
       fact("Scheduler", found.schedulerSays),

@@ -38,7 +38,7 @@ export function waitingGang(gang, pods, choose) {
   const priority = Math.max(...pods.map((pod) => pod.priority));
   return el("li", {}, el("button", { type: "button", class: "pod gang", "data-key": `gang ${gang}`, on: { click: choose } },
     el("span", { class: "row" }, el("strong", { text: gang }), el("span", { class: "dim", text: duration(secondsSince(oldest)) })),
-    el("span", { class: "dim", text: `gang, ${plural(pods.length, "pod")}, ${others.length ? `${many} of them` : "each"} ${request}${priority ? ` · priority ${priority}` : ""}` }),
+    el("span", { class: "dim", text: `gang, ${plural(pods.length, "pod")}, ${others.length ? `${many} of them` : "each"} ${request}${priority ? ` · priority ${priority}` : ""}${pods[0].queue ? ` · queue ${pods[0].queue}` : ""}` }),
     el("span", { text: pods.find((pod) => pod.reasons.length)?.reasons[0].text ?? "not tried yet" })));
 }
 

@@ -172,7 +172,7 @@ function waitingPod(pod, choose) {
   const name = `${pod.namespace}/${pod.pod}`;
   return el("li", {}, el("button", { type: "button", class: "pod", "data-key": name, on: { click: choose } },
     el("span", { class: "row" }, el("strong", { text: name }), el("span", { class: "dim", text: duration(secondsSince(pod.since)) })),
-    el("span", { class: "dim", text: pod.request + (pod.priority ? ` · priority ${pod.priority}` : "") }),
+    el("span", { class: "dim", text: pod.request + (pod.priority ? ` · priority ${pod.priority}` : "") + (pod.queue ? ` · queue ${pod.queue}` : "") }),
     el("span", { text: most ? `${most.text}: ${plural(most.nodes, "node")}${others.length ? `, and ${plural(others.length, "other reason")}` : ""}` : "not tried yet" })));
 }
 

@@ -1,0 +1,251 @@
+"""`top --by namespace` and `top --by queue`: what a team may have, what it holds, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
+from gpuledger.command_line.top.views import SORTS
+from gpuledger.formats.objects.queue import THOUSANDTHS, QueueAmount, QueueState
+from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.quota import Counted, Kind, QuotaLimit, kind_of
+from gpuledger.reports.cards import CardReport, amounts_json
+from gpuledger.reports.tables import Cell, Column, Terminal, table
+
+Json = dict[str, Any]
+
+NO_QUEUE = "-"
+"""Name of the row with the pods that are in no queue."""
+UNKNOWN = "?"
+
+
+@dataclass(slots=True)
+class Held:
+    """What the pods of a team have in the ledger."""
+
+    amounts: Amounts = NOTHING
+    pods: set[str] = field(default_factory=set)
+    cards: set[str] = field(default_factory=set)
+    of_kind: dict[Kind, Amounts] = field(default_factory=dict)
+
+    def line(self, name: str) -> Line:
+        """Return it as the other views sort their rows."""
+        return Line(name, NOTHING, self.amounts, len(self.cards), len(self.pods), "")
+
+    def json(self) -> Json:
+        """Return it as `-o json` shows it."""
+        return {"cards": len(self.cards), "pods": len(self.pods), "used": amounts_json(self.amounts)}
+
+    def of(self, limit: QuotaLimit) -> int:
+        """Return how much counts for a limit."""
+        return sum(limit.counted.of(amounts) for kind, amounts in self.of_kind.items() if limit.counts(*kind))
+
+
+def held_by(reports: Iterable[CardReport], team_of: Mapping[str, str] | None) -> dict[str, Held]:
+    """Return what each team holds: by the team of each pod's UID, "" for the others; without these, by namespace."""
+    found: dict[str, Held] = {}
+    for report in reports:
+        for holder in report.holders:
+            pod, amounts = holder.pod, holder.share.amounts
+            held = found.setdefault(pod.namespace if team_of is None else team_of.get(pod.uid, ""), Held())
+            held.amounts += amounts
+            held.pods.add(pod.uid)
+            held.cards.add(report.card.uuid)
+            kind = kind_of(report.card)
+            held.of_kind[kind] = held.of_kind.get(kind, NOTHING) + amounts
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceRow:
+    """A namespace."""
+
+    name: str
+    held: Held
+    limits: Sequence[QuotaLimit] | None
+    """None if quotas can't be read."""
+    waiting: int | None
+    """Pods without a node; None if pods can't be read."""
+
+    def tightest(self, counted: Counted) -> int | None:
+        """Return the least that the namespace may have of this, of all cards together; None if no limit says it."""
+        limits = [each.most for each in self.limits or () if each.counted is counted and not each.model]
+        return min(limits, default=None)
+
+    def json(self) -> Json:
+        """Return it as `-o json` shows it."""
+        quota = None
+        if self.limits is not None:
+            quota = [
+                {"resourceQuota": each.quota, "key": each.key, "used": self.held.of(each), "limit": each.most}
+                for each in self.limits
+            ]
+        return {"namespace": self.name, **self.held.json(), "quota": quota, "waiting": self.waiting}
+
+
+def namespace_rows(
+    reports: Iterable[CardReport],
+    limits: Mapping[str, Sequence[QuotaLimit]] | None,
+    waiting: Mapping[str, int] | None,
+    sort: str | None = None,
+) -> list[NamespaceRow]:
+    """Return a row for each namespace whose pods hold cards or wait for some, or that has a quota."""
+    held = held_by(reports, None)
+    rows = [
+        NamespaceRow(
+            name,
+            held.get(name, Held()),
+            None if limits is None else limits.get(name, ()),
+            None if waiting is None else waiting.get(name, 0),
+        )
+        for name in sorted({*held, *(limits or ()), *(waiting or ())})
+    ]
+    return sorted(rows, key=lambda row: SORTS[sort](row.held.line(row.name))) if sort in SORTS else rows
+
+
+def namespace_table(rows: Sequence[NamespaceRow], terminal: Terminal, wide: bool = False) -> list[str]:
+    """Return the table of namespaces; with `wide`, memory in MiB, and each limit."""
+    columns = [
+        Column("NAMESPACE"),
+        Column("PODS", right=True, spare=2),
+        Column("SLOTS", right=True, spare=1),
+        Column("MIB" if wide else "GIB", right=True),
+        Column("CORES %", right=True),
+        Column("WAITING", right=True),
+        *([Column("CARDS", right=True, spare=8), Column("QUOTA", spare=8)] if wide else []),
+    ]
+    return table(terminal, columns, [_namespace_row(row, wide) for row in rows])
+
+
+def _namespace_row(row: NamespaceRow, wide: bool) -> list[Cell]:
+    used = row.held.amounts
+    return [
+        row.name,
+        str(len(row.held.pods)),
+        _of(used.number, row.tightest(Counted.SLOTS)),
+        _memory(used.memory_mib, row.tightest(Counted.MEMORY), wide),
+        _of(used.cores, row.tightest(Counted.CORES)),
+        _waiting(row.waiting),
+        *([str(len(row.held.cards)), _limits(row)] if wide else []),
+    ]
+
+
+def _limits(row: NamespaceRow) -> str:
+    if row.limits is None:
+        return UNKNOWN
+    return ", ".join(f"{each.quota}: {each.key} {row.held.of(each)}/{each.most}" for each in row.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """A ClusterQueue, or the pods that are in none."""
+
+    name: str
+    held: Held
+    state: QueueState | None
+    """None for pods that are in none, and where ClusterQueues can't be read."""
+
+    def json(self) -> Json:
+        """Return it as `-o json` shows it."""
+        state = self.state
+        more: Json = {"cohort": None, "quota": None, "workloads": None}
+        if state:
+            more = {
+                "cohort": state.cohort or None,
+                "quota": [
+                    {
+                        "resource": name,
+                        "nominal": _number(each.nominal),
+                        "reserved": _number(each.reserved),
+                        "borrowed": _number(each.borrowed),
+                    }
+                    for name, each in state.amounts.items()
+                ],
+                "workloads": {
+                    "admitted": state.admitted,
+                    "waitingForCards": state.with_quota,
+                    "waitingForQuota": state.without_quota,
+                },
+            }
+        return {"queue": self.name or None, **self.held.json(), **more}
+
+
+def queue_rows(
+    reports: Iterable[CardReport],
+    queue_of: Mapping[str, str],
+    states: Iterable[QueueState],
+    sort: str | None = None,
+) -> list[QueueRow]:
+    """Return a row for each ClusterQueue, and a last one for pods that hold cards and are in none."""
+    held, known = held_by(reports, queue_of), {each.name: each for each in states}
+    names = sorted({*held, *known} - {""})
+    rows = [QueueRow(name, held.get(name, Held()), known.get(name)) for name in names]
+    rows = sorted(rows, key=lambda row: SORTS[sort](row.held.line(row.name))) if sort in SORTS else rows
+    return [*rows, *([QueueRow("", held[""], None)] if "" in held else [])]
+
+
+def queue_table(rows: Sequence[QueueRow], terminal: Terminal, wide: bool = False) -> list[str]:
+    """Return the table of queues; with `wide`, memory in MiB, whole names of resources, and the cohort."""
+    columns = [
+        Column("QUEUE"),
+        *([Column("COHORT", spare=8)] if wide else []),
+        Column("RESERVED / OWN QUOTA", spare=3),
+        Column("BORROWED", spare=2),
+        Column("PODS", right=True, spare=5),
+        Column("SLOTS", right=True, spare=4),
+        Column("MIB" if wide else "GIB", right=True),
+        Column("CORES %", right=True),
+        Column("ADMITTED", right=True),
+        Column("WAIT FOR CARDS", right=True),
+        Column("WAIT FOR QUOTA", right=True),
+    ]
+    return table(terminal, columns, [_queue_row(row, wide) for row in rows])
+
+
+def _queue_row(row: QueueRow, wide: bool) -> list[Cell]:
+    used, state = row.held.amounts, row.state
+    amounts = state.amounts if state else {}
+    own = [f"{_short(name, wide)} {_number(it.reserved)}/{_number(it.nominal)}" for name, it in amounts.items()]
+    workloads: list[Cell] = ["", "", ""]
+    if state:
+        workloads = [str(state.admitted), _waiting(state.with_quota), _waiting(state.without_quota)]
+    return [
+        row.name or NO_QUEUE,
+        *([state.cohort if state else ""] if wide else []),
+        ", ".join(own),
+        ((_borrowed(amounts, wide), "yellow"),),
+        str(len(row.held.pods)),
+        str(used.number),
+        _memory(used.memory_mib, None, wide),
+        str(used.cores),
+        *workloads,
+    ]
+
+
+def _borrowed(amounts: Mapping[str, QueueAmount], wide: bool) -> str:
+    return ", ".join(f"{_short(name, wide)} {_number(it.borrowed)}" for name, it in amounts.items() if it.borrowed)
+
+
+def _short(resource: str, wide: bool) -> str:
+    return resource if wide else resource.rpartition("/")[2]
+
+
+def _number(thousandths: int) -> int | float:
+    return thousandths / THOUSANDTHS if thousandths % THOUSANDTHS else thousandths // THOUSANDTHS
+
+
+def _waiting(number: int | None) -> Cell:
+    return UNKNOWN if number is None else ((str(number), "yellow" if number else ""),)
+
+
+def _memory(used_mib: int, most_mib: int | None, wide: bool) -> str:
+    if wide:
+        return _of(used_mib, most_mib)
+    most = "" if most_mib is None else f"/{most_mib / MIB_PER_GIB:.1f}"
+    return f"{used_mib / MIB_PER_GIB:.1f}{most}"
+
+
+def _of(used: int, most: int | None) -> str:
+    return str(used) if most is None else f"{used}/{most}"

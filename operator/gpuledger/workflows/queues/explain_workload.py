@@ -1,0 +1,80 @@
+"""Answers why a workload of Kueue waits: in Kueue's words for quota, node by node for cards. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuledger.formats.objects.workload import PodSet, WorkloadName, pod_sets
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.reports.explanation import NodeReason
+from gpuledger.reports.waiting import request_text
+from gpuledger.reports.workload import WorkloadReport, WorkloadState, is_named, workload_report
+from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.no_room import NoRoom
+from gpuledger.workflows.queues.queued_workload import SeatReader
+
+Json = dict[str, Any]
+
+
+class WorkloadExplainer:
+    """Explains workloads, one at a time."""
+
+    def __init__(
+        self,
+        store: KubeStore,
+        check: CardCheck,
+        reader: SeatReader,
+        no_room: NoRoom,
+        read_request: Callable[[Json], PodRequest | None],
+    ) -> None:
+        self._store = store
+        self._check = check
+        self._reader = reader
+        self._no_room = no_room
+        self._read_request = read_request
+
+    async def explain(self, namespace: str, name: str) -> WorkloadReport:
+        """Return all that there is to say of a workload, named by itself or by its job.
+
+        Raises NotFound, and what else the API server says.
+        """
+        found = await self._find(namespace, name)
+        report = workload_report(found)
+        summary = report.summary
+        nodes: Sequence[NodeReason] = ()
+        example = ""
+        queued = self._check.find(WorkloadName(report.namespace, report.name))
+        if report.state is WorkloadState.NO_CARDS and queued is not None and self._check.is_waiting(queued):
+            try:
+                seats = self._reader.seats(queued)
+                looked = await self._no_room.look(queued, seats)
+            except BadInput as error:
+                summary = f"can't be placed: {error}"
+            else:
+                summary, nodes, example = looked.text or summary, looked.nodes, looked.pod_set
+        pods = [self._text(each) for each in pod_sets(found)]
+        return replace(report, summary=summary, pods=pods, example=example, nodes=nodes)
+
+    async def _find(self, namespace: str, name: str) -> Json:
+        try:
+            return await self._store.workload(namespace, name)
+        except NotFound:
+            async for page in self._store.workloads(namespace):
+                for each in page:
+                    if is_named(each, name):
+                        return each
+        text = f"namespace {namespace} has no workload of Kueue, and no job with one, that is called {name!r}"
+        raise NotFound(text, 404)
+
+    def _text(self, pod_set: PodSet) -> str:
+        pods = "1 pod" if pod_set.count == 1 else f"{pod_set.count} pods"
+        try:
+            request = self._read_request(pod_set.pod)
+        except BadInput as error:
+            return f"{pod_set.name}: {pods}, whose request can't be read: {error}"
+        asks = request_text(request) if request else "no GPU"
+        return f"{pod_set.name}: {pods}, {asks}{' for each' if pod_set.count > 1 and request else ''}"
