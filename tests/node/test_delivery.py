@@ -78,6 +78,16 @@ def test_several_containers_of_a_pod_get_each_its_own(gpu: GpuNode) -> None:
     assert all(set(devices(gpu.cluster.pod(name))) == {"main", "side"} for name in names)
 
 
+def test_a_pod_with_sums_starts_though_its_node_lists_no_such_resources(gpu: GpuNode) -> None:
+    """As admission writes them (docs/sum-resources.md): the kubelet takes off what its node does not have."""
+    sums = {"gpuledger.dev/memory-mib": 2000, "gpuledger.dev/cores": 40, "gpuledger.dev/gpus": 2}
+    (name,) = gpu.create(gpu_pod("summed", {COUNT: 2, MEMORY: 1000, "nvidia.com/gpucores": 20, **sums}))
+    gpu.wait_running(name)
+    gpu.check(name)
+    (node,) = gpu.cluster.request("GET", "/api/v1/nodes")["items"]
+    assert not sums.keys() & node["status"]["allocatable"].keys()
+
+
 def test_init_containers_sidecars_and_those_that_reuse_their_slots_get_each_their_own(gpu: GpuNode) -> None:
     """The kubelet gives the slots of ordinary init containers to the others again, and never lists them."""
     show = 'echo "$GPULEDGER_UUIDS $GPULEDGER_MEMORY_MIB"'
