@@ -1,0 +1,140 @@
+"""Many jobs of several queues that lend and take back: quota and ledger agree at every rest, and every job ends."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cluster.cluster import CORES, COUNT, PERCENT, Cluster, Json
+from cluster.queues import CORES as SUM_CORES
+from cluster.queues import JOBS, Queues
+from control_plane import ControlPlane
+from effort import seeds_for, times
+from installation import NO_KUBELET, NOTHING_RUNS, Installation
+from kueue import API, Kueue
+
+OWN = {"a": 600, "b": 400, "c": 400, "d": 200}
+"""Percents of cards: of 16 cards, all together."""
+JOBS_IN_ALL = times(24, 200)
+AT_ONCE = 12
+REST_S = 60.0
+LABEL = "kueue.x-k8s.io/cluster-queue-name"
+
+
+@pytest.fixture(scope="module")
+def queues() -> Iterator[Queues]:
+    with ControlPlane.run() as plane:
+        kueue = Kueue(plane)
+        kueue.start()
+        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "kueue": True})
+        installation.start()
+        cluster = Cluster(plane, installation)
+        cluster.add_nodes(4, gpus=4)
+        found = Queues(cluster, kueue)
+        for name, cores in OWN.items():
+            found.add(name, cores)
+        yield found
+        cluster.close()
+
+
+class Churn:
+    """Jobs that come and end in an order that a seed decides."""
+
+    def __init__(self, queues: Queues, seed: int) -> None:
+        self.queues = queues
+        self.cluster = queues.cluster
+        self.random = random.Random(seed)  # noqa: S311 - no secret
+        self.created = 0
+        self.names = f"job-{seed % 1000}"
+
+    def create(self) -> None:
+        """Create a job of one to four pods, of whole cards or of parts; some of them are gangs."""
+        self.created += 1
+        name, pods = f"{self.names}-{self.created}", self.random.randint(1, 4)
+        cards, percent = self.random.choice([(1, 100), (2, 100), (4, 100), (1, 25), (1, 50), (2, 50), (4, 60)])
+        limits = {COUNT: cards} if percent == 100 else {COUNT: cards, PERCENT: percent, CORES: percent}
+        gang = {"gpuledger.dev/gang": name, "gpuledger.dev/gang-minimum": str(pods)}
+        labels = gang if pods > 1 and self.random.random() < 0.3 else {}
+        self.queues.job(name, self.random.choice([*OWN]), limits, cards * percent, pods, labels=labels)
+
+    def jobs(self) -> dict[str, Json]:
+        """Return the jobs that have not ended."""
+        found = self.cluster.request("GET", JOBS)["items"]
+        return {job["metadata"]["name"]: job for job in found if not job["status"].get("completionTime")}
+
+    def finish_one(self) -> None:
+        """Let one of the jobs that run come to its end."""
+        running = self.queues.running(*self.jobs())
+        if running:
+            for pod in self.queues.bound(self.random.choice(running)):
+                self.cluster.finish(pod["metadata"]["name"])
+
+    def rest(self) -> None:
+        """Wait until all that is admitted runs, and quota and ledger agree."""
+        begin_s = time.monotonic()
+        while found := self._not_at_rest():
+            assert time.monotonic() < begin_s + REST_S, found
+            time.sleep(0.2)
+        self.cluster.check_consistent()
+
+    def _not_at_rest(self) -> str:
+        """Return what is not as it should be, empty if all is. Jobs that have ended are deleted, with their pods."""
+        for job in self.cluster.request("GET", JOBS)["items"]:
+            if job["status"].get("completionTime") and not job["metadata"].get("deletionTimestamp"):
+                self.queues.delete(job["metadata"]["name"])
+        pods = self.cluster.pods().items()
+        if ended := [name for name, pod in pods if pod["status"].get("phase") == "Succeeded"]:
+            return f"pods that have ended: {ended}"
+        admitted = {job for job in self.jobs() if self.queues.condition(job, "Admitted")}
+        if waiting := admitted - set(self.queues.running(*admitted)):
+            return f"admitted, and not all pods run: {waiting}"
+        usage, held = self.usage(), self.held()
+        return "" if usage == held else f"Kueue counts {usage}, the ledger {held}"
+
+    def usage(self) -> dict[str, int]:
+        """Return what Kueue counts for each queue, in percents of cards."""
+        found = self.cluster.request("GET", f"/apis/{API}/clusterqueues")["items"]
+        return {
+            queue["metadata"]["name"]: sum(
+                int(resource["total"])
+                for flavor in queue["status"].get("flavorsUsage", [])
+                for resource in flavor["resources"]
+                if resource["name"] == SUM_CORES
+            )
+            for queue in found
+        }
+
+    def held(self) -> dict[str, int]:
+        """Return what the ledger has for the pods of each queue."""
+        pods = (pod["metadata"] for pod in self.cluster.pods().values())
+        queue_of = {pod["uid"]: pod["labels"].get(LABEL) for pod in pods}
+        held = dict.fromkeys(OWN, 0)
+        for holders in self.cluster.holders().values():
+            for holder in holders:
+                if queue_of.get(holder["podUID"]) in held:
+                    held[queue_of[holder["podUID"]]] += holder["cores"]
+        return held
+
+
+@pytest.mark.parametrize("seed", seeds_for("queues", 1))
+def test_quota_and_ledger_agree_at_every_rest_and_every_job_ends(
+    queues: Queues, seed: int, say: Callable[[str], None]
+) -> None:
+    churn, begin_s = Churn(queues, seed), time.monotonic()
+    while churn.created < JOBS_IN_ALL or churn.jobs():
+        there = len(churn.jobs())
+        few = there < AT_ONCE // 2 or (there < AT_ONCE and churn.random.random() < 0.6)
+        if churn.created < JOBS_IN_ALL and few:
+            churn.create()
+        else:
+            churn.finish_one()
+        if churn.random.random() < 0.2 or churn.created == JOBS_IN_ALL:
+            churn.rest()
+    churn.rest()
+    assert churn.held() == dict.fromkeys(OWN, 0)
+    took_s, metrics = time.monotonic() - begin_s, queues.cluster.installation.metrics()
+    said = {state: int(metrics[f'gpuledger_workload_checks_total{{state="{state}"}}']) for state in ("Ready", "Retry")}
+    say(f"{JOBS_IN_ALL} jobs of four queues in {took_s:.0f} s; the check said {said}")
