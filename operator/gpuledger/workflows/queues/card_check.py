@@ -26,7 +26,6 @@ from gpuledger.reports.quota import quota_text
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.check_writer import CheckWriter
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
-from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.queued_workload import EMPTY, QueuedWorkload, SeatReader, Stage, asking
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
@@ -57,7 +56,6 @@ class CardCheck:
         objects: KueueObjects,
         reservations: Reservations,
         pods: WorkloadPods,
-        nodes: NodesByRules,
         reader: SeatReader,
         writer: CheckWriter,
         reserve_s: float,
@@ -69,7 +67,6 @@ class CardCheck:
         self._objects = objects
         self._reservations = reservations
         self._pods = pods
-        self._nodes = nodes
         self._reader = reader
         self._writer = writer
         self._reserve_s = reserve_s
@@ -200,7 +197,7 @@ class CardCheck:
 
     @property
     def _state(self) -> tuple[int, int]:
-        return self._ledger.changes, self._nodes.changes + self._objects.changes
+        return self._ledger.changes, self._reader.changes
 
     async def _try(self, queued: QueuedWorkload) -> None:
         pods = self._pods.pods(queued.workload.name) if queued.stage is Stage.RESUMED else {}
@@ -209,7 +206,9 @@ class CardCheck:
             self.say_why(queued, f"{OTHERS}{', '.join(others)}")
             return
         try:
-            seats = self._reader.seats(queued, [each for uid, each in pods.items() if self._ledger.holders_of(uid)])
+            seats = await self._reader.seats(
+                queued, [each for uid, each in pods.items() if self._ledger.holders_of(uid)]
+            )
         except BadInput as error:
             queued.tried = self._state
             self.say_why(queued, str(error))

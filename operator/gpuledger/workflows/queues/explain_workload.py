@@ -50,7 +50,7 @@ class WorkloadExplainer:
         queued = self._check.find(WorkloadName(report.namespace, report.name))
         if report.state is WorkloadState.NO_CARDS and queued is not None and self._check.is_waiting(queued):
             try:
-                seats = self._reader.seats(queued)
+                seats = await self._reader.seats(queued)
                 looked = await self._no_room.look(queued, seats)
             except BadInput as error:
                 summary = f"can't be placed: {error}"

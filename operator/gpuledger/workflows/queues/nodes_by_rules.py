@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
 from gpuledger.formats.objects.node_rules import NodeRules, PodRules, node_rules, refused_by_rules
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_set import NodeSet, NodeSets
+from gpuledger.workflows.tasks.pauses import in_slices
 
 Json = Mapping[str, Any]
+
+MOST_CONDITIONS = 256
+"""Of a pod. Users choose how many, and each is compared with each node."""
 
 
 class NodesByRules:
@@ -43,6 +48,29 @@ class NodesByRules:
         """Note that a node is gone."""
         self.changes += self._rules.pop(name, None) is not None
 
-    def allowed(self, rules: PodRules) -> NodeSet:
-        """Return the nodes whose labels and taints do not keep such a pod off."""
-        return self._sets.of(name for name, node in self._rules.items() if refused_by_rules(rules, node) is None)
+    async def allowed(self, rules: PodRules, clock: Clock) -> NodeSet:
+        """Return the nodes whose labels and taints do not keep such a pod off; others have their turn meanwhile.
+
+        Raises BadInput for more conditions than are looked at.
+        """
+        if conditions(rules) > MOST_CONDITIONS:
+            raise BadInput(f"its affinity, node selector and tolerations have more than {MOST_CONDITIONS} conditions")
+        names: list[str] = []
+
+        def look() -> Iterator[None]:
+            for name, node in list(self._rules.items()):
+                if refused_by_rules(rules, node) is None:
+                    names.append(name)
+                yield None
+
+        await in_slices(look(), clock)
+        return self._sets.of(names)
+
+
+def conditions(rules: PodRules) -> int:
+    """Return how many labels, values and tolerations a node is compared with at most."""
+    expressions = [
+        each for term in rules.terms or () for each in (*(term.matchExpressions or ()), *(term.matchFields or ()))
+    ]
+    values = sum(len(each.values or ()) for each in expressions)
+    return len(rules.selector) + len(rules.tolerations) + len(expressions) + values

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from gpuledger.formats.objects.node_rules import pod_rules
 from gpuledger.formats.objects.workload import Workload, pod_sets, with_flavors
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
 from gpuledger.model.request import PodRequest
@@ -52,6 +53,8 @@ class QueuedWorkload:
     """The message that was written last."""
     again_s: float = 0.0
     """Before then it is not tried again: Kueue did not take what was said of it."""
+    seats: tuple[int, list[Seat]] = field(default_factory=lambda: (-1, []))
+    """What its pods ask for, and up to which change of nodes that holds."""
     goes_first: bool = False
     """Whether others were evicted for it: what they leave is not for who comes before it."""
 
@@ -77,30 +80,56 @@ class SeatReader:
     """Reads what the pods of workloads ask for."""
 
     def __init__(
-        self, read_request: Callable[[Json], PodRequest | None], objects: KueueObjects, nodes: NodesByRules
+        self,
+        read_request: Callable[[Json], PodRequest | None],
+        objects: KueueObjects,
+        nodes: NodesByRules,
+        clock: Clock,
     ) -> None:
         self._read_request = read_request
         self._objects = objects
         self._nodes = nodes
+        self._clock = clock
 
-    def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
+    @property
+    def changes(self) -> int:
+        """How often something has changed by which pods may go to other nodes than before."""
+        return self._nodes.changes + self._objects.changes
+
+    async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
         """Return what each of the pods asks for that need cards, the most of which differ in nothing but their keys.
 
         `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed.
         """
-        left, seats = list(taken), list[Seat]()
+        change, seats = queued.seats
+        if change != self.changes:
+            change = self.changes
+            seats = await self._read(queued)
+            queued.seats = change, seats
+        left = list(taken)
+        return [seat for seat in seats if not _is_taken(seat, left)]
+
+    async def _read(self, queued: QueuedWorkload) -> list[Seat]:
+        seats: list[Seat] = []
         for pod_set in pod_sets(queued.found):
             pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
             request = self._read_request(pod)
             if request is None:
                 continue
-            names = self._nodes.allowed(pod_rules(pod))
-            count = pod_set.count - left.count(pod_set.name)
+            count = pod_set.count
             if len(seats) + count > MOST_MEMBERS:
                 raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")
+            names = await self._nodes.allowed(pod_rules(pod), self._clock)
             key = f"{queued.workload.uid}/{pod_set.name}"
             seats += [Seat(f"{key}/{number}{SEAT}", pod_set.name, request, names) for number in range(max(count, 0))]
         return seats
+
+
+def _is_taken(seat: Seat, left: list[str]) -> bool:
+    if seat.pod_set not in left:
+        return False
+    left.remove(seat.pod_set)
+    return True
 
 
 def asking(queued: QueuedWorkload, seats: Iterable[Seat]) -> list[Asking]:

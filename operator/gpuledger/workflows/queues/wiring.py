@@ -79,8 +79,7 @@ def connect_queues(
         objects=objects,
         reservations=reservations,
         pods=pods,
-        nodes=nodes,
-        reader=SeatReader(read_request, objects, nodes),
+        reader=SeatReader(read_request, objects, nodes, clock),
         writer=writer,
         reserve_s=settings.kueue_reserve_s,
         clock=clock,
@@ -113,5 +112,5 @@ def follow_up(
     )
     no_room = NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock)
     queues.check.on_no_room.append(no_room.found)
-    reader = SeatReader(read_request, queues.objects, queues.nodes)
+    reader = SeatReader(read_request, queues.objects, queues.nodes, clock)
     return WorkloadExplainer(store, queues.check, reader, no_room, read_request)
