@@ -91,7 +91,7 @@ def test_a_workload_without_cards_is_explained_node_by_node(queues: Queues, plug
 
 def test_a_workload_without_quota_is_explained_in_kueues_words(queues: Queues, plugin: Plugin) -> None:
     found = explained(queues, plugin, "job/no-quota")
-    assert (found["state"], found["clusterQueue"], found["nodes"]) == ("waiting", None, [])
+    assert (found["state"], found["clusterQueue"], found["nodes"]) == ("waiting-for-quota", None, [])
     conditions = queues.workload("no-quota")["status"]["conditions"]
     [said] = [each["message"] for each in conditions if each["type"] == "QuotaReserved"]
     assert said in found["summary"]
