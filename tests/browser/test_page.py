@@ -135,6 +135,20 @@ async def test_why_a_pod_waits_without_a_mouse(page: Page) -> None:
         await expect(page.locator("#details")).to_contain_text("GPUs 0, 1, 2, 3, 4, 5, 6, 7: short by 19040 MiB")
 
 
+async def test_a_waiting_pod_shows_its_queue(page: Page) -> None:
+    cluster = demo()
+    cluster.waiting[0]["queue"] = "team-a"
+    name = f"{cluster.waiting[0]['namespace']}/{cluster.waiting[0]['pod']}"
+    cluster.explanations[name] = {**cluster.explanations["default/too-large"], "queue": "team-a of ClusterQueue low"}
+    async with served(cluster) as address:
+        await live(page, address)
+        await page.get_by_role("tab", name="Waiting").click()
+        entry = page.locator("#waiting").get_by_role("button", name=name)
+        await expect(entry).to_contain_text("queue team-a")
+        await entry.click()
+        await expect(page.locator("#details")).to_contain_text("team-a of ClusterQueue low")
+
+
 async def test_a_replica_on_standby_says_which_one_knows_the_waiting_pods(page: Page) -> None:
     cluster = demo()
     cluster.active_elsewhere = "gpuledger-7d9f-abcde"

@@ -87,6 +87,7 @@ class Churn:
                 self.queues.delete(job["metadata"]["name"])
         pods = self.cluster.pods().items()
         if ended := [name for name, pod in pods if pod["status"].get("phase") == "Succeeded"]:
+            self.cluster.delete(*ended)  # a job that was evicted just then goes on with the others
             return f"pods that have ended: {ended}"
         admitted = {job for job in self.jobs() if self.queues.condition(job, "Admitted")}
         if waiting := admitted - set(self.queues.running(*admitted)):

@@ -17,10 +17,11 @@ Json = dict[str, Any]
 class WorkloadState(StrEnum):
     """How far a workload is."""
 
-    WAITING = "waiting"
-    """For quota, or for another check than ours."""
+    NO_QUOTA = "waiting-for-quota"
+    HAS_QUOTA = "has-quota"
+    """And waits for its admission checks, or is about to be admitted."""
     NO_CARDS = "waiting-for-cards"
-    """It has quota."""
+    """It has quota, and the operator finds no cards for it."""
     ADMITTED = "admitted"
     FINISHED = "finished"
 
@@ -70,13 +71,13 @@ class WorkloadReport:
 def workload_report(found: Mapping[str, Any]) -> WorkloadReport:
     """Return what a workload says of itself."""
     now = workload(found)
-    state, summary = WorkloadState.WAITING, why_not_admitted(found)
+    state, summary = WorkloadState.NO_QUOTA, why_not_admitted(found)
     if now.is_finished:
         state, summary = WorkloadState.FINISHED, "has finished"
     elif now.is_admitted:
         state, summary = WorkloadState.ADMITTED, f"is admitted from ClusterQueue {now.cluster_queue}: its pods may come"
     elif now.has_quota:
-        state = WorkloadState.NO_CARDS
+        state = WorkloadState.HAS_QUOTA
     return WorkloadReport(
         namespace=now.name.namespace,
         name=now.name.name,

@@ -1,15 +1,20 @@
 """Explanations and histories for people: the summary first, equal nodes once, nothing left out where all is wanted."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
-from gpuledger.command_line.commands.explain import alike, explain_lines
+from gpuledger.command_line.commands.explain import alike, asked_for, explain_lines, is_placed, workload_lines
 from gpuledger.command_line.commands.history import history_lines, question
 from gpuledger.command_line.formatting import age
+from gpuledger.command_line.names import Named
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Terminal
+from gpuledger.reports.workload import WorkloadReport, WorkloadState
+
+Json = dict[str, Any]
 
 NOW = datetime(2026, 8, 1, 12, 5, tzinfo=UTC)
 FORTY = [a_node(f"gpu-node-{number}") for number in range(1, 38)] + [
@@ -115,3 +120,50 @@ def test_a_history_is_asked_for_by_what_it_is_of() -> None:
     assert question(("node/a",), None, 5) == {"limit": "5", "node": "a"}
     with pytest.raises(BadInput, match="neither pod/NAME"):
         question(("web",), None, 5)
+
+
+def a_workload(*nodes: Json, state: str = "waiting-for-cards") -> Json:
+    """Return why a workload of Kueue waits, as the operator says it."""
+    report = WorkloadReport(
+        namespace="lab",
+        name="job-train-1",
+        owner="Job/train",
+        state=WorkloadState(state),
+        summary="5 of 8 pods find cards at once",
+        queue="team",
+        cluster_queue="low",
+        priority=0,
+        since="2026-08-01T12:00:00Z",
+        pods=["main: 8 pods, 1 whole card for each"],
+        example="main",
+    )
+    return {**report.json(), "nodes": list(nodes)}
+
+
+def test_a_workload_says_what_it_waits_for_and_then_why_node_by_node() -> None:
+    lines = workload_lines(a_workload(*FORTY), Terminal(), NOW)
+    assert lines[0] == "lab/job-train-1: waiting-for-cards"
+    assert lines[1] == "5 of 8 pods find cards at once"
+    text = "\n".join(lines)
+    for words in ("Job/train", "team", "low", "8 pods, 1 whole card for each", "5 min ago", "37 nodes like gpu-node-1"):
+        assert words in text
+    assert "NODES" not in "\n".join(workload_lines(a_workload(), Terminal(), NOW))
+
+
+@pytest.mark.parametrize(("state", "placed"), [("waiting-for-quota", False), ("has-quota", False), ("admitted", True)])
+def test_a_workload_has_its_place_when_it_is_admitted(state: str, placed: bool) -> None:
+    assert is_placed(a_workload(state=state)) is placed
+
+
+@pytest.mark.parametrize("words", [("job/train",), ("workload/train",), ("wl", "train")])
+def test_a_workload_can_be_named_by_its_job(words: tuple[str, ...]) -> None:
+    assert asked_for(words) == Named("workload", "train")
+
+
+def test_a_pod_says_which_queue_it_is_in() -> None:
+    found = an_explanation(*FORTY)
+    assert not any(line.split()[:1] == ["queue"] for line in explain_lines(found, Terminal(), NOW))
+    lines = explain_lines({**found, "queue": "team of ClusterQueue low"}, Terminal(), NOW)
+    assert [line.split(maxsplit=1)[1] for line in lines if line.split()[:1] == ["queue"]] == [
+        "team of ClusterQueue low"
+    ]

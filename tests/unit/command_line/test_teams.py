@@ -159,6 +159,11 @@ def test_without_queues_to_read_one_line_says_so_and_the_ledger_is_shown(
     assert {"high", "-"} <= {line.split()[0] for line in result.stdout.splitlines()}
 
 
+def test_without_pods_to_read_nobody_is_said_to_be_in_no_queue(kubectl: FakeKubectl) -> None:
+    tell(kubectl, {CLUSTER_QUEUES: a_list(a_queue("low", "300"))}, {PODS: FORBIDDEN})
+    assert {"low", "?"} == set(rows("--by", "queue")) - {"QUEUE"}
+
+
 @pytest.mark.parametrize("more", [("nodes",), ("--node", "node-2"), ("-l", "a=b"), ("--gang", "a/b")])
 def test_a_view_by_team_is_of_all_cards(more: tuple[str, ...]) -> None:
     assert run("--by", "queue", *more).exit_code == 2

@@ -48,7 +48,8 @@ class Teams:
             queued = cluster.begin(PODS, FROM_MEMORY | {"labelSelector": CLUSTER_QUEUE_LABEL})
             reports = _reports(cards)
             states = map(queue_state, self._read(queues, "clusterqueues.kueue.x-k8s.io") or ())
-            queue_of = {pod["metadata"]["uid"]: cluster_queue_of(pod) for pod in self._read(queued, "pods") or ()}
+            pods = self._read(queued, "pods")
+            queue_of = None if pods is None else {pod["metadata"]["uid"]: cluster_queue_of(pod) for pod in pods}
             self._queues = queue_rows(reports, queue_of, states, sort)
 
     def json(self) -> Json:

@@ -174,16 +174,20 @@ class QueueRow:
 
 def queue_rows(
     reports: Iterable[CardReport],
-    queue_of: Mapping[str, str],
+    queue_of: Mapping[str, str] | None,
     states: Iterable[QueueState],
     sort: str | None = None,
 ) -> list[QueueRow]:
-    """Return a row for each ClusterQueue, and a last one for pods that hold cards and are in none."""
-    held, known = held_by(reports, queue_of), {each.name: each for each in states}
+    """Return a row for each ClusterQueue, and a last one for pods that hold cards and are in none.
+
+    `queue_of` is None where pods can't be read: then nobody knows of any which queue it is in.
+    """
+    held, known = held_by(reports, queue_of or {}), {each.name: each for each in states}
     names = sorted({*held, *known} - {""})
     rows = [QueueRow(name, held.get(name, Held()), known.get(name)) for name in names]
     rows = sorted(rows, key=lambda row: SORTS[sort](row.held.line(row.name))) if sort in SORTS else rows
-    return [*rows, *([QueueRow("", held[""], None)] if "" in held else [])]
+    nameless = UNKNOWN if queue_of is None else ""
+    return [*rows, *([QueueRow(nameless, held[""], None)] if "" in held else [])]
 
 
 def queue_table(rows: Sequence[QueueRow], terminal: Terminal, wide: bool = False) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,11 @@ from gpuledger.formats.objects.workload import PodSet, WorkloadName, pod_sets
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest
-from gpuledger.reports.explanation import NodeReason
 from gpuledger.reports.waiting import request_text
 from gpuledger.reports.workload import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.no_room import NoRoom
-from gpuledger.workflows.queues.queued_workload import SeatReader
+from gpuledger.workflows.queues.queued_workload import QueuedWorkload, SeatReader
 
 Json = dict[str, Any]
 
@@ -44,20 +43,21 @@ class WorkloadExplainer:
         """
         found = await self._find(namespace, name)
         report = workload_report(found)
-        summary = report.summary
-        nodes: Sequence[NodeReason] = ()
-        example = ""
         queued = self._check.find(WorkloadName(report.namespace, report.name))
-        if report.state is WorkloadState.NO_CARDS and queued is not None and self._check.is_waiting(queued):
-            try:
-                seats = await self._reader.seats(queued)
-                looked = await self._no_room.look(queued, seats)
-            except BadInput as error:
-                summary = f"can't be placed: {error}"
-            else:
-                summary, nodes, example = looked.text or summary, looked.nodes, looked.pod_set
+        if queued is not None and self._check.is_waiting(queued):
+            report = await self._with_nodes(report, queued)
         pods = [self._text(each) for each in pod_sets(found)]
-        return replace(report, summary=summary, pods=pods, example=example, nodes=nodes)
+        return replace(report, pods=pods)
+
+    async def _with_nodes(self, report: WorkloadReport, queued: QueuedWorkload) -> WorkloadReport:
+        """Return the report of a workload that waits for cards, with why its pods find none at this moment."""
+        try:
+            looked = await self._no_room.look(queued, await self._reader.seats(queued))
+        except BadInput as error:
+            return replace(report, state=WorkloadState.NO_CARDS, summary=f"can't be placed: {error}")
+        summary = looked.text or report.summary
+        state = WorkloadState.NO_CARDS
+        return replace(report, state=state, summary=summary, example=looked.pod_set, nodes=looked.nodes)
 
     async def _find(self, namespace: str, name: str) -> Json:
         try:
