@@ -28,6 +28,7 @@ ENDLESS = 2**63
 
 _NO_USE: Use = {}
 _NO_PARTS: dict[str, Part] = {}
+_NOT_COUNTED: tuple[str, Use] = ("", {})
 
 
 class Left:
@@ -150,8 +151,8 @@ class Quotas:
 
     def _own(self, pod_uid: str, namespace: str) -> Use:
         """Return what counts for a namespace of a pod."""
-        counted = self._counted.get(pod_uid, ("", {}))
-        return counted[1] if counted[0] == namespace else {}
+        counted = self._counted.get(pod_uid, _NOT_COUNTED)
+        return counted[1] if counted[0] == namespace else _NO_USE
 
     def refusing(self, pod_uid: str, placements: Iterable[Placement]) -> QuotaLimit | None:
         """Return the same of a pod whose namespace is known, for whichever placement it may get."""
@@ -223,7 +224,7 @@ class Quotas:
 
     def _namespace_of(self, uid: str) -> str:
         """Return a pod's namespace; that in whose sum it is where nothing else is known any more; or nothing."""
-        return self._namespaces.get(uid) or self._counted.get(uid, ("", {}))[0]
+        return self._namespaces.get(uid) or self._counted.get(uid, _NOT_COUNTED)[0]
 
     def _changes(self, uid: str, namespace: str) -> None:
         """Note that a pod holds something else, or something else is promised to it."""
@@ -251,11 +252,11 @@ class Quotas:
 
     def _recount(self, uid: str, namespace: str) -> None:
         """Put what a pod has into the sum of its namespace, in place of what was there of it."""
-        old_namespace, old = self._counted.pop(uid, ("", {}))
-        new = self._use_of(uid) if namespace in self._limits else {}
+        old_namespace, old = self._counted.pop(uid, _NOT_COUNTED)
+        new = self._use_of(uid) if namespace in self._limits else _NO_USE
         if new:
             self._counted[uid] = namespace, new
-        if (old_namespace, old) == (namespace, new):
+        if old == new and (old_namespace == namespace or not old):
             return
         if old:
             self._add(old_namespace, old, -1)
@@ -279,9 +280,12 @@ class Quotas:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
 
     def _use_of(self, uid: str) -> Use:
-        hold, held = self._holds.get(uid), self._promised.get(uid, _NO_PARTS) | self._held.get(uid, _NO_PARTS)
+        hold, held = self._holds.get(uid), self._held.get(uid, _NO_PARTS)
+        if uid in self._promised:
+            held = self._promised[uid] | held
         if hold is None or not hold.spares:
-            return _use(((self._parts(hold.placement) | held) if hold else held).values())
+            parts = self._parts(hold.placement) if hold else held
+            return _use((parts | held if hold and held else parts).values())
         found: Use = {}
         for placement in hold.placements:
             for kind, amounts in _use((self._parts(placement) | held).values()).items():
