@@ -13,7 +13,7 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from gpuledger.formats.objects.pod import is_finished, resources_asked
-from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL, CLUSTER_QUEUES, cluster_queue_of, queue_state
+from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL, GROUP, cluster_queue_of, queue_state
 from gpuledger.formats.objects.resource_quota import limits_of
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.quota import QuotaLimit
@@ -23,6 +23,7 @@ from gpuledger.reports.tables import Terminal
 Json = dict[str, Any]
 
 PODS, QUOTAS = "/api/v1/pods", "/api/v1/resourcequotas"
+CLUSTER_QUEUES = f"/apis/{GROUP}/clusterqueues"
 WITHOUT_NODE = {"fieldSelector": "spec.nodeName="}
 
 WORDS = Dialects((HAMI, VOLCANO, VOLCANO_CLASSIC, KOORDINATOR))
