@@ -43,7 +43,7 @@ def queues() -> Iterator[Queues]:
         gated = pod("gated", {COUNT: 1, CORES: 100})
         gated["metadata"]["labels"] = {QUEUE_LABEL: "low"}
         cluster.create(gated)
-        cluster.wait(lambda: queues.workload("gated"), "Kueue has a workload for the pod")
+        cluster.wait(lambda: bool(queues.workload("gated")), "Kueue has a workload for the pod")
         yield queues
         cluster.close()
 

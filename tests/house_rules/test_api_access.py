@@ -44,6 +44,7 @@ WITH_PATHS = {  # all of them commands
     "command_line/own_namespace.py",
     "command_line/top/gangs.py",
     "command_line/top/other_nodes.py",
+    "command_line/top/team_sources.py",
     "doctor/reading.py",
 }
 

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.agent.pod_processes import Sight
-from gpuledger.formats.objects.pod import container_ids, has_ended, is_finished, resources_asked
+from gpuledger.formats.objects.pod import container_ids, has_ended, is_finished
 from gpuledger.formats.objects.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
+from gpuledger.formats.objects.resources import resources_asked
 from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from gpuledger.formats.objects.developer import PORT_NAME, SERVICE, TOKEN_HEADER
 from gpuledger.formats.objects.gang import gang_name_of, gang_of
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
-from gpuledger.formats.objects.queue import KUEUE
+from gpuledger.formats.objects.queue import GROUP
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.reports.explanation import Explanation, PodState
@@ -84,7 +84,7 @@ def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError)
 
 def _workload_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
     """Return what Kueue and the check have written into a workload's status, in the form of a report."""
-    found = [each for each in cluster.begin(f"{KUEUE}/namespaces/{namespace}/workloads") if is_named(each, name)]
+    found = [each for each in cluster.begin(f"/apis/{GROUP}/namespaces/{namespace}/workloads") if is_named(each, name)]
     if not found:
         raise NotFound(f"namespace {namespace} has no workload of Kueue, and no job with one, called {name!r}", 404)
     text = f"this is what the workload itself says, because the operator can't be asked: {why}; {TO_ALLOW}"

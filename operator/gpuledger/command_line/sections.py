@@ -11,7 +11,7 @@ SECTIONS = {
     "Look at the ledger (also as kubectl gpuledger)": {
         "top": "How much of the GPUs is used, and by which pods.",
         "get": "A pod's cards, or a card's holders.",
-        "explain": "Why a pod or a gang waits, node by node.",
+        "explain": "Why a pod, a gang, or a job in a queue waits, node by node.",
         "history": "What happened to a pod, a gang, a card or a node.",
         "cordon": "Keep new pods off cards or a node.",
         "uncordon": "Let cordoned cards take new pods again.",

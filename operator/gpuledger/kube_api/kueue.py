@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from gpuledger.formats.objects.queue import KUEUE, OWNER_LABEL
+from gpuledger.formats.objects.queue import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import Json, KubeClient
 
+KUEUE = f"/apis/{GROUP}"
 WORKLOADS = f"{KUEUE}/workloads"
 ADMISSION_CHECKS = f"{KUEUE}/admissionchecks"
 FLAVORS = f"{KUEUE}/resourceflavors"
+CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
 
 MERGE_PATCH = "application/merge-patch+json"
 

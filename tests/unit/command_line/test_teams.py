@@ -13,9 +13,9 @@ from fakes.kubectl import FakeKubectl
 from fakes.objects import a_pod_object
 from gpuledger.command_line.cards import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.command_line.top.team_sources import PODS, QUOTAS
+from gpuledger.command_line.top.team_sources import CLUSTER_QUEUES, PODS, QUOTAS
 from gpuledger.command_line.top.teams_watch import watch_teams
-from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL, CLUSTER_QUEUES
+from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL
 from gpuledger.model.errors import Unreachable
 from gpuledger.reports.tables import Terminal
 

@@ -12,9 +12,9 @@ from gpuledger.command_line.top.teams import namespace_rows, namespace_table, qu
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
-from gpuledger.formats.objects.pod import is_finished, resources_asked
-from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL, CLUSTER_QUEUES, cluster_queue_of, queue_state
+from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL, GROUP, cluster_queue_of, queue_state
 from gpuledger.formats.objects.resource_quota import limits_of
+from gpuledger.formats.objects.resources import resources_asked
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.quota import QuotaLimit
 from gpuledger.reports.cards import CardReport, report_of_stored
@@ -23,7 +23,8 @@ from gpuledger.reports.tables import Terminal
 Json = dict[str, Any]
 
 PODS, QUOTAS = "/api/v1/pods", "/api/v1/resourcequotas"
-WITHOUT_NODE = {"fieldSelector": "spec.nodeName="}
+CLUSTER_QUEUES = f"/apis/{GROUP}/clusterqueues"
+WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
 WORDS = Dialects((HAMI, VOLCANO, VOLCANO_CLASSIC, KOORDINATOR))
 """As they are without settings, whose reading takes longer than everything else here."""
@@ -94,7 +95,7 @@ def _reports(cards: Iterable[Json]) -> list[CardReport]:
 
 def _waiting(pods: Iterable[Json]) -> Counter[str]:
     """Return how many of these pods, which have no node, wait for cards in each namespace."""
-    return Counter(str(pod["metadata"]["namespace"]) for pod in pods if _asks_for_cards(pod) and not is_finished(pod))
+    return Counter(str(pod["metadata"]["namespace"]) for pod in pods if _asks_for_cards(pod))
 
 
 def _asks_for_cards(pod: Json) -> bool:

@@ -10,7 +10,8 @@ from gpuledger.doctor.facts import Facts, Json, known
 from gpuledger.doctor.finding import Finding, FindingKind
 from gpuledger.doctor.objects import AGENT_APP, name_of, pods_of_app, some_of
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts
-from gpuledger.formats.objects.pod import bound_node, is_finished, resources_asked, scheduler_of
+from gpuledger.formats.objects.pod import bound_node, is_finished, scheduler_of
+from gpuledger.formats.objects.resources import resources_asked
 
 OURS, NVIDIAS, HAMIS, VOLCANOS = "gpuledger's", "NVIDIA's", "HAMi's", "Volcano's"
 

@@ -224,15 +224,6 @@ def container_ids(pod: Json) -> list[str]:
     return [str(each["containerID"]).rpartition("//")[2] for each in _statuses(pod) if each.get("containerID")]
 
 
-def resources_asked(pod: Json) -> Iterator[str]:
-    """Yield the names of all resources that a pod's containers ask for."""
-    spec = pod.get("spec") or {}
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
-        asked = container.get("resources") or {}
-        yield from asked.get("limits") or ()
-        yield from asked.get("requests") or ()
-
-
 def bound_node(pod: Json) -> str:
     """Return the node that the pod is bound to, or an empty string."""
     return str((pod.get("spec") or {}).get("nodeName") or "")

@@ -15,8 +15,7 @@ from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
 
-KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
-CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
+GROUP = "kueue.x-k8s.io/v1beta2"
 
 ASKED_LABEL = "kueue.x-k8s.io/queue-name"
 """The LocalQueue that a user names."""

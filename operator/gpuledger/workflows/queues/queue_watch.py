@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpuledger.formats.objects.queue import CLUSTER_QUEUES
-from gpuledger.kube_api.kueue import ADMISSION_CHECKS, FLAVORS, WORKLOADS
+from gpuledger.kube_api.kueue import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, WORKLOADS
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.errors import ApiError, NotFound

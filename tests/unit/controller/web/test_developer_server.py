@@ -54,6 +54,9 @@ class Source:
             raise NotFound("there is no such pod")
         return an_explanation(a_node("gpu-node-1"), namespace=namespace, pod=name)
 
+    async def explain_workload(self, namespace: str, name: str) -> Json:
+        return {"workload": name, "summary": "", "nodes": []}
+
     async def explain_gang(self, namespace: str, name: str) -> Json:
         return {"gang": name, "summary": "", "turn": {"gang": "team-b/secret", "secondsLeft": 9}, "nodes": []}
 
