@@ -128,7 +128,8 @@ def pod_sets(found: Json) -> list[PodSet]:
         assignment = assigned.get(name) or {}
         metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name, "uid": f"{uid}/{name}"}
         pod = {"metadata": metadata, "spec": template.get("spec") or {}}
-        count = int(assignment.get("count") or pod_set.get("count") or 0)
+        admitted = assignment.get("count")
+        count = int(pod_set.get("count") or 0) if admitted is None else int(admitted)
         sets.append(PodSet(name, count, pod, tuple(sorted(set((assignment.get("flavors") or {}).values())))))
     return sets
 
