@@ -151,12 +151,17 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     )
 
 
+def shortened(message: str) -> str:
+    """Return a message as it is stored."""
+    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+
+
 def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str, requeue_after_s: int = 0) -> Json:
     """Return a merge patch of a workload's status in which one check says something else.
 
     The API server refuses it if the workload has changed since it was read.
     """
-    text = message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+    text = shortened(message)
     checks = []
     for each in of.checks:
         if each.get("name") == check:
