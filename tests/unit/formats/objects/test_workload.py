@@ -91,7 +91,9 @@ def test_its_check_is_found_by_the_name_that_an_admission_check_of_ours_has() ->
 
 
 def test_the_other_checks_that_are_not_ready_are_named() -> None:
-    found = workload(with_checks({**OTHER, "name": "a"}, {**OTHER, "name": "b", "state": "Pending"}, our_check("Retry")))
+    found = workload(
+        with_checks({**OTHER, "name": "a"}, {**OTHER, "name": "b", "state": "Pending"}, our_check("Retry"))
+    )
     assert found.not_ready({CHECK}) == ["b"]
 
 
