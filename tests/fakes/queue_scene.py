@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import count
+from datetime import timedelta
 from typing import Any
 
 from builders import cards_of
@@ -12,7 +12,7 @@ from fakes.objects import GPU, PERCENTAGE, SHARE, a_pod_object
 from fakes.operator_parts import OperatorParts
 from fakes.queue_objects import a_check, a_cluster_queue, a_pod_set, a_workload
 from fakes.queue_server import QueueServer
-from fakes.virtual_time import LoopClock, settle
+from fakes.virtual_time import EPOCH, LoopClock, settle
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 
@@ -20,8 +20,6 @@ Json = dict[str, Any]
 
 WHOLE: Mapping[str, str] = {GPU: "1"}
 MOST_ROUNDS = 50
-
-_seconds = count(1)
 
 
 def percent_of(cards: int, percent: int) -> Mapping[str, str]:
@@ -37,6 +35,8 @@ class QueueScene:
     nodes: Mapping[str, int] = field(default_factory=lambda: {"node-a": 4})
     """Names of nodes -> number of their cards."""
     clock: Clock = field(default_factory=LoopClock)
+    submitted: int = 0
+    """How many workloads have come."""
 
     def __post_init__(self) -> None:
         for card in self.cards():
@@ -72,7 +72,8 @@ class QueueScene:
         **more: Any,
     ) -> Json:
         """Let Kueue give quota to a workload, later than to those before."""
-        reserved_at = f"2030-01-01T00:{next(_seconds) // 60 % 60:02}:{next(_seconds) % 60:02}Z"
+        self.submitted += 1
+        reserved_at = (EPOCH + timedelta(seconds=self.submitted)).isoformat()
         sets = tuple(pod_sets) or (a_pod_set("main", pods, limits),)
         found = self.api.put_workload(a_workload(name, *sets, **{"reserved_at": reserved_at, **more}))
         self.parts.watch()

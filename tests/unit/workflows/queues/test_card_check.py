@@ -11,7 +11,7 @@ from fakes.api_server import Operation, hold_answer, hold_request, lose_answer, 
 from fakes.objects import GPU, MEMORY
 from fakes.operator_parts import KUEUE_RESERVE_S, RELEASE_DELAY_S
 from fakes.queue_objects import CHECK, a_flavor, a_pod_set
-from fakes.queue_scene import WHOLE, QueueScene, percent_of
+from fakes.queue_scene import WHOLE, QueueScene
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import settle
 from gpuledger.model.errors import Invalid, Unreachable
