@@ -164,6 +164,11 @@ class CardCheck:
         """Tell whether a workload still waits for cards, with the quota that it had."""
         return self._known.get(queued.workload.uid) is queued and queued.stage is Stage.WAITING
 
+    def try_again(self, queued: QueuedWorkload) -> None:
+        """Have a workload tried again though nothing has changed."""
+        queued.tried = EMPTY
+        self.on_due()
+
     # Room.
 
     def next_due_s(self) -> float | None:
@@ -289,8 +294,7 @@ class CardCheck:
         """Note that a namespace may have more of its quota than before."""
         for queued in self._known.values():
             if queued.workload.name.namespace == namespace and queued.stage is Stage.WAITING:
-                queued.tried = EMPTY
-                self.on_due()
+                self.try_again(queued)
 
     def say_why(self, queued: QueuedWorkload, text: str) -> None:
         """Write why a workload waits, if that is news."""
