@@ -70,6 +70,9 @@ class Operation(StrEnum):
     SELECT_PODS = "select pods"
     EVICT = "evict"
     DELETE_POD = "delete pod"
+    READ_WORKLOAD = "read workload"
+    SAY_CHECK = "change status of workload"
+    SAY_ACTIVE = "change status of admission check"
 
 
 WRITES = frozenset(
@@ -85,11 +88,15 @@ WRITES = frozenset(
         Operation.SHOW_QUOTA,
         Operation.EVICT,
         Operation.DELETE_POD,
+        Operation.SAY_CHECK,
+        Operation.SAY_ACTIVE,
     }
 )
 
 _CARDS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
 _POD = r"/api/v1/namespaces/([^/]+)/pods/([^/]+)"
+_KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+_WORKLOAD = rf"{_KUEUE}/namespaces/([^/]+)/workloads/([^/]+)"
 _ROUTES = (
     ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
     ("POST", _CARDS, Operation.CREATE_CARD),
@@ -105,6 +112,9 @@ _ROUTES = (
     ("POST", rf"{_POD}/binding", Operation.BIND),
     ("POST", rf"{_POD}/eviction", Operation.EVICT),
     ("DELETE", _POD, Operation.DELETE_POD),
+    ("GET", _WORKLOAD, Operation.READ_WORKLOAD),
+    ("PATCH", rf"{_WORKLOAD}/status", Operation.SAY_CHECK),
+    ("PATCH", rf"{_KUEUE}/admissionchecks/([^/]+)/status", Operation.SAY_ACTIVE),
     ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
     ("LIST", _CARDS, Operation.LIST_CARDS),
     ("LIST", "/api/v1/pods", Operation.LIST_PODS),
@@ -120,6 +130,8 @@ _CONTENT_TYPES = {
     Operation.CHANGE_STATUS: STRATEGIC_PATCH,
     Operation.ANNOTATE_NODE: MERGE_PATCH,
     Operation.SHOW_QUOTA: MERGE_PATCH,
+    Operation.SAY_CHECK: MERGE_PATCH,
+    Operation.SAY_ACTIVE: MERGE_PATCH,
 }
 
 

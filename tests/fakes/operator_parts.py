@@ -31,6 +31,7 @@ KEPT_S = RELEASE_DELAY_S + DEFAULT_GRACE_S
 PLUGIN_TIMEOUT_S = 20.0
 PREEMPTION_TIMEOUT_S = 60.0
 TELL_WAITING_AFTER_S = 10.0
+KUEUE_RESERVE_S, KUEUE_RETRY_S = 30.0, 10.0
 START_TIMEOUT_S = 0.0
 """Most tests play no kubelet."""
 
@@ -54,6 +55,7 @@ class OperatorParts:
     despite_budgets: bool = False
     release_delay_s: float = RELEASE_DELAY_S
     adopt_pods: bool = False
+    kueue: bool = False
     scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
@@ -78,6 +80,9 @@ class OperatorParts:
             start_timeout_s=self.start_timeout_s,
             tell_waiting_after_s=TELL_WAITING_AFTER_S,
             adopt_pods=self.adopt_pods,
+            kueue=self.kueue,
+            kueue_reserve_s=KUEUE_RESERVE_S,
+            kueue_retry_s=KUEUE_RETRY_S,
         )
         self.workflows = connect(
             self.api.store, self.settings, DIALECTS, self, self.leadership, clock=self.clock, gather_s=0.0
@@ -155,6 +160,7 @@ class OperatorParts:
             "Pod": self.observer.any_pod,
             "GPUAllocation": self.observer.allocation,
             "ResourceQuota": self.workflows.quotas.observe,
+            "Workload": self.workflows.queues.check.observe,
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")

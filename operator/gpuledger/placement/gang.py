@@ -266,14 +266,16 @@ def _but(names: Container[str], avoided: Container[str]) -> Container[str]:
     return _Names(names, avoided, wanted=False)
 
 
-def demand_order(request: PodRequest) -> tuple[int, int, int]:
-    """Return a sort key, the most demanding first: more cards, then cards alone, then more memory of each."""
+def demand_order(request: PodRequest) -> tuple[int, ...]:
+    """Return a sort key, the most demanding first: more cards, then cards alone, then more of each."""
     whole = any(demand.exclusive for demand in request.shape)
     memory_mib = max((demand.memory_mib or 0 for demand in request.shape), default=0)
-    return -request.cards, -whole, -memory_mib
+    percent = max((demand.memory_percent or 0 for demand in request.shape), default=0)
+    cores = max((demand.cores for demand in request.shape), default=0)
+    return -request.cards, -whole, -memory_mib, -percent, -cores
 
 
-def _most_demanding_first(seat: Seat) -> tuple[tuple[int, int, int], float]:
+def _most_demanding_first(seat: Seat) -> tuple[tuple[int, ...], float]:
     """Sort key: the most demanding, then who has fewer nodes to go to."""
     return demand_order(seat.request), math.inf if seat.node_names is None else len(seat.node_names)
 

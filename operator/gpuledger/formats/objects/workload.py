@@ -128,7 +128,8 @@ def pod_sets(found: Json) -> list[PodSet]:
         assignment = assigned.get(name) or {}
         metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name, "uid": f"{uid}/{name}"}
         pod = {"metadata": metadata, "spec": template.get("spec") or {}}
-        count = int(assignment.get("count") or pod_set.get("count") or 0)
+        admitted = assignment.get("count")
+        count = int(pod_set.get("count") or 0) if admitted is None else int(admitted)
         sets.append(PodSet(name, count, pod, tuple(sorted(set((assignment.get("flavors") or {}).values())))))
     return sets
 
@@ -150,12 +151,17 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     )
 
 
+def shortened(message: str) -> str:
+    """Return a message as it is stored."""
+    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+
+
 def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str, requeue_after_s: int = 0) -> Json:
     """Return a merge patch of a workload's status in which one check says something else.
 
     The API server refuses it if the workload has changed since it was read.
     """
-    text = message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+    text = shortened(message)
     checks = []
     for each in of.checks:
         if each.get("name") == check:

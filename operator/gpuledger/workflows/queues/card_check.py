@@ -19,9 +19,9 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
 from gpuledger.model.listeners import Listeners
-from gpuledger.placement.gang import GangPlanner, demand_order
+from gpuledger.placement.gang import GangPlanner
 from gpuledger.placement.gang import Seat as Planned
-from gpuledger.placement.together import Asking, Trial
+from gpuledger.placement.together import Trial
 from gpuledger.reports.quota import quota_text
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.check_writer import CheckWriter
@@ -108,7 +108,7 @@ class CardCheck:
         now_s = self._clock.now_s()
         if queued.stage is Stage.WAITING:
             age_s = max(self._clock.wall().timestamp() - datetime.fromisoformat(since).timestamp(), 0.0)
-            queued.until_s = now_s + self._reserve_s - age_s
+            queued.until_s, queued.again_s = now_s + self._reserve_s - age_s, 0.0
             queued.stage = Stage.RESUMED if age_s < self._reserve_s else Stage.READY
         if queued.workload.is_admitted and not was_admitted:
             self._reservations.extend(queued.workload.name, now_s + self._reserve_s)
@@ -169,6 +169,11 @@ class CardCheck:
         """Tell whether a workload still waits for cards, with the quota that it had."""
         return self._known.get(queued.workload.uid) is queued and queued.stage is Stage.WAITING
 
+    def try_again(self, queued: QueuedWorkload) -> None:
+        """Have a workload tried again though nothing has changed."""
+        queued.tried = EMPTY
+        self.on_due()
+
     # Room.
 
     def next_due_s(self) -> float | None:
@@ -202,7 +207,6 @@ class CardCheck:
     async def _try(self, queued: QueuedWorkload) -> None:
         pods = self._pods.pods(queued.workload.name) if queued.stage is Stage.RESUMED else {}
         if others := queued.workload.not_ready(self._objects.checks):  # room is not kept while they take their time
-            queued.tried = self._state
             self.say_why(queued, f"{OTHERS}{', '.join(others)}")
             return
         try:
@@ -211,19 +215,18 @@ class CardCheck:
             )
         except BadInput as error:
             queued.tried = self._state
-            self.say_why(queued, str(error))
+            self._is_not_reserved(queued, str(error))
             return
         state = self._state
         trial = Trial(self._ledger)
-        await in_slices(trial.steps(_hardest_first(queued, seats)), self._clock)
+        await in_slices(trial.steps(asking(queued, seats)), self._clock)
         if self._known.get(queued.workload.uid) is not queued:
             return
         queued.tried = state
-        if trial.left:
-            if queued.stage is Stage.RESUMED:
-                queued.stage = Stage.READY
-            else:
-                self.on_no_room(queued, seats, trial)
+        if trial.left and queued.stage is not Stage.RESUMED:
+            self.on_no_room(queued, seats, trial)
+        elif trial.left:
+            queued.stage = Stage.READY
         else:
             await self._reserve(queued, seats, trial)
 
@@ -235,7 +238,7 @@ class CardCheck:
         exceeded = self._ledger.quotas.exceeded_together(name.namespace, trial.placed)
         if exceeded is not None:
             used = self._ledger.quotas.used(name.namespace, exceeded)
-            self.say_why(queued, quota_text(name.namespace, exceeded, used))
+            self._is_not_reserved(queued, quota_text(name.namespace, exceeded, used))
             return
         self._reservations.knows(seats, name.namespace)
         try:
@@ -282,6 +285,13 @@ class CardCheck:
         logger.info("workload %s: %s", queued.workload.name, text)
         self._writer.say(queued.workload, queued.check, CheckState.READY, text, done)
 
+    def _is_not_reserved(self, queued: QueuedWorkload, text: str) -> None:
+        """Say why, unless the check has said Ready before: Kueue would stop the pods that have come by then."""
+        if queued.stage is Stage.RESUMED:
+            queued.stage = Stage.READY
+        else:
+            self.say_why(queued, text)
+
     def _expire(self) -> None:
         """Give up what nobody has come for: Kueue may be down. Pods that come later look for cards as others do."""
         for name in self._reservations.expire(self._clock.now_s()):
@@ -291,8 +301,7 @@ class CardCheck:
         """Note that a namespace may have more of its quota than before."""
         for queued in self._known.values():
             if queued.workload.name.namespace == namespace and queued.stage is Stage.WAITING:
-                queued.tried = EMPTY
-                self.on_due()
+                self.try_again(queued)
 
     def say_why(self, queued: QueuedWorkload, text: str) -> None:
         """Write why a workload waits, if that is news."""
@@ -306,7 +315,3 @@ class CardCheck:
             self.on_due()
 
         self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, done)
-
-
-def _hardest_first(queued: QueuedWorkload, seats: list[Seat]) -> list[Asking]:
-    return sorted(asking(queued, seats), key=lambda each: demand_order(each.request))

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, workload
+from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, shortened, workload
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound
@@ -43,17 +43,24 @@ class CheckWriter:
         done: Callable[[Workload | None], None],
         requeue_after_s: int = 0,
     ) -> None:
-        """Begin to write. `done` is called with the workload as it is then, None if it could not be written."""
+        """Begin to write, after what is being written already.
+
+        `done` is called with the workload as it is then, None if it could not be written.
+        """
+        before = self._tasks.get(of.uid)
 
         async def write() -> None:
             written = None
             try:
+                if before is not None:
+                    await asyncio.wait([before])
                 written = await self._write(of, check, state, message, requeue_after_s)
             finally:
-                del self._tasks[of.uid]
+                if self._tasks.get(of.uid) is task:
+                    del self._tasks[of.uid]
                 done(written)
 
-        self._tasks[of.uid] = asyncio.create_task(write(), name=f"check of workload {of.name}")
+        task = self._tasks[of.uid] = asyncio.create_task(write(), name=f"check of workload {of.name}")
 
     def start(self, key: str, call: Coroutine[Any, Any, None], name: str) -> None:
         """Start something else about a workload, under a key of its own."""
@@ -78,6 +85,8 @@ class CheckWriter:
                     now = workload(await self._store.workload(now.name.namespace, now.name.name))
                 except ApiError:
                     return None
+                if attempt and _says(now, of, check, state, message):  # the answer to an earlier attempt was lost
+                    return now
                 if not _is_as_before(of, now, check):
                     return None
             except NotFound:
@@ -93,6 +102,16 @@ class CheckWriter:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _says(now: Workload, of: Workload, check: str, state: CheckState, message: str) -> bool:
+    """Tell whether a workload has the quota that it had, and its check says this."""
+    said = now.check((check,)) or {}
+    return (
+        (now.uid, now.reserved_at) == (of.uid, of.reserved_at)
+        and now.has_quota
+        and (said.get("state"), said.get("message")) == (state, shortened(message))
+    )
 
 
 def _is_as_before(before: Workload, now: Workload, check: str) -> bool:

@@ -17,8 +17,9 @@ from gpuledger.formats.objects.workload import (
 )
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BadInput, Conflict
+from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
 from gpuledger.model.listeners import Listeners
+from gpuledger.workflows.tasks.pauses import pause
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +87,28 @@ class KueueObjects:
 
     async def say_active(self, store: KubeStore) -> None:
         """Tell Kueue that somebody answers: else it admits nothing from queues with such a check."""
+        attempt = 0
+        while (failed := await self._try_to_say_active(store)) is not None:
+            if attempt == 0:
+                logger.warning("admission checks can't be said to be active, retrying: %s", failed)
+            await pause(attempt, failed)
+            attempt += 1
+
+    async def _try_to_say_active(self, store: KubeStore) -> ApiError | None:
+        failed = None
         for uid, (name, patch) in list(self._checks.items()):
             if patch is None:
                 continue
-            self._checks[uid] = name, None
             try:
                 await store.patch_admission_check_status(name, patch)
-            except Conflict:  # it has changed, which the watch shows
-                continue
+            except (Conflict, NotFound):  # it has changed, which the watch shows
+                pass
             except ApiError as error:
-                logger.warning("admissioncheck %s can't be said to be active: %s", name, error)
+                failed = error
+                continue
+            if self._checks.get(uid) == (name, patch):
+                self._checks[uid] = name, None
+        return failed
 
     def listing_checks(self) -> Callable[[set[str]], None]:
         """Return what forgets the checks that are not in the list read since."""

@@ -14,6 +14,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.placement.gang import demand_order
 from gpuledger.placement.together import Asking
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
@@ -133,5 +134,6 @@ def _is_taken(seat: Seat, left: list[str]) -> bool:
 
 
 def asking(queued: QueuedWorkload, seats: Iterable[Seat]) -> list[Asking]:
-    """Return the pods of seats as a trial takes them."""
-    return [Asking(queued.pod(seat.key), seat.request, seat.node_names) for seat in seats]
+    """Return the pods of seats as a trial takes them: the most demanding first, which then find room most often."""
+    hardest_first = sorted(seats, key=lambda seat: demand_order(seat.request))
+    return [Asking(queued.pod(seat.key), seat.request, seat.node_names) for seat in hardest_first]

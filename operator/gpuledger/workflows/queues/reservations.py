@@ -52,7 +52,7 @@ class Reservations:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._of: dict[WorkloadName, Reservation] = {}
-        self._given: dict[str, Placement] = {}  # UID of a pod that has taken a seat -> its place
+        self._given: dict[str, Placement | None] = {}  # UID of a pod that has taken a seat -> its place, if it got it
         self._names: dict[str, WorkloadName] = {}  # key of a seat -> its workload
         self.for_gang = Listeners[[GangName, Mapping[str, Placement], float]]()
         """Called with what was kept until a member of a gang has come, and until when: it is dropped just before."""
@@ -139,6 +139,7 @@ class Reservations:
         self.forget([seat])
         if not found.seats:
             del self._of[name]
+        self._given[pod.uid] = None  # it asks again, and must not take the seat of another one then
         if hold is not None and placement is not None and placement.node_name in node_names:
             with suppress(ShareRefused):
                 self._ledger.hold(pod.uid, placement, hold.deadline_s)

@@ -11,8 +11,9 @@ sharing. Where these would allow more, nothing is taken back beyond what Kueue h
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from gpuledger.formats.objects.workload import (
     CheckState,
@@ -24,6 +25,7 @@ from gpuledger.formats.objects.workload import (
 )
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
+from gpuledger.model.errors import BadInput
 from gpuledger.model.share import HolderState
 from gpuledger.placement.together import Trial
 from gpuledger.workflows.preemption.pod_lives import PodLives
@@ -38,7 +40,7 @@ from gpuledger.workflows.tasks.pauses import in_slices
 logger = logging.getLogger(__name__)
 
 MOST_CANDIDATES = 32
-"""Workloads that are looked at: each of them takes two trials at most."""
+"""Workloads that are looked at: each of them takes three trials at most."""
 
 REQUEUE_S = 1
 """After how long an evicted workload may have quota again; it then waits for cards behind who has got them."""
@@ -70,14 +72,19 @@ class TakeBack:
         self._writer = writer
         self._clock = clock
         self._evicted: dict[WorkloadName, float] = {}  # workload -> until when its pods count as leaving
+        self._turn = asyncio.Lock()
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
         """Evict who has to give back cards for a workload; tell whether it only has to wait for some who leave."""
+        async with self._turn:  # who looks next sees who was evicted
+            return await self._consider(queued, seats)
+
+    async def _consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
         leaving = self._leaving()
         if await self._fits(queued, seats, leaving):
             return bool(leaving)
         victims = await self._fewest(queued, seats, self._candidates(queued), leaving)
-        if not victims or not self._check.is_waiting(queued):
+        if not victims or not self._check.is_waiting(queued) or not all(map(self._has_admission, victims)):
             return False
         queued.goes_first = True
         for victim in victims:
@@ -88,7 +95,7 @@ class TakeBack:
         """Return the UIDs of the pods that are on their way out."""
         now_s = self._clock.now_s()
         self._evicted = {name: until_s for name, until_s in self._evicted.items() if until_s > now_s}
-        leaving = {uid for name in self._evicted for uid in self._pods.pods(name)}
+        leaving = {uid for name in self._evicted for uid in self._what_it_has(name)}
         for entry in self._ledger.entries():
             for uid, holder in entry.holders.items():
                 if holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
@@ -109,16 +116,22 @@ class TakeBack:
         found = [
             other
             for other in self._check.all()
-            if other.stage is not Stage.WAITING
-            and other.workload.name not in self._evicted
-            and not self._writer.is_writing(other.workload.uid)
+            if self._has_admission(other)
             and _may_be_evicted(queued, own, other, queues.get(other.workload.cluster_queue))
+            and self._what_it_has(other.workload.name)
         ]
         found.sort(key=lambda other: other.workload.reserved_at, reverse=True)
         found.sort(key=lambda other: (other.workload.cluster_queue == own.name, other.workload.priority))
-        borrowed = {name: dict(queue.borrowed) for name, queue in queues.items()}
-        allowed = [other for other in found if _gives_back(other, own.name, borrowed)]
-        return allowed[:MOST_CANDIDATES]
+        return [other for other in found if _who_gives_back([other], own.name, queues)][:MOST_CANDIDATES]
+
+    def _has_admission(self, other: QueuedWorkload) -> bool:
+        """Tell whether a workload can be evicted, and is not already."""
+        return (
+            self._check.find(other.workload.name) is other
+            and other.stage is not Stage.WAITING
+            and other.workload.name not in self._evicted
+            and not self._writer.is_writing(other.workload.uid)
+        )
 
     async def _fewest(
         self,
@@ -127,24 +140,43 @@ class TakeBack:
         candidates: Sequence[QueuedWorkload],
         leaving: Collection[str],
     ) -> list[QueuedWorkload]:
-        """Return victims none of which can be done without; none if all of them together do not help."""
-        chosen = [other for other in candidates if self._what_it_has(other)]
-        fits = await self._fits(queued, seats, self._with(leaving, chosen))
-        if not fits:
+        """Return victims none of which can be done without; none if those who have to give back do not help.
+
+        The first who do are tried first, as Kueue has it; then those whose cards help, whoever they are.
+        """
+        own, queues = queued.workload.cluster_queue, self._objects.queues()
+        first = _who_gives_back(candidates, own, queues)
+        victims = await self._needed(queued, seats, first, leaving)
+        if victims or len(first) == len(candidates):
+            return victims
+        victims = await self._needed(queued, seats, candidates, leaving)
+        smallest_first = sorted(victims, key=lambda other: sum(_usage(other).values()))
+        return victims if len(_who_gives_back(smallest_first, own, queues)) == len(victims) else []
+
+    async def _needed(
+        self,
+        queued: QueuedWorkload,
+        seats: Sequence[Seat],
+        candidates: Sequence[QueuedWorkload],
+        leaving: Collection[str],
+    ) -> list[QueuedWorkload]:
+        """Return those of the candidates without whom there is no room; none if all of them together do not help."""
+        chosen = list(candidates)
+        if not chosen or not await self._fits(queued, seats, self._with(leaving, chosen)):
             return []
-        for other in reversed(chosen.copy()):
+        for other in reversed(candidates):
             rest = [each for each in chosen if each is not other]
             if await self._fits(queued, seats, self._with(leaving, rest)):
                 chosen = rest
         return chosen
 
     def _with(self, leaving: Collection[str], victims: Sequence[QueuedWorkload]) -> set[str]:
-        return set(leaving).union(*map(self._what_it_has, victims))
+        return set(leaving).union(*(self._what_it_has(other.workload.name) for other in victims))
 
-    def _what_it_has(self, other: QueuedWorkload) -> set[str]:
+    def _what_it_has(self, name: WorkloadName) -> set[str]:
         """Return under what a workload holds cards: its pods' UIDs, and the keys of its seats."""
-        reservation = self._reservations.of(other.workload.name)
-        holding = {uid for uid in self._pods.pods(other.workload.name) if self._has_something(uid)}
+        reservation = self._reservations.of(name)
+        holding = {uid for uid in self._pods.pods(name) if self._has_something(uid)}
         return holding | set(reservation.seats if reservation else ())
 
     def _has_something(self, uid: str) -> bool:
@@ -161,6 +193,7 @@ class TakeBack:
         def done(written: Workload | None) -> None:
             if written is None:
                 self._evicted.pop(name, None)
+                self._check.try_again(queued)
 
         self._writer.say(victim.workload, victim.check, CheckState.RETRY, text, done, REQUEUE_S)
 
@@ -179,13 +212,27 @@ def _may_be_evicted(
     return own.reclaim == "Any" or (own.reclaim == "LowerPriority" and is_lower)
 
 
-def _gives_back(other: QueuedWorkload, own: str, borrowed: dict[str, Usage]) -> bool:
-    """Tell whether a workload's queue still borrows what it uses, and take that off: none falls below its own quota."""
-    if other.workload.cluster_queue == own:
-        return True
-    left, used = borrowed[other.workload.cluster_queue], usage(other.found)
+def _who_gives_back(
+    others: Sequence[QueuedWorkload], own: str, queues: Mapping[str, ClusterQueue]
+) -> list[QueuedWorkload]:
+    """Return whom a queue can take from, one after the other: nobody from a queue that borrows nothing more by then."""
+    left = {name: dict(queue.borrowed) for name, queue in queues.items()}
+    return [other for other in others if other.workload.cluster_queue == own or _gives_back(other, left)]
+
+
+def _gives_back(other: QueuedWorkload, borrowed: dict[str, Usage]) -> bool:
+    """Tell whether a workload's queue still borrows what it uses, and take that off."""
+    left, used = borrowed[other.workload.cluster_queue], _usage(other)
     if not any(left.get(key, 0) > 0 for key, some in used.items() if some):
         return False
     for key, some in used.items():
         left[key] = left.get(key, 0) - some
     return True
+
+
+def _usage(other: QueuedWorkload) -> Usage:
+    """Return what a workload takes of its quota; nothing if that can't be read."""
+    try:
+        return usage(other.found)
+    except BadInput:
+        return {}
