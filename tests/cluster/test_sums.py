@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, MERGE_PATCH, PERCENT, Cluster, Connection, RequestFailed, container, pod
-from cluster.dry_runs import DRY, as_user, bare, create
+from cluster.dry_runs import as_user, bare, create
 from cluster.kubernetes import FILLS_IN, MINOR
+from cluster.training_jobs import TRAINING, TRAINING_JOBS, create_kind, sent, template_of
 from control_plane import ControlPlane, free_port
 from effort import seeds_for, times
 from fakes.sum_cases import LARGE, SMALL, SUM_CORES, SUM_GPUS, SUM_MEMORY, SUM_MODELS, SUMMED, random_pod
@@ -37,54 +38,6 @@ SUMS = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
 PODS_AT_RANDOM = times(150, 3000)
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-TRAINING = {
-    "jobset.x-k8s.io": ("v1alpha2", "jobsets", "JobSet"),
-    "kubeflow.org": ("v1", "pytorchjobs", "PyTorchJob"),
-    "ray.io": ("v1", "rayclusters", "RayCluster"),
-    "leaderworkerset.x-k8s.io": ("v1", "leaderworkersets", "LeaderWorkerSet"),
-}
-"""Group -> version, resource and kind. The API server has them after the operator has begun."""
-
-
-def template_of(*amounts: Json) -> Json:
-    return {"spec": {"containers": [container(each, f"c{index}") for index, each in enumerate(amounts)]}}
-
-
-TRAINING_JOBS: list[Json] = [
-    {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "metadata": {"name": "training"},
-        "kind": "JobSet",
-        "spec": {
-            "replicatedJobs": [
-                {"name": "driver", "template": {"spec": {"template": template_of({})}}},
-                {"name": "w", "template": {"spec": {"template": template_of({COUNT: 2, MEMORY: 4000})}}},
-            ]
-        },
-    },
-    {
-        "apiVersion": "kubeflow.org/v1",
-        "metadata": {"name": "training"},
-        "kind": "PyTorchJob",
-        "spec": {"pytorchReplicaSpecs": {"Worker": {"template": template_of({COUNT: 2, MEMORY: 4000})}}},
-    },
-    {
-        "apiVersion": "ray.io/v1",
-        "metadata": {"name": "training"},
-        "kind": "RayCluster",
-        "spec": {
-            "headGroupSpec": {"template": template_of({})},
-            "workerGroupSpecs": [{"template": template_of({COUNT: 2, MEMORY: 4000})}],
-        },
-    },
-    {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "metadata": {"name": "training"},
-        "kind": "LeaderWorkerSet",
-        "spec": {"leaderWorkerTemplate": {"workerTemplate": template_of({COUNT: 2, MEMORY: 4000})}},
-    },
-]
 
 
 @dataclass(frozen=True)
@@ -138,28 +91,6 @@ def quota(summing: Summing) -> Iterator[None]:
     cluster.request("DELETE", QUOTAS)
     cluster.request("DELETE", f"{JOBS}?propagationPolicy=Background")
     cluster.clear()
-
-
-def create_kind(cluster: Cluster, group: str) -> None:
-    version, plural, kind = TRAINING[group]
-    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    spec = {
-        "group": group,
-        "scope": "Namespaced",
-        "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
-        "versions": [{"name": version, "served": True, "storage": True, "schema": anything}],
-    }
-    body = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "spec": spec}
-    cluster.request("POST", CRDS, {**body, "metadata": {"name": f"{plural}.{group}"}})
-    cluster.plane.wait_established(f"{plural}.{group}")
-
-
-def sent(user: Connection, body: Json) -> Json:
-    """Return an object as it would be stored."""
-    group, _, version = body["apiVersion"].rpartition("/")
-    plural = TRAINING[group][1] if group in TRAINING else f"{body['kind'].lower()}s"
-    start = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    return user.request("POST", f"{start}/namespaces/default/{plural}{DRY}", body)
 
 
 def tried(user: Connection, body: Json) -> str:

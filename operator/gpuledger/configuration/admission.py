@@ -27,7 +27,8 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
     if "validating" in kinds:
         found += validating_policies(dialects, names, OWN_ANNOTATIONS)
     if "mutating" in kinds:
-        found += mutating_policies(dialects, names, settings.node_taint, card_models(settings))
+        models = card_models(settings)
+        found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words)
     if "agents" in kinds:
         shown = (settings.volcano_memory, settings.volcano_cores) if settings.volcano_capacity else ()
         found += agent_policies([name for name in shown if name])
@@ -41,7 +42,7 @@ def webhook_configuration(settings: Settings, kinds: frozenset[str], address: We
     if "validating" in kinds:
         found.append(validating_webhooks(dialects, address))
     if "mutating" in kinds:
-        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models)))
+        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queue_words_for(settings)))
     return configurations_as_yaml(found)
 
 
@@ -50,7 +51,14 @@ def admission_rules(settings: Settings) -> AdmissionRules:
     label, _, effect = settings.node_taint.partition(":")
     key, _, value = label.partition("=")
     taint = (key, value, effect) if key else None
-    return AdmissionRules(dialects_of(settings), settings.scheduler_names, taint, card_models(settings))
+    return AdmissionRules(
+        dialects_of(settings), settings.scheduler_names, taint, card_models(settings), settings.queue_words
+    )
+
+
+def queue_words_for(settings: Settings) -> tuple[str, ...]:
+    """Return the schedulers of whose pods the queues in other words count, none if they do not."""
+    return settings.scheduler_names if settings.queue_words else ()
 
 
 def card_models(settings: Settings) -> CardModels | None:

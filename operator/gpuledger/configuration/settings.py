@@ -153,6 +153,9 @@ class Settings:
         (), "Labels of nodes that are close to each other, the narrowest first; a gang goes to as few zones as it can."
     )
     kueue: bool = option(False, "Whether to answer Kueue's admission checks of the controller gpuledger.dev/cards.")
+    queue_words: bool = option(
+        False, "Whether admission takes queues in Volcano's and KAI's words for LocalQueues of Kueue of the same names."
+    )
     kueue_reserve_s: float = option(
         60.0,
         "How long cards are reserved for a workload of Kueue: until it is admitted, then until its pods come.",

@@ -16,8 +16,8 @@ import kopf
 
 from gpuledger.configuration.admission import admission_rules
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import AdmissionRules, check, filled_in, summing_review
-from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN, SUM_UP
+from gpuledger.formats.admission.review import AdmissionRules, check, filled_in, queueing_review, summing_review
+from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN, QUEUE_UP, SUM_UP
 from gpuledger.model.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ class SteadyWebhookServer(kopf.WebhookServer):
         async def answer(request: Any, *, webhook: Any = None, **more: Any) -> Any:
             if webhook == SUM_UP:
                 return summing_review(request, self._rules)
+            if webhook == QUEUE_UP:
+                return queueing_review(request, self._rules)
             return await fn(request, webhook=webhook, **more)
 
         while True:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuledger import __version__
-from gpuledger.configuration.admission import OWN_ANNOTATIONS, card_models
+from gpuledger.configuration.admission import OWN_ANNOTATIONS, card_models, queue_words_for
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import Release
@@ -22,11 +22,11 @@ def release_for(settings: Settings) -> Release:
         version=__version__,
         policies=[
             *validating_policies(dialects, names, OWN_ANNOTATIONS),
-            *mutating_policies(dialects, names, settings.node_taint, card_models(settings)),
+            *mutating_policies(dialects, names, settings.node_taint, card_models(settings), settings.queue_words),
             *agent_policies(),
         ],
         webhooks=[
-            mutating_webhooks(dialects, nowhere, bool(settings.sum_models)),
+            mutating_webhooks(dialects, nowhere, bool(settings.sum_models), queue_words_for(settings)),
             validating_webhooks(dialects, nowhere),
         ],
         scheduler_config=scheduler_configuration(

@@ -24,6 +24,13 @@ from gpuledger.formats.admission.accounts import (
     own_validations,
 )
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
+from gpuledger.formats.admission.queue_words import (
+    QUEUES_POLICY,
+    queue_mutations,
+    queue_rules,
+    queue_variables,
+    queued_objects,
+)
 from gpuledger.formats.admission.requests import request_validations, request_variables
 from gpuledger.formats.admission.sums import (
     SUMS_POLICY,
@@ -67,12 +74,17 @@ BINDINGS: Final = ("pods/binding", "bindings")
 
 
 def mutating_policies(
-    dialects: Dialects, scheduler_names: Sequence[str], node_taint: str = "", models: CardModels | None = None
+    dialects: Dialects,
+    scheduler_names: Sequence[str],
+    node_taint: str = "",
+    models: CardModels | None = None,
+    queue_words: bool = False,
 ) -> list[Json]:
     """Return what fills in new pods. The first of the names is what pods get that name no scheduler.
 
     `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate. With the models of the cluster's
-    cards, what containers ask for in sum is written on them, too.
+    cards, what containers ask for in sum is written on them, too; with `queue_words`, Kueue's label on what names a
+    queue in other words.
     """
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
@@ -81,7 +93,11 @@ def mutating_policies(
         "mutations": mutations(scheduler_names[0], node_taint, bool(dialects.priorities())),
     }
     filling_in = _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
-    return [*filling_in, *(_summing(dialects, scheduler_names, models) if models else ())]
+    return [
+        *filling_in,
+        *(_summing(dialects, scheduler_names, models) if models else ()),
+        *(_queueing(dialects, scheduler_names) if queue_words else ()),
+    ]
 
 
 def validating_policies(
@@ -144,6 +160,16 @@ def _summing(dialects: Dialects, scheduler_names: Sequence[str], models: CardMod
         "mutations": sum_mutations(),
     }
     return _policy("Mutating", SUMS_POLICY, sum_rules(), spec, NOT_IGNORED)
+
+
+def _queueing(dialects: Dialects, scheduler_names: Sequence[str]) -> list[Json]:
+    spec = {
+        "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add a container with cards
+        "matchConditions": queued_objects(dialects, scheduler_names),
+        "variables": queue_variables(dialects, scheduler_names),
+        "mutations": queue_mutations(),
+    }
+    return _policy("Mutating", QUEUES_POLICY, queue_rules(), spec, NOT_IGNORED)
 
 
 def _validating(

@@ -16,10 +16,12 @@ from gpuledger.formats.admission.accounts import OPERATOR, forged
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL, TASK_PRIORITY
 from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
 from gpuledger.formats.dialects.foreign_words import pod_warnings
+from gpuledger.formats.dialects.queue_words import local_queue
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
 from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, templates
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
+from gpuledger.formats.objects.queue import ASKED_LABEL
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 
@@ -37,6 +39,8 @@ class AdmissionRules:
     """Key, value and effect of what pods with cards tolerate."""
     models: CardModels | None = None
     """By which models' memory sums are written on containers; None: they are not."""
+    queue_words: bool = False
+    """Whether what names a queue in other words gets Kueue's label."""
 
 
 def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
@@ -48,6 +52,8 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
         return changed
     metadata, spec = changed["metadata"], changed["spec"]
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
+    if queue := _queue_of(pod, rules):
+        metadata["labels"][ASKED_LABEL] = queue
     if spec.get("schedulerName") in (None, "", CLUSTERS_OWN):
         spec["schedulerName"] = rules.scheduler_names[0]
     if rules.taint:
@@ -80,9 +86,20 @@ def sums_patch(found: Mapping[str, Any], rules: AdmissionRules) -> list[Json]:
 
 def summing_review(review: Json, rules: AdmissionRules) -> Json:
     """Return the answer to an AdmissionReview of an object with templates of pods."""
-    request = review["request"]
-    response: Json = {"uid": request["uid"], "allowed": True}
-    if changes := sums_patch(request["object"], rules):
+    return _reviewed(review, sums_patch(review["request"]["object"], rules))
+
+
+def queueing_review(review: Json, rules: AdmissionRules) -> Json:
+    """Return the answer to an AdmissionReview of a new object that may name a queue in other words."""
+    found = review["request"]["object"]
+    queue = _queue_of(found, rules)
+    labels = {**(found["metadata"].get("labels") or {}), ASKED_LABEL: queue}
+    return _reviewed(review, [{"op": "add", "path": "/metadata/labels", "value": labels}] if queue else [])
+
+
+def _reviewed(review: Json, changes: Sequence[Json]) -> Json:
+    response: Json = {"uid": review["request"]["uid"], "allowed": True}
+    if changes:
         patch = base64.b64encode(json.dumps(changes).encode()).decode()
         response |= {"patchType": "JSONPatch", "patch": patch}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
@@ -101,6 +118,11 @@ def check(pod: Mapping[str, Any], account: str, rules: AdmissionRules) -> tuple[
     if bound_node(pod):
         raise BadInput(NAMES_ITS_NODE)
     return tuple(each.text for each in pod_warnings(pod, rules.dialects))
+
+
+def _queue_of(found: Mapping[str, Any], rules: AdmissionRules) -> str:
+    ours = ("", CLUSTERS_OWN, *rules.scheduler_names)
+    return local_queue(found, rules.dialects, ours) if rules.queue_words else ""
 
 
 def _readable(pod: Mapping[str, Any], dialects: Dialects) -> Sequence[ContainerRequest | None] | None:

@@ -37,10 +37,11 @@ def sum_rules() -> list[Json]:
     return [pods, *template_rules()]
 
 
-def template_rules() -> list[Json]:
-    """Return which requests for objects with templates are looked at."""
+def template_rules(*operations: str) -> list[Json]:
+    """Return which requests for objects with templates are looked at: if none are named, of creation and change."""
+    named = operations or ("CREATE", "UPDATE")
     return [
-        {"apiGroups": [group], "apiVersions": [version], "operations": ["CREATE", "UPDATE"], "resources": [*resources]}
+        {"apiGroups": [group], "apiVersions": [version], "operations": [*named], "resources": [*resources]}
         for group, version, resources in KINDS
     ]
 
@@ -50,12 +51,12 @@ def summing_templates(dialects: Dialects) -> list[Json]:
     words = (name for each in _nvidias(dialects) for name in (each.count, *each.request_names) if name)
     names = literal(list(dict.fromkeys((*words, *SUMS))))
     changed = "request.operation != 'UPDATE' ||\n" + " !=\n".join(
-        f"{_pods(name)}\n  .map(p, [dyn(p.spec.?schedulerName.orValue('')), dyn({_containers('p')}.map(c,\n"
+        f"{pods_in(name)}\n  .map(p, [dyn(p.spec.?schedulerName.orValue('')), dyn({containers_of('p')}.map(c,\n"
         f"    c.?resources.orValue({{}}))), dyn({literal([*USE_MODEL, *AVOID_MODEL])}.map(a,\n"
         "    p.?metadata.?annotations[?a].orValue('')))])"
         for name in ("object", "oldObject")
     )
-    named = f"{_pods('object')}\n  .exists(p, {_containers('p')}.exists(c,\n    {mentions(names)}))"
+    named = f"{pods_in('object')}\n  .exists(p, {containers_of('p')}.exists(c,\n    {mentions(names)}))"
     return [{"name": "mentions-gpus", "expression": named}, {"name": "containers-changed", "expression": changed}]
 
 
@@ -116,11 +117,12 @@ def _row(words: Vocabulary) -> str:
     return "{" + ", ".join(f"{literal(key)}: {literal(value)}" for key, value in row.items()) + "}"
 
 
-def _containers(pod: str) -> str:
+def containers_of(pod: str) -> str:
+    """Return the list of containers of a pod, or of a template."""
     return f"({pod}.spec.?containers.orValue([]) + {pod}.spec.?initContainers.orValue([]))"
 
 
-def _pods(found: str) -> str:
+def pods_in(found: str) -> str:
     """Return the list of templates in an object, for servers whose CEL knows no positions in lists."""
     single = ",\n   ".join(_here(found, place.at) for place in PLACES if not place.each)
     lists = [f"[{single}]", *(_several(found, place, False) for place in PLACES if place.each)]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from gpuledger.formats.admission.accounts import OPERATOR, not_from, with_foreign_annotations, with_our_annotation
 from gpuledger.formats.admission.defaults import asking_pods, mentioning_pods
 from gpuledger.formats.admission.policies import NOT_IGNORED, as_yaml, rule
+from gpuledger.formats.admission.queue_words import queued_objects
 from gpuledger.formats.admission.sums import summing_templates, template_rules
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE
@@ -22,7 +23,8 @@ Json = dict[str, Any]
 FILL_IN: Final = "fill-in"
 CHECK: Final = "check"
 SUM_UP: Final = "sum-up"
-"""The last parts of the URLs. Kopf's handlers have these ids, but for the last."""
+QUEUE_UP: Final = "queue-up"
+"""The last parts of the URLs. Kopf's handlers have these ids, but for the last two."""
 
 SERVICE: Final = "gpuledger-webhook"
 """In front of the replicas, all of which answer: manifests/webhook."""
@@ -52,13 +54,25 @@ class WebhookAddress:
         return {**where, **({"caBundle": base64.b64encode(self.ca_bundle).decode()} if self.ca_bundle else {})}
 
 
-def mutating_webhooks(dialects: Dialects, address: WebhookAddress, with_sums: bool = False) -> Json:
-    """Return the configuration of what fills in new pods; with sums, of what writes them on templates, too."""
+def mutating_webhooks(
+    dialects: Dialects,
+    address: WebhookAddress,
+    with_sums: bool = False,
+    queue_words_for: Sequence[str] = (),
+) -> Json:
+    """Return the configuration of what fills in new pods; with sums, of what writes them on templates, too.
+
+    With the names of our schedulers, also of what writes Kueue's label on what names a queue in other words.
+    """
     webhooks = [_webhook("pods", FILL_IN, [asking_pods(dialects)], address, NOT_IGNORED)]
     if with_sums:
         summing = _webhook("sums", SUM_UP, summing_templates(dialects), address, NOT_IGNORED)
         summing["rules"] = [{**each, "scope": "Namespaced"} for each in template_rules()]
         webhooks.append(summing)
+    if queue_words_for:
+        queueing = _webhook("queues", QUEUE_UP, queued_objects(dialects, queue_words_for), address, NOT_IGNORED)
+        queueing["rules"] = [{**each, "scope": "Namespaced"} for each in template_rules("CREATE")]
+        webhooks.append(queueing)
     for webhook in webhooks:
         webhook["reinvocationPolicy"] = "IfNeeded"  # another webhook may add containers
     return _configuration("Mutating", webhooks, address)

@@ -20,6 +20,7 @@ from gpuledger.formats.dialects.foreign_words import (
     served_domains,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.objects.queue import ASKED_LABEL
 
 Json = dict[str, Any]
 
@@ -79,9 +80,11 @@ def _others(name: str) -> str:
 def _said(place: Place) -> str:
     """Return the texts of the words that are named in full: few look-ups, however much a pod says."""
     answers = {word.name: word.answer for word in foreign_words() if _is_exact(word) and place in word.places}
+    queues = [word.name for word in foreign_words() if word.queue and place in word.places]
     given = f"object.metadata.?{place}.orValue({{}})"
     return (
-        f"{literal(answers)}\n  .filter(w, w in {given})\n"
+        f"{literal(answers)}\n  .filter(w, w in {given} &&\n    !(w in {literal(queues)} && "
+        f"{given}[w] == object.metadata.?labels[?{literal(ASKED_LABEL)}].orValue('')))\n"
         f"  .map(w, {literal(SINGULAR[place] + ' ')} + w + ' ' + {table(answers)}[w]).join('; ')"
     )
 

@@ -22,6 +22,7 @@ from gpuledger.formats.dialects import selection
 from gpuledger.formats.dialects.request import containers, pod_request
 from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects, Vocabulary
+from gpuledger.formats.objects.queue import ASKED_LABEL
 from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
@@ -90,6 +91,7 @@ class ForeignWord(BaseModel):
     means: str = ""
     here: str = ""
     asks: bool = False
+    queue: bool = False
     silent: bool = False
 
     @model_validator(mode="after")
@@ -179,11 +181,17 @@ def _found(pod: Json, names: Mapping[Place, tuple[str, ...]], dialects: Dialects
                 continue
             word = _word(name, place)
             if word is not None:
-                if not word.silent:
+                if not word.silent and not (word.queue and _goes_there(pod, place, name)):
                     text = f"{SINGULAR[place]} {name[:LONGEST_NAME]} {word.answer}"
                     yield PodWarning(WarningKind.FOREIGN, text, name)
             elif place != "labels" and name.partition("/")[0] in own.domains:
                 yield from _unknown(name, place, own)
+
+
+def _goes_there(pod: Json, place: str, name: str) -> bool:
+    """Tell whether a pod is in the LocalQueue that a word names as its queue: then the word means what happens."""
+    metadata = pod["metadata"]
+    return bool(metadata[place][name] == (metadata.get("labels") or {}).get(ASKED_LABEL))
 
 
 def _unknown(name: str, place: Place, own: _Own) -> Iterator[PodWarning]:
