@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
-from cluster.cluster import CORES, COUNT, PERCENT, Cluster, Json
+from cluster.cluster import CORES, COUNT, PERCENT, Cluster, Json, RequestFailed
 from cluster.queues import CORES as SUM_CORES
 from cluster.queues import JOBS, Queues
 from control_plane import ControlPlane
@@ -87,7 +88,8 @@ class Churn:
                 self.queues.delete(job["metadata"]["name"])
         pods = self.cluster.pods().items()
         if ended := [name for name, pod in pods if pod["status"].get("phase") == "Succeeded"]:
-            self.cluster.delete(*ended)  # a job that was evicted just then goes on with the others
+            with suppress(RequestFailed):  # gone by now
+                self.cluster.delete(*ended)  # a job that was evicted just then goes on with the others
             return f"pods that have ended: {ended}"
         admitted = {job for job in self.jobs() if self.queues.condition(job, "Admitted")}
         if waiting := admitted - set(self.queues.running(*admitted)):
