@@ -91,6 +91,9 @@ class Churn:
             with suppress(RequestFailed):  # gone by now
                 self.cluster.delete(*ended)  # a job that was evicted just then goes on with the others
             return f"pods that have ended: {ended}"
+        uids, holders = {pod["metadata"]["uid"] for _, pod in pods}, self.cluster.holders().values()
+        if gone := {each["podUID"] for some in holders for each in some} - uids:
+            return f"shares of pods that are gone: {gone}"
         admitted = {job for job in self.jobs() if self.queues.condition(job, "Admitted")}
         if waiting := admitted - set(self.queues.running(*admitted)):
             return f"admitted, and not all pods run: {waiting}"
