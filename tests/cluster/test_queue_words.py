@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cluster.cluster import Cluster, Connection
+from cluster.cluster import COUNT, Cluster, Connection
 from cluster.dry_runs import as_user
 from cluster.kubernetes import FILLS_IN, MINOR
-from cluster.queues import JOBS, WORKLOADS, Queues
-from cluster.training_jobs import TRAINING, TRAINING_JOBS, create_kind, sent
+from cluster.queues import CORES, JOBS, WORKLOADS, Queues
+from cluster.training_jobs import TRAINING, TRAINING_JOBS, create_kind, sent, tried
 from control_plane import ControlPlane, free_port
 from fakes.queue_cases import BY_KAI, BY_VOLCANO, KEPT, KUEUE, QUEUED, a_job, a_pod
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
@@ -25,12 +25,13 @@ Json = dict[str, Any]
 
 PODS = "/api/v1/namespaces/default/pods"
 QUEUE = "team"
-MODELS = ["NVIDIA-A100-40GB=40960"]
+CARD = {COUNT: "1", CORES: "100"}
+"""A whole card, and what it takes of the queue's quota."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A cluster with a queue for one card, and two free cards."""
+    """A cluster with a queue for one card."""
 
     queues: Queues
     user: Connection
@@ -39,6 +40,10 @@ class Scene:
     def cluster(self) -> Cluster:
         """Return the cluster."""
         return self.queues.cluster
+
+    def workloads(self) -> list[Json]:
+        """Return what Kueue sees."""
+        return list(self.cluster.request("GET", WORKLOADS)["items"])
 
 
 def started(how: str, queue_words: bool) -> Iterator[Scene]:
@@ -50,7 +55,7 @@ def started(how: str, queue_words: bool) -> Iterator[Scene]:
         kueue.start()
         certificate, key = map(str, plane.serving_files)
         port = free_port()
-        settings: Json = {"kueue": True, "queue_words": queue_words, "sum_models": MODELS}
+        settings: Json = {"kueue": True, "queue_words": queue_words}
         if how == "webhook":
             settings |= {"webhook_host": "127.0.0.1", "webhook_port": port}
             settings |= {"webhook_cert_file": certificate, "webhook_key_file": key}
@@ -66,12 +71,10 @@ def started(how: str, queue_words: bool) -> Iterator[Scene]:
         scene.queues.add(QUEUE, 100, cohort="")
         for group in TRAINING:
             create_kind(scene.cluster, group)
-        scene.cluster.wait(lambda: is_filled_in(scene.user, a_pod({})), "pods are filled in")
-        scene.cluster.wait(lambda: is_filled_in(scene.user, a_job({}, {})), "Jobs are filled in")
+        scene.cluster.wait(lambda: '"gpuledger"' in tried(scene.user, a_pod({})), "pods are filled in")
         if queue_words:
             for body in (a_pod(BY_KAI), a_job(BY_KAI, {}), *named(TRAINING_JOBS)):
-                scene.cluster.wait(lambda body=body: queue_of(scene.user, body) == QUEUE, "words count")  # type: ignore[misc]
-        scene.cluster.add_nodes(1, gpus=2)
+                scene.cluster.wait(lambda body=body: KUEUE in tried(scene.user, body), "words count")  # type: ignore[misc]
         yield scene
         scene.user.close()
         scene.cluster.close()
@@ -80,6 +83,14 @@ def started(how: str, queue_words: bool) -> Iterator[Scene]:
 @pytest.fixture(scope="module", params=["policies", "webhook"])
 def taken(request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from started(request.param, queue_words=True)
+
+
+@pytest.fixture
+def queueing(taken: Scene) -> Iterator[Scene]:
+    """Yield it with two free cards, and clear it."""
+    taken.cluster.add_nodes(1, gpus=2)
+    yield taken
+    taken.queues.clear()
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +103,6 @@ def named(bodies: list[Json]) -> list[Json]:
     return [{**body, "metadata": {**body["metadata"], **BY_VOLCANO}} for body in bodies]
 
 
-def is_filled_in(user: Connection, body: Json) -> bool:
-    return "gpuledger.dev/cores" in str(sent(user, deepcopy(body))["spec"])
-
-
 def queue_of(user: Connection, body: Json) -> str:
     """Return the LocalQueue of an object as it would be stored."""
     return str((sent(user, deepcopy(body))["metadata"].get("labels") or {}).get(KUEUE, ""))
@@ -104,8 +111,7 @@ def queue_of(user: Connection, body: Json) -> str:
 def jobs_of_both(scene: Scene) -> None:
     """Create a Job for each system's word, whose pods ask for a card each."""
     for name, words in (("by-volcano", BY_VOLCANO), ("by-kai", BY_KAI)):
-        body = a_job({"name": name}, words)
-        scene.user.request("POST", JOBS, body)
+        scene.user.request("POST", JOBS, a_job({"name": name}, words, CARD))
 
 
 def queue_warnings(scene: Scene) -> list[str]:
@@ -114,9 +120,9 @@ def queue_warnings(scene: Scene) -> list[str]:
     return [text for text in texts if "has no effect" in text and "queue" in text]
 
 
-def test_jobs_wait_in_the_queue_that_they_name_in_other_words_and_run(taken: Scene) -> None:
-    cluster, queues = taken.cluster, taken.queues
-    jobs_of_both(taken)
+def test_jobs_wait_in_the_queue_that_they_name_in_other_words_and_run(queueing: Scene) -> None:
+    cluster, queues = queueing.cluster, queueing.queues
+    jobs_of_both(queueing)
     cluster.wait(lambda: len(queues.running("by-volcano", "by-kai")) == 1, "one of them runs")
     (first,) = queues.running("by-volcano", "by-kai")
     (second,) = {"by-volcano", "by-kai"} - {first}
@@ -127,24 +133,21 @@ def test_jobs_wait_in_the_queue_that_they_name_in_other_words_and_run(taken: Sce
     queues.delete(first)
     queues.wait_running(second)
     cluster.settle()
-    assert len(cluster.request("GET", WORKLOADS)["items"]) == 1, "a pod of a Job is no workload of its own"
-    assert queue_warnings(taken) == []
-    queues.delete(second)
-    cluster.wait(lambda: not cluster.request("GET", WORKLOADS)["items"], "nothing is left")
+    cluster.wait(lambda: len(queueing.workloads()) == 1, "one workload is left: a pod of a Job is none of its own")
+    assert queue_warnings(queueing) == []
 
 
-def test_a_single_pod_waits_in_the_queue_that_it_names_and_runs(taken: Scene) -> None:
-    cluster = taken.cluster
+def test_a_single_pod_waits_in_the_queue_that_it_names_and_runs(queueing: Scene) -> None:
+    cluster = queueing.cluster
     for name, words in (("pod-1", BY_VOLCANO), ("pod-2", BY_KAI)):
-        taken.user.request("POST", PODS, a_pod({"name": name, **words}))
-        cluster.wait(lambda: len(cluster.request("GET", WORKLOADS)["items"]) == len(cluster.pods()), "it is Kueue's")
+        queueing.user.request("POST", PODS, a_pod({"name": name, **words}, CARD))
+        cluster.wait(lambda: len(queueing.workloads()) == len(cluster.pods()), "it is Kueue's")
     cluster.wait_bound("pod-1")
-    cluster.wait(lambda: "insufficient unused quota" in str(taken.queues.workload("pod-2")), "the other waits")
+    cluster.wait(lambda: "insufficient unused quota" in str(queueing.queues.workload("pod-2")), "the other waits")
     cluster.delete("pod-1")
     cluster.wait_bound("pod-2")
-    assert queue_warnings(taken) == []
+    assert queue_warnings(queueing) == []
     cluster.delete("pod-2")
-    cluster.wait(lambda: not cluster.request("GET", WORKLOADS)["items"], "nothing is left")
 
 
 @pytest.mark.parametrize("name", QUEUED)
@@ -165,9 +168,10 @@ def test_training_jobs_get_the_label_too(taken: Scene, body: Json) -> None:
 
 def test_without_the_setting_the_pods_are_warned_and_kueue_does_not_see_them(ignored: Scene) -> None:
     cluster = ignored.cluster
+    cluster.add_nodes(1, gpus=2)
     jobs_of_both(ignored)
     ignored.queues.wait_running("by-volcano", "by-kai")  # two cards, of a quota for one
     cluster.wait(lambda: len(queue_warnings(ignored)) == 2, "both pods are told")
     assert any("scheduling.volcano.sh/queue-name has no effect" in text for text in queue_warnings(ignored))
     assert any("kai.scheduler/queue has no effect" in text for text in queue_warnings(ignored))
-    assert cluster.request("GET", WORKLOADS)["items"] == []
+    assert ignored.workloads() == []

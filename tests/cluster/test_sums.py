@@ -19,7 +19,7 @@ import pytest
 from cluster.cluster import COUNT, MEMORY, MERGE_PATCH, PERCENT, Cluster, Connection, RequestFailed, container, pod
 from cluster.dry_runs import as_user, bare, create
 from cluster.kubernetes import FILLS_IN, MINOR
-from cluster.training_jobs import TRAINING, TRAINING_JOBS, create_kind, sent, template_of
+from cluster.training_jobs import TRAINING, TRAINING_JOBS, create_kind, sent, template_of, tried
 from control_plane import ControlPlane, free_port
 from effort import seeds_for, times
 from fakes.sum_cases import LARGE, SMALL, SUM_CORES, SUM_GPUS, SUM_MEMORY, SUM_MODELS, SUMMED, random_pod
@@ -91,14 +91,6 @@ def quota(summing: Summing) -> Iterator[None]:
     cluster.request("DELETE", QUOTAS)
     cluster.request("DELETE", f"{JOBS}?propagationPolicy=Background")
     cluster.clear()
-
-
-def tried(user: Connection, body: Json) -> str:
-    """Return an object as it would be stored; nothing while the API server does not know its kind."""
-    try:
-        return json.dumps(sent(user, body))
-    except RequestFailed:
-        return ""
 
 
 def job(*containers: Json, name: str = "job", **spec: object) -> Json:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from cluster.cluster import COUNT, MEMORY, Cluster, Connection, container
+from cluster.cluster import COUNT, MEMORY, Cluster, Connection, RequestFailed, container
 from cluster.dry_runs import DRY
 
 Json = dict[str, Any]
@@ -81,3 +82,11 @@ def sent(user: Connection, body: Json) -> Json:
     plural = TRAINING[group][1] if group in TRAINING else f"{body['kind'].lower()}s"
     start = f"/apis/{group}/{version}" if group else f"/api/{version}"
     return user.request("POST", f"{start}/namespaces/default/{plural}{DRY}", body)
+
+
+def tried(user: Connection, body: Json) -> str:
+    """Return an object as it would be stored; nothing while the API server does not know its kind."""
+    try:
+        return json.dumps(sent(user, body))
+    except RequestFailed:
+        return ""

@@ -43,6 +43,7 @@ def a_job(metadata: Json, of_template: Json, limits: Json | None = None, **spec:
 
 BY_VOLCANO, BY_KAI = WORDS[0], WORDS[3]
 LONGEST = "q" * 63
+FIRST = {**a_template({})["spec"]["containers"][0], "name": "first"}
 
 QUEUED: dict[str, tuple[Json, str]] = {
     **{f"pod {index}": (a_pod(words), "team") for index, words in enumerate(WORDS)},
@@ -52,12 +53,11 @@ QUEUED: dict[str, tuple[Json, str]] = {
     "longest name": (a_pod({"annotations": {VOLCANO: LONGEST}}), LONGEST),
     "first that is a name": (a_pod({"annotations": {VOLCANO: "Team"}, **BY_KAI}), "team"),
     "the job before its template": (a_job({"labels": {KAI: "mine"}}, BY_VOLCANO), "mine"),
-    "init container": (a_pod(BY_KAI, {}, initContainers=a_template({})["spec"]["containers"]), "team"),
+    "init container": (a_pod(BY_KAI, {}, initContainers=[FIRST]), "team"),
     "no word": (a_job({}, {}), ""),
     "no cards": (a_job(BY_VOLCANO, BY_KAI, {"cpu": "1"}), ""),
     "none of the cards": (a_job(BY_VOLCANO, {}, {GPU: "0"}), ""),
     "another scheduler": (a_job(BY_KAI, {}, schedulerName="volcano"), ""),
-    "pod of another scheduler": (a_pod(BY_KAI, schedulerName="volcano"), ""),
     "too long": (a_pod({"annotations": {VOLCANO: f"{LONGEST}q"}}), ""),
     "capitals": (a_job({"annotations": {VOLCANO: "Team"}}, {}), ""),
     "a path": (a_job({}, {"annotations": {VOLCANO: "root/team"}}), ""),
@@ -69,6 +69,6 @@ QUEUED: dict[str, tuple[Json, str]] = {
 KEPT: list[Json] = [
     a_pod({"annotations": {VOLCANO: "team"}, "labels": {KUEUE: "mine"}}),
     a_job({"labels": {KUEUE: "mine"}}, BY_VOLCANO),
-    a_job(BY_VOLCANO, {"labels": {KUEUE: "mine"}}),
+    a_job({**BY_VOLCANO, "labels": {"app": "x"}}, {"labels": {KUEUE: "mine"}}),
 ]
 """Objects in which a user has written Kueue's label: it stays as it is, and where it is."""
