@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Collection, Iterable
 from copy import deepcopy
 from itertools import combinations, permutations
@@ -316,21 +317,24 @@ def _in_this_order(victims: Iterable[Holder], left: dict[str, int]) -> bool:
     return True
 
 
-def free_without(scene: QueueScene, gone: Collection[Holder]) -> dict[str, list[int]]:
-    """Return how much of the memory of each card of each node is free, in MiB, if these were gone."""
-    names = {holder.name for holder in gone}
-    free: dict[str, list[int]] = {name: [] for name in NODES}
-    for entry in scene.ledger.entries():
-        shares = {uid: holder.share for uid, holder in entry.holders.items()} | entry.holds
-        stays = (share for uid, share in shares.items() if uid.split("/")[0].split("-")[1] not in names)
-        free[entry.card.node_name].append(entry.card.capacity.memory_mib - sum(s.amounts.memory_mib for s in stays))
-    return free
+class Cards:
+    """How much of each card each workload has, at one moment."""
 
+    def __init__(self, scene: QueueScene) -> None:
+        self._cards = list[tuple[str, dict[str, int]]]()  # node name; name of a workload -> MiB
+        for entry in scene.ledger.entries():
+            shares = {uid: holder.share for uid, holder in entry.holders.items()} | entry.holds
+            has = {uid.removeprefix("uid-")[:2]: share for uid, share in shares.items()}  # of a pod, or of a seat
+            self._cards.append((entry.card.node_name, {name: s.amounts.memory_mib for name, s in has.items()}))
 
-def helps(scene: QueueScene, gone: Collection[Holder], cards: int, percent: int) -> bool:
-    """Tell whether a pod would fit on a node if these were gone."""
-    need = 16_000 * percent // 100
-    return any(sum(free >= need for free in node) >= cards for node in free_without(scene, gone).values())
+    def fits_without(self, gone: Collection[Holder], cards: int, percent: int) -> bool:
+        """Tell whether a pod would fit on a node if these were gone."""
+        names, need = {holder.name for holder in gone}, 16_000 * percent // 100
+        with_room = Counter[str]()
+        for node_name, has in self._cards:
+            used = sum(some for name, some in has.items() if name not in names)
+            with_room[node_name] += used + need <= 16_000
+        return any(number >= cards for number in with_room.values())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -366,19 +370,18 @@ async def test_victims_are_found_if_and_only_if_some_that_are_allowed_help_and_n
     scene.submit("wants", percent_of(cards, percent), priority=1, usage={"gpus": "1"})
     candidates = [each for each in holders if may_be_evicted(each, own, queues, 1)]
     sets = [each for number in range(1, len(candidates) + 1) for each in combinations(candidates, number)]
-    could = any(is_allowed(each, queues) and helps(scene, each, cards, percent) for each in sets)
-    fits = helps(scene, [], cards, percent)
-    before = free_without(scene, [])
+    before = Cards(scene)
+    could = any(is_allowed(each, queues) and before.fits_without(each, cards, percent) for each in sets)
     await scene.work()
     victims = [each for each in holders if each.name in scene.evicted()]
-    if fits:
+    if before.fits_without([], cards, percent):
         assert api.state("wants") == "Ready"
         assert victims == []
         return
-    assert bool(victims) == could, (victims, before, candidates, queues)
+    assert bool(victims) == could
     assert set(victims) <= set(candidates)
     assert is_allowed(victims, queues)
-    if victims and api.state("wants") != "Ready":
-        assert helps(scene, victims, cards, percent)
-        for spared in victims:
-            assert not helps(scene, [each for each in victims if each is not spared], cards, percent)
+    if victims:
+        assert before.fits_without(victims, cards, percent)
+    for spared in victims:
+        assert not before.fits_without([each for each in victims if each is not spared], cards, percent)
