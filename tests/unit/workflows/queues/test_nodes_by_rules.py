@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.node_rules import pod_rules
-from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
+from fakes.virtual_time import StoppedClock
+from gpuledger.formats.objects.node_rules import PodRules, pod_rules
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node_set import NodeSet
+from gpuledger.workflows.queues.nodes_by_rules import MOST_CONDITIONS, NodesByRules
 
 ANY = pod_rules({"spec": {}})
 
@@ -19,15 +23,19 @@ def node(name: str, taints: list[dict[str, str]] | None = None, **labels: str) -
 @pytest.fixture
 def nodes() -> NodesByRules:
     """Return three nodes: of two models of cards, and one that takes nobody without a toleration."""
-    found = NodesByRules(is_wanted=True)
-    found.observe(node("node-a", model="a100"))
-    found.observe(node("node-b", model="t4"))
-    found.observe(node("node-c", [{"key": "spot", "effect": "NoSchedule"}], model="t4"))
-    return found
+    known = NodesByRules(is_wanted=True)
+    known.observe(node("node-a", model="a100"))
+    known.observe(node("node-b", model="t4"))
+    known.observe(node("node-c", [{"key": "spot", "effect": "NoSchedule"}], model="t4"))
+    return known
+
+
+def found(nodes: NodesByRules, rules: PodRules) -> NodeSet:
+    return asyncio.run(nodes.allowed(rules, StoppedClock()))
 
 
 def allowed(nodes: NodesByRules, **spec: Any) -> set[str]:
-    return set(nodes.allowed(pod_rules({"spec": spec})))
+    return set(found(nodes, pod_rules({"spec": spec})))
 
 
 def test_labels_taints_and_affinity_count(nodes: NodesByRules) -> None:
@@ -44,7 +52,7 @@ def test_labels_taints_and_affinity_count(nodes: NodesByRules) -> None:
 
 def test_the_same_answer_is_the_same_object(nodes: NodesByRules) -> None:
     """A trial remembers by it which nodes have refused pods like one."""
-    assert nodes.allowed(ANY) is nodes.allowed(pod_rules({"spec": {"nodeSelector": {}}}))
+    assert (first := found(nodes, ANY)) is found(nodes, pod_rules({"spec": {"nodeSelector": {}}})), first
 
 
 def test_only_what_matters_is_a_change(nodes: NodesByRules) -> None:
@@ -68,5 +76,18 @@ def test_a_node_that_can_not_be_read_takes_no_pods(nodes: NodesByRules) -> None:
 def test_where_it_is_not_wanted_nothing_is_kept() -> None:
     nodes = NodesByRules(is_wanted=False)
     nodes.observe(node("node-a"))
-    assert set(nodes.allowed(ANY)) == set()
+    assert set(found(nodes, ANY)) == set()
     assert nodes.changes == 0
+
+
+def test_more_conditions_than_are_looked_at_are_refused(nodes: NodesByRules) -> None:
+    """Users choose how many, and each is compared with each node."""
+
+    def selecting(values: int) -> dict[str, Any]:
+        expression = {"key": "model", "operator": "In", "values": ["a100"] * values}
+        terms = [{"matchExpressions": [expression]}]
+        return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+    assert allowed(nodes, affinity=selecting(MOST_CONDITIONS - 1)) == {"node-a"}
+    with pytest.raises(BadInput):
+        allowed(nodes, affinity=selecting(MOST_CONDITIONS))
