@@ -14,6 +14,7 @@ from cluster.queues import CORES as SUM_CORES
 from cluster.queues import JOBS, Queues
 from control_plane import ControlPlane
 from effort import seeds_for, times
+from gpuledger.formats.quantity import whole_number
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
 from kueue import API, Kueue
 
@@ -105,7 +106,7 @@ class Churn:
         found = self.cluster.request("GET", f"/apis/{API}/clusterqueues")["items"]
         return {
             queue["metadata"]["name"]: sum(
-                int(resource["total"])
+                whole_number(resource["total"])
                 for flavor in queue["status"].get("flavorsUsage", [])
                 for resource in flavor["resources"]
                 if resource["name"] == SUM_CORES
