@@ -245,9 +245,9 @@ def test_all_come_to_rest_whoever_is_killed_in_the_middle(queues: Queues, who: s
         case "API server":
             cluster.plane.stop_api_server()
             cluster.plane.start_api_server()
-    queues.wait_running("high", timeout_s=60)
+    queues.wait_running("high", timeout_s=150)
     queues.delete("high")
-    queues.wait_running(*LOW, timeout_s=60)
+    queues.wait_running(*LOW, timeout_s=150)
     queues.delete(*LOW)
     cluster.create(pod("whole", {COUNT: 4}))
     cluster.wait_bound("whole")

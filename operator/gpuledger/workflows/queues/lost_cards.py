@@ -59,6 +59,6 @@ class LostCards:
         queued = self._check.find(name)
         if queued is None or not queued.workload.is_admitted or self._writer.is_writing(queued.workload.uid):
             return
-        text = f"a pod has found no cards for {self._after_s:g} s, though all had some: it is queued again"
+        text = f"a pod could not be placed for {self._after_s:g} s, though there were cards for all: it is queued again"
         logger.info("workload %s: %s", queued.workload.name, text)
         self._writer.say(queued.workload, queued.check, CheckState.RETRY, text, lambda _: None, REQUEUE_S)
