@@ -92,20 +92,24 @@ class Queues:
         return (checks[0]["state"], checks[0]["message"]) if checks else ("", "")
 
     def bound(self, job: str) -> list[Json]:
-        """Return the pods of a job that have a node and are not being deleted."""
+        """Return the pods of a job that have a node, have not ended, and are not being deleted."""
         pods = self.cluster.pods().values()
         return [
             pod
             for pod in pods
             if pod["metadata"].get("labels", {}).get("job-name") == job
             and pod["spec"].get("nodeName")
+            and pod["status"].get("phase") != "Succeeded"
             and not pod["metadata"].get("deletionTimestamp")
         ]
 
     def running(self, *jobs: str) -> list[str]:
-        """Return those of the jobs all of whose pods are bound."""
-        wanted = {job: self.cluster.request("GET", f"{JOBS}/{job}")["spec"]["parallelism"] for job in jobs}
-        return [job for job, pods in wanted.items() if len(self.bound(job)) == pods]
+        """Return those of the jobs all of whose pods are bound that have not ended."""
+        found = [self.cluster.request("GET", f"{JOBS}/{job}") for job in jobs]
+        left = {
+            job["metadata"]["name"]: job["spec"]["completions"] - job["status"].get("succeeded", 0) for job in found
+        }
+        return [job for job, pods in left.items() if len(self.bound(job)) == pods]
 
     def wait_running(self, *jobs: str, timeout_s: float = 20.0) -> None:
         """Wait until all pods of these jobs are bound."""

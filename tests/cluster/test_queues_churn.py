@@ -96,7 +96,7 @@ class Churn:
             return f"shares of pods that are gone: {gone}"
         admitted = {job for job in self.jobs() if self.queues.condition(job, "Admitted")}
         if waiting := admitted - set(self.queues.running(*admitted)):
-            return f"admitted, and not all pods run: {waiting}"
+            return f"admitted, and not all pods run: {self._story(waiting)}"
         usage, held = self.usage(), self.held()
         if usage != held:
             return f"Kueue counts {usage}, the ledger {held}"
@@ -105,6 +105,12 @@ class Churn:
         except (AssertionError, KeyError) as error:  # Kueue may take back again meanwhile
             return repr(error)
         return ""
+
+    def _story(self, jobs: set[str]) -> dict[str, object]:
+        """Return what is known of jobs and their pods."""
+        pods = {name: pod for name, pod in self.cluster.pods().items() if pod["metadata"]["labels"]["job-name"] in jobs}
+        told = {name: (pod["spec"].get("nodeName"), self.cluster.messages(name)) for name, pod in pods.items()}
+        return {job: self.jobs()[job]["status"] for job in jobs} | told
 
     def usage(self) -> dict[str, int]:
         """Return what Kueue counts for each queue, in percents of cards."""
