@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 from gpuledger.kube_api.kueue import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, WORKLOADS
 from gpuledger.kube_api.store import KubeStore
@@ -33,10 +33,11 @@ async def follow_queues(
             await asyncio.sleep(LOOK_S)
             continue
         logger.info("Kueue is installed: following its workloads")
-        async with asyncio.TaskGroup() as kinds:
+        async with asyncio.TaskGroup() as kinds, AsyncExitStack() as listening:
             known = [asyncio.Event() for _ in range(3)]
             changed = asyncio.Event()
             objects.on_change.append(changed.set)
+            listening.callback(objects.on_change.remove, changed.set)
             active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
             begins = (objects.listing_checks, objects.listing_flavors, objects.listing_queues)
             lists = [_listing(begin, done) for begin, done in zip(begins, known, strict=True)]
@@ -52,7 +53,6 @@ async def follow_queues(
             await follow(api, WORKLOADS, {}, check.observe, _listing(check.listing, listed), while_served=True)
             for task in (active, *others):
                 task.cancel()
-            objects.on_change.remove(changed.set)
         check.listing()(set())  # Kueue is gone, and its workloads with it
 
 
