@@ -308,9 +308,12 @@ def unschedulable(pod: Json) -> str:
     return next((str(c["message"]) for c in conditions if c.get("reason") == "Unschedulable"), "")
 
 
-def main() -> int:
-    """Run the demo and return the exit status."""
-    parser = argparse.ArgumentParser(description="Share simulated GPUs on a real control plane, and show the ledger.")
+def run_demo(description: str, target: str, tell: Callable[[Screen, contextlib.ExitStack], Callable[[], None]]) -> int:
+    """Run a demo as the program's command line says, and return the exit status.
+
+    `tell` tells the story, leaves on the stack what is to be stopped, and returns what stays until interrupted.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C")
     keep = parser.parse_args().keep
 
@@ -320,29 +323,35 @@ def main() -> int:
     signal.signal(signal.SIGTERM, interrupt)
     screen, settled = Screen(), False
     try:
-        ensure_binaries()  # its progress is its own
-        plane = ControlPlane(every_controller=True)
         with contextlib.ExitStack() as stack:
-            with screen.step("a control plane: etcd, API server, controllers, kube-scheduler"):
-                plane.start()
-                stack.callback(plane.stop)
-                scheduler = plane.start_default_scheduler()
-            demo = Demo(plane, screen, scheduler)
-            demo.set_up()
-            demo.apply_examples()
-            demo.show()
+            stay = tell(screen, stack)
             settled = keep
             if keep:
-                demo.stay()
+                stay()
     except KeyboardInterrupt:
         print("\nEverything is stopped and removed.", file=sys.stderr)
         return 0 if settled else 130
     except (BuildError, ControlPlaneError, DemoError) as error:
         print(f"\nerror: {error}", file=sys.stderr)
         return 1
-    screen.section("Everything is stopped and removed. To look around in it: make demo KEEP=1")
+    screen.section(f"Everything is stopped and removed. To look around in it: make {target} KEEP=1")
     return 0
 
 
+def tell(screen: Screen, stack: contextlib.ExitStack) -> Callable[[], None]:
+    """Tell the story of `Demo`; see `run_demo`."""
+    ensure_binaries()  # its progress is its own
+    plane = ControlPlane(every_controller=True)
+    with screen.step("a control plane: etcd, API server, controllers, kube-scheduler"):
+        plane.start()
+        stack.callback(plane.stop)
+        scheduler = plane.start_default_scheduler()
+    demo = Demo(plane, screen, scheduler)
+    demo.set_up()
+    demo.apply_examples()
+    demo.show()
+    return demo.stay
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_demo("Share simulated GPUs on a real control plane, and show the ledger.", "demo", tell))

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -17,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from build_control_plane import ensure_binaries, ensure_kueue
-from build_steps import BuildError
-from control_plane import ControlPlane, ControlPlaneError
-from demo import PROGRAMS, DemoError, Screen
+from control_plane import ControlPlane
+from demo import PROGRAMS, DemoError, Screen, run_demo
 from installation import REPOSITORY, Installation
 from kueue import Kueue
 
@@ -164,38 +161,17 @@ class QueuesDemo:
             time.sleep(0.1)
 
 
-def main() -> int:
-    """Run the demo and return the exit status."""
-    parser = argparse.ArgumentParser(description="Two teams, one cohort, four cards, and Kueue's own manager.")
-    parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C")
-    keep = parser.parse_args().keep
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    screen, settled = Screen(), False
-    try:
-        ensure_binaries()  # their progress is their own
-        ensure_kueue()
-        with contextlib.ExitStack() as stack:
-            with screen.step("a control plane: etcd, API server, controllers"):
-                plane = stack.enter_context(ControlPlane.run(every_controller=True))
-            demo = QueuesDemo(plane, screen)
-            demo.set_up()
-            demo.tell()
-            settled = keep
-            if keep:
-                demo.stay()
-    except KeyboardInterrupt:
-        print("\nEverything is stopped and removed.", file=sys.stderr)
-        return 0 if settled else 130
-    except (BuildError, ControlPlaneError, DemoError) as error:
-        print(f"\nerror: {error}", file=sys.stderr)
-        return 1
-    screen.section("Everything is stopped and removed. To look around in it: make demo-queues KEEP=1")
-    return 0
+def tell(screen: Screen, stack: contextlib.ExitStack) -> Callable[[], None]:
+    """Tell the story of `QueuesDemo`; see `run_demo`."""
+    ensure_binaries()  # their progress is their own
+    ensure_kueue()
+    with screen.step("a control plane: etcd, API server, controllers"):
+        plane = stack.enter_context(ControlPlane.run(every_controller=True))
+    demo = QueuesDemo(plane, screen)
+    demo.set_up()
+    demo.tell()
+    return demo.stay
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_demo("Two teams, one cohort, four cards, and Kueue's own manager.", "demo-queues", tell))

@@ -7,14 +7,13 @@ from typing import Any
 
 from gpuledger.formats.objects.queue import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.writes import MERGE_PATCH
 
 KUEUE = f"/apis/{GROUP}"
 WORKLOADS = f"{KUEUE}/workloads"
 ADMISSION_CHECKS = f"{KUEUE}/admissionchecks"
 FLAVORS = f"{KUEUE}/resourceflavors"
 CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
-
-MERGE_PATCH = "application/merge-patch+json"
 
 
 class KueueRequests:

@@ -19,13 +19,18 @@ def condition_of(pod: Mapping[str, Any], kind: str) -> Json | None:
     return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 
+def shortened(message: str) -> str:
+    """Return a message as it is stored."""
+    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+
+
 def allocated_condition(status: str, reason: str, message: str, now: str) -> Json:
     """Return the condition. `reason` is one word; `now` is RFC 3339."""
     return {
         "type": ALLOCATED,
         "status": status,
         "reason": reason,
-        "message": message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…",
+        "message": shortened(message),
         "lastTransitionTime": now,
     }
 

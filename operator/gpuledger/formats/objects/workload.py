@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from gpuledger.formats.objects.condition import condition_of
+from gpuledger.formats.objects.condition import condition_of, shortened
+from gpuledger.formats.objects.queue import THOUSANDTHS
 from gpuledger.formats.quantity import amount
 
 Json = Mapping[str, Any]
@@ -21,11 +22,6 @@ CONTROLLER = "gpuledger.dev/cards"
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 POD_SET_LABEL = "kueue.x-k8s.io/podset"
-
-THOUSANDTHS = 1000
-
-MESSAGE_LENGTH = 1024
-"""Kueue allows 32 KiB; more than this is for `kubectl gpuledger explain`."""
 
 
 class CheckState(StrEnum):
@@ -120,8 +116,7 @@ def workload(found: Json) -> Workload:
 def pod_sets(found: Json) -> list[PodSet]:
     """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants."""
     namespace, uid = str(found["metadata"]["namespace"]), str(found["metadata"]["uid"])
-    assignments = ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-    assigned = {str(each.get("name")): each for each in assignments}
+    assigned = {str(each.get("name")): each for each in _assignments(found)}
     sets = []
     for pod_set in (found.get("spec") or {}).get("podSets") or ():
         name, template = str(pod_set["name"]), pod_set.get("template") or {}
@@ -136,8 +131,7 @@ def pod_sets(found: Json) -> list[PodSet]:
 
 def pod_counts(found: Json) -> dict[str, int]:
     """Return how many pods of each set a workload was admitted with."""
-    assignments = ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-    return {str(each.get("name")): int(each.get("count") or 0) for each in assignments}
+    return {str(each.get("name")): int(each.get("count") or 0) for each in _assignments(found)}
 
 
 def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
@@ -149,11 +143,6 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     return WorkloadName(str(metadata.get("namespace")), str(name)), str(
         (metadata.get("labels") or {}).get(POD_SET_LABEL) or ""
     )
-
-
-def shortened(message: str) -> str:
-    """Return a message as it is stored."""
-    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
 
 
 def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str, requeue_after_s: int = 0) -> Json:
@@ -257,12 +246,17 @@ def cluster_queue(found: Json) -> ClusterQueue:
 def usage(found: Json) -> Usage:
     """Return what a workload takes of its quota. Raises BadInput."""
     taken: Usage = {}
-    for each in ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ():
+    for each in _assignments(found):
         flavors = each.get("flavors") or {}
         for resource, some in (each.get("resourceUsage") or {}).items():
             key = str(flavors.get(resource) or ""), str(resource)
             taken[key] = taken.get(key, 0) + amount(str(some), THOUSANDTHS)
     return taken
+
+
+def _assignments(found: Json) -> Sequence[Json]:
+    """Return what a workload was assigned, by its sets of pods; nothing if it has no quota."""
+    return ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
 
 
 def _is_true(found: Json, kind: str) -> bool:

@@ -75,8 +75,8 @@ class CardCheck:
         self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
         self.on_due = Listeners[[]]()
         """Called when a workload is to be tried though nothing has changed in the ledger."""
-        self.on_no_room = Listeners[[QueuedWorkload, list[Seat], Trial]]()
-        """Called with a workload for which there is no room, and what was found out about its pods."""
+        self.on_no_room = Listeners[[QueuedWorkload, list[Seat]]]()
+        """Called with a workload for which there is no room, and what its pods ask for."""
 
     # What the watches show.
 
@@ -140,10 +140,6 @@ class CardCheck:
     def all(self) -> list[QueuedWorkload]:
         """Return the workloads that have quota and need the check."""
         return list(self._known.values())
-
-    def waiting(self) -> list[QueuedWorkload]:
-        """Return those that wait for cards, who goes first first."""
-        return sorted((each for each in self._known.values() if each.stage is Stage.WAITING), key=lambda it: it.rank)
 
     def by_state(self) -> dict[str, int]:
         """Return how many of them wait for cards, have cards reserved and are not admitted yet, and are admitted."""
@@ -224,7 +220,7 @@ class CardCheck:
             return
         queued.tried = state
         if trial.left and queued.stage is not Stage.RESUMED:
-            self.on_no_room(queued, seats, trial)
+            self.on_no_room(queued, seats)
         elif trial.left:
             queued.stage = Stage.READY
         else:

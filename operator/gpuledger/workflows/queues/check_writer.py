@@ -7,7 +7,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, shortened, workload
+from gpuledger.formats.objects.condition import shortened
+from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, workload
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound

@@ -56,7 +56,7 @@ class NoRoom:
         self._throttle = Throttle()
         self._latest: dict[str, tuple[QueuedWorkload, Sequence[Seat]]] = {}
 
-    def found(self, queued: QueuedWorkload, seats: Sequence[Seat], trial: Trial) -> None:
+    def found(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
         """Note that a workload finds no room."""
         uid = queued.workload.uid
         self._latest[uid] = queued, seats

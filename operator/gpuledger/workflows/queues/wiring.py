@@ -40,6 +40,7 @@ class Queues:
     nodes: NodesByRules
     pods: WorkloadPods
     objects: KueueObjects
+    reader: SeatReader
     reservations: Reservations
     writer: CheckWriter
     check: CardCheck
@@ -71,6 +72,7 @@ def connect_queues(
 ) -> Queues:
     """Return the parts that others need; see `follow_up` for the rest."""
     nodes, pods, objects = NodesByRules(settings.kueue), WorkloadPods(), KueueObjects(clock)
+    reader = SeatReader(read_request, objects, nodes, clock)
     reservations, writer = Reservations(ledger), CheckWriter(store, counts, clock, is_active)
     check = CardCheck(
         ledger=ledger,
@@ -79,7 +81,7 @@ def connect_queues(
         objects=objects,
         reservations=reservations,
         pods=pods,
-        reader=SeatReader(read_request, objects, nodes, clock),
+        reader=reader,
         writer=writer,
         reserve_s=settings.kueue_reserve_s,
         clock=clock,
@@ -89,6 +91,7 @@ def connect_queues(
         nodes=nodes,
         pods=pods,
         objects=objects,
+        reader=reader,
         reservations=reservations,
         writer=writer,
         check=check,
@@ -112,5 +115,4 @@ def follow_up(
     )
     no_room = NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock)
     queues.check.on_no_room.append(no_room.found)
-    reader = SeatReader(read_request, queues.objects, queues.nodes, clock)
-    return WorkloadExplainer(store, queues.check, reader, no_room, read_request)
+    return WorkloadExplainer(store, queues.check, queues.reader, no_room, read_request)
