@@ -14,7 +14,7 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.container_starts import ContainerStarts, NodeCapabilities
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.delivery.isolation import Installed, Isolation
+from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.agent.kubelet import pod_resources
 from gpuledger.agent.kubelet.pod_resources import NodePods
 from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name

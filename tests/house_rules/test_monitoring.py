@@ -10,8 +10,8 @@ import yaml
 
 from fakes.metrics import everything, families, samples
 from gpuledger.agent.agent_plan import AgentPlan
-from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.isolation.ways import Isolation
 from gpuledger.agent.startup import Agent
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.cluster import COUNT
-from gpuledger.agent.delivery.isolation import MPS_PIPES
+from gpuledger.agent.isolation.mps import MPS_PIPES
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 
 WISH = "gpuledger.dev/isolation"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.devices.health import HealthPolicy
 from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.isolation.ways import Isolation
 from gpuledger.configuration.config_files import nodes_config
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import ALSO_SERVED, Settings

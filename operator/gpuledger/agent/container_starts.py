@@ -14,7 +14,9 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryFiles
 from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE, container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.delivery.isolation import GrantedCard, Installed, Isolation, choose, limits, missing
+from gpuledger.agent.isolation.choice import choose, missing
+from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.objects.pod import pod_identity

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from gpuledger.agent.container_starts import NodeCapabilities
-from gpuledger.agent.delivery.isolation import Installed, Isolation
+from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import pytest
 from fakes.grants import a_grant
 from fakes.objects import a_container, a_pod_object
 from gpuledger.agent.agent_plan import AgentPlan
-from gpuledger.agent.delivery.isolation import Isolation
 from gpuledger.agent.devices.source import Device, Snapshot
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.isolation.ways import Isolation
 from gpuledger.agent.pod_processes import Sight
 from gpuledger.agent.startup import Agent
 from gpuledger.kube_api.client import KubeClient

@@ -11,7 +11,7 @@ from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
 from gpuledger.agent.container_starts import ISOLATION_ANNOTATION, NodeCapabilities
-from gpuledger.agent.delivery.isolation import Installed, Isolation
+from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import StartRefused, Unreachable
 

@@ -11,7 +11,7 @@ from fakes.api_server import Operation, hold_answer, lose_request, refuse
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
 from gpuledger.agent.container_starts import PATIENCE_S, NodeCapabilities
-from gpuledger.agent.delivery.isolation import Installed, Isolation
+from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent import node_capabilities
-from gpuledger.agent.delivery.isolation import Isolation
+from gpuledger.agent.isolation.ways import Isolation
 from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
 from gpuledger.formats.runtime.cdi import grant_file
 

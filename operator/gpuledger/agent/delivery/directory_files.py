@@ -15,7 +15,8 @@ from pathlib import Path
 import orjson
 
 from gpuledger.agent.delivery.grant_files import write_whole
-from gpuledger.agent.delivery.isolation import HAMI_LOCK_DIRECTORY, GrantedCard
+from gpuledger.agent.isolation.hami_core import HAMI_LOCK_DIRECTORY
+from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
 

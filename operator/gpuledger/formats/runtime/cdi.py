@@ -170,3 +170,8 @@ def joined(several: Iterable[Json]) -> Json:
     if environment:
         result["env"] = list(environment.values())
     return {key: value for key, value in result.items() if value}
+
+
+def bind_mount(host: str, container: str, access: str) -> Json:
+    """Return the edit that mounts a path of the node, `access` being ro or rw."""
+    return {"hostPath": host, "containerPath": container, "options": [access, "bind", "nosuid", "nodev"]}

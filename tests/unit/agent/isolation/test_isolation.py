@@ -5,16 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.delivery.isolation import (
-    MPS_MEMORY,
-    MPS_PIPES,
-    GrantedCard,
-    Installed,
-    Isolation,
-    choose,
-    limits,
-    missing,
-)
+from gpuledger.agent.isolation.choice import choose, missing
+from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
+from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 
 ALL = Installed(hami_core_directory="/hami", mps_directory="/mps")
 BARE = Installed()

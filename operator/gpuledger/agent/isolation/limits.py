@@ -1,0 +1,26 @@
+"""What each way does to a container, so that its programs keep to their share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuledger.agent.isolation.hami_core import hami_core_edits
+from gpuledger.agent.isolation.mps import mps_edits
+from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
+
+Json = dict[str, Any]
+
+
+def limits(
+    isolation: Isolation, cards: Sequence[GrantedCard], installed: Installed, own_directory: str, priority: str
+) -> Json:
+    """Return the edits that make CUDA programs keep to their share. Cards are in the order of their index.
+
+    `own_directory` is a directory on the node that only this container has, `priority` HAMi's 0 (high) or 1 (low).
+    """
+    if isolation is Isolation.MPS:
+        return mps_edits(cards, installed.mps_directory)
+    if isolation is Isolation.HAMI_CORE:
+        return hami_core_edits(cards, installed.hami_core_directory, own_directory, priority)
+    return {}

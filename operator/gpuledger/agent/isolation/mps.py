@@ -1,0 +1,29 @@
+"""MPS: CUDA's own server keeps each client to its part of a card. Pure.
+
+Source: CUDA's MPS documentation (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.formats.runtime.cdi import bind_mount
+
+Json = dict[str, Any]
+
+MPS_PIPES, MPS_MEMORY = "/tmp/nvidia-mps", "/dev/shm"  # noqa: S108 - where CUDA looks for them in a container
+
+
+def mps_edits(cards: Sequence[GrantedCard], directory: str) -> Json:
+    """Return the edits for a container with these cards; `directory` is MPS' on the node."""
+    memory = ",".join(f"{position}={card.memory_mib}M" for position, card in enumerate(cards))
+    env = [f"CUDA_MPS_PIPE_DIRECTORY={MPS_PIPES}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+    if not all(card.exclusive for card in cards):
+        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={memory}")
+    promised = [card.cores for card in cards if card.cores]
+    if promised and min(promised) < 100:  # one number for all of a client's cards
+        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={min(promised)}")
+    mounts = [bind_mount(f"{directory}/pipe", MPS_PIPES, "rw"), bind_mount(f"{directory}/shm", MPS_MEMORY, "rw")]
+    return {"env": env, "mounts": mounts}

@@ -1,0 +1,40 @@
+"""The ways there are, and what a way is told of a container. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Isolation(StrEnum):
+    """Ways to keep shares apart."""
+
+    NONE = "none"
+    """Nothing does: limits are counted, not enforced."""
+    MPS = "mps"
+    HAMI_CORE = "hami-core"
+    MIG = "mig"
+    """The card is a part of a card that the hardware keeps apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedCard:
+    """A container's part of one card, by the ledger."""
+
+    uuid: str
+    index: int
+    vendor: str
+    mode: str
+    memory_mib: int
+    cores: int
+    """Percent; 0: none were promised."""
+    exclusive: bool
+    """Whether its pod has the card alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Where the ways have what they need on the node; empty: not there."""
+
+    hami_core_directory: str = ""
+    mps_directory: str = ""
