@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from cluster.cluster import COUNT, PERCENT, Cluster, pod, uuids
+from cluster.cluster import COUNT, DEADLINE_S, PERCENT, Cluster, pod, uuids
 from cluster.queues import Queues
 from control_plane import ControlPlane
+from effort import times
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
 from kueue import Kueue
 
@@ -157,6 +159,28 @@ def test_quota_without_cards_admits_nothing_and_says_why_as_explain_does(queues:
     queues.delete("narrow")
     cluster.delete(*(f"half-{number}" for number in range(4)))
     queues.wait_running("wide")
+
+
+def test_a_workload_is_admitted_within_a_second_of_the_card_becoming_free(
+    queues: Queues, say: Callable[[str], None]
+) -> None:
+    cluster, took_s = queues.cluster, []
+    for number in range(times(5, 20)):
+        cluster.create(pod("single", WHOLE))
+        cluster.wait_bound("single")
+        queues.job(f"four-{number}", "other", {COUNT: 4}, 400)
+        cluster.wait(lambda job=f"four-{number}": "take it" in queues.check(job)[1], "the check says why")  # type: ignore[misc]
+        cluster.finish("single")
+        began_s = time.monotonic()
+        while not queues.condition(f"four-{number}", "Admitted"):
+            assert time.monotonic() < began_s + DEADLINE_S, queues.check(f"four-{number}")
+            time.sleep(0.01)
+        took_s.append(time.monotonic() - began_s)
+        cluster.delete("single")
+        queues.delete(f"four-{number}")
+        cluster.wait(lambda: not cluster.pods(), "all pods are gone")
+    say(f"admitted after {', '.join(f'{each:.2f}' for each in took_s)} s")
+    assert sorted(took_s)[len(took_s) // 2] < 1  # of this machine, other tests may have both cores for a while
 
 
 def test_a_job_of_several_pods_starts_with_all_of_them_or_keeps_nothing(queues: Queues) -> None:
