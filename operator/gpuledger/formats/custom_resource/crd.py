@@ -159,6 +159,7 @@ COLUMNS: Final = (
     ("AGE", ".metadata.creationTimestamp", "date", 0),
     ("TOTAL-CORES", ".spec.capacity.cores", "integer", 1),
     ("UUID", ".spec.uuid", "string", 1),
+    ("ISOLATION", ".spec.mode", "string", 1),
     ("NUMA", ".spec.numaNode", "integer", 1),
 )
 
