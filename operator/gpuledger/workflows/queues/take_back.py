@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpuledger.formats.objects.workload import (
     CheckState,
@@ -49,6 +50,14 @@ LEAVES_S = 60.0
 """So long the pods of an evicted workload count as on their way out."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Eviction:
+    """What a workload had when it was evicted counts as on its way out, and not what it gets with new quota."""
+
+    reserved_at: str
+    until_s: float
+
+
 class TakeBack:
     """Looks at the workloads of now."""
 
@@ -71,7 +80,7 @@ class TakeBack:
         self._objects = objects
         self._writer = writer
         self._clock = clock
-        self._evicted: dict[WorkloadName, float] = {}  # workload -> until when its pods count as leaving
+        self._evicted: dict[WorkloadName, _Eviction] = {}
         self._turn = asyncio.Lock()
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
@@ -93,14 +102,18 @@ class TakeBack:
 
     def _leaving(self) -> set[str]:
         """Return the UIDs of the pods that are on their way out."""
-        now_s = self._clock.now_s()
-        self._evicted = {name: until_s for name, until_s in self._evicted.items() if until_s > now_s}
+        self._evicted = {name: each for name, each in self._evicted.items() if self._still_leaves(name, each)}
         leaving = {uid for name in self._evicted for uid in self._what_it_has(name)}
         for entry in self._ledger.entries():
             for uid, holder in entry.holders.items():
                 if holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
                     leaving.add(uid)
         return leaving
+
+    def _still_leaves(self, name: WorkloadName, eviction: _Eviction) -> bool:
+        found = self._check.find(name)
+        has_new_quota = found is not None and found.workload.reserved_at != eviction.reserved_at
+        return eviction.until_s > self._clock.now_s() and not has_new_quota
 
     async def _fits(self, queued: QueuedWorkload, seats: Sequence[Seat], gone: Collection[str]) -> bool:
         trial = Trial(self._ledger, gone)
@@ -183,12 +196,12 @@ class TakeBack:
         return bool(self._ledger.holders_of(uid)) or self._ledger.hold_of(uid) is not None
 
     def _evict(self, victim: QueuedWorkload, queued: QueuedWorkload) -> None:
-        name, until_s = victim.workload.name, self._clock.now_s() + LEAVES_S
+        name = victim.workload.name
         queue, own = queued.workload.cluster_queue, victim.workload.cluster_queue
         why = "a workload of higher priority" if queue == own else f"ClusterQueue {queue}, whose quota it had borrowed"
         text = f"evicted: its cards are needed by {why}"
         logger.info("workload %s is %s (workload %s)", name, text, queued.workload.name)
-        self._evicted[name] = until_s
+        self._evicted[name] = _Eviction(victim.workload.reserved_at, self._clock.now_s() + LEAVES_S)
 
         def done(written: Workload | None) -> None:
             if written is None:

@@ -205,6 +205,23 @@ async def test_what_was_evicted_a_moment_ago_is_not_evicted_for_again(scene: Que
     assert len(scene.evicted()) == 1
 
 
+async def test_who_was_evicted_and_has_cards_again_does_not_count_as_leaving(
+    api: QueueServer, scene: QueueScene
+) -> None:
+    scene.cluster_queue("high", reclaim="Any")
+    scene.cluster_queue("low", borrowed=BORROWED)
+    for wants in ("first", "second"):
+        scene.submit("holder", ALL, queue="low", usage={"gpus": "4"})
+        await scene.work()
+        assert scene.states("holder") == ["Ready"]
+        scene.submit(wants, ALL, queue="high")
+        await scene.work()
+        assert scene.evicted() == {"holder"}
+        api.evict_workload("holder")
+        api.delete_workload(wants)
+        scene.parts.watch()
+
+
 @pytest.mark.parametrize("is_bound", [False, True], ids=["only reserved", "running"])
 async def test_what_is_only_reserved_is_taken_back_as_well(scene: QueueScene, is_bound: bool) -> None:
     if is_bound:
