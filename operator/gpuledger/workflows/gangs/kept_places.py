@@ -125,9 +125,13 @@ class KeptPlaces:
             del self._held[uid]
         places = self.kept_for(name)
         for place in places:
-            del self._held[place.pod_uid]
-            self._ledger.drop_hold(place.key)
+            self.let_go(place)
         return places
+
+    def let_go(self, place: KeptPlace) -> None:
+        """Give up a place that is kept."""
+        del self._held[place.pod_uid]
+        self._ledger.drop_hold(place.key)
 
     def kept_for(self, name: GangName) -> list[KeptPlace]:
         """Return the places that are kept for a gang's next members."""

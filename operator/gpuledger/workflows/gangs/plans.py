@@ -9,15 +9,16 @@ from typing import NamedTuple
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import QuotaExceeded, WorkLimitExceeded
+from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
 from gpuledger.model.gang import GangName
 from gpuledger.model.latest import Latest
 from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.gang import Found, GangPlanner, Seat
 from gpuledger.workflows.gangs.gang_state import GangState, Member
-from gpuledger.workflows.gangs.kept_places import KeptPlaces
+from gpuledger.workflows.gangs.kept_places import KeptPlace, KeptPlaces
 from gpuledger.workflows.tasks.stepwise import Step
 
 COME_S = LONGEST_BACK_OFF_S + 2.0
@@ -93,6 +94,22 @@ class GangPlans:
                     return other
         return hold.placement
 
+    def place_of_one_more(
+        self, name: GangName, pod_uid: str, request: PodRequest, node_names: Collection[str]
+    ) -> Placement | None:
+        """Return a place that is kept for a gang, on hold for a pod that it does not need; None if there is none."""
+        places = () if self._ledger.hold_of(pod_uid) else self._kept_places.kept_for(name)
+        for place in places:
+            if place.node_name in node_names:
+                self._kept_places.let_go(place)
+                placement = self._chooser.best(request, {place.node_name})
+                with suppress(ShareRefused):  # of another size, or its quota has too little left
+                    if placement is not None:
+                        self._ledger.hold(pod_uid, placement, place.until_s)
+                        return placement
+                self._kept_places.put_back([place])
+        return None
+
     def have_room(self, state: GangState) -> int:
         """Return for how many members that wait room is kept."""
         return sum(self._ledger.hold_of(uid) is not None for uid in state.pending)
@@ -142,14 +159,15 @@ class GangPlans:
         before, holds = self._ledger.changes, self.have_room(state)
         places = self._kept_places.take(state.name)
         try:
-            found = yield from self._keep(state, first, stands, {place.node_name for place in places})
+            found = yield from self._keep(state, first, stands, places)
         except WorkLimitExceeded:
             self._kept_places.put_back(places)
             raise
         finally:
             self._planning.discard(state.name)
         if found.number >= state.missing:
-            self._kept_places.put_back(places, len(places) - self.have_room(state))  # for members that are to come
+            taken = self.have_room(state) - holds
+            self._kept_places.put_back(places, len(places) - taken)  # for members that are to come
             self._tried.drop(state.name)
             return True
         self._kept_places.put_back(places)
@@ -163,7 +181,7 @@ class GangPlans:
         return False
 
     def _keep(
-        self, state: GangState, first: Member, stands: Callable[[str], bool], places: Collection[str]
+        self, state: GangState, first: Member, stands: Callable[[str], bool], places: Collection[KeptPlace]
     ) -> Generator[Step, None, Found]:
         """Keep room; return for how many of the missing members there is room."""
         self._ledger.drop_hold(first.pod.uid)
@@ -183,20 +201,21 @@ class GangPlans:
         return found._replace(number=missing - len(asking) + found.number)
 
     def _hold(
-        self, state: GangState, members: Collection[Member], places: Collection[str]
+        self, state: GangState, members: Collection[Member], places: Collection[KeptPlace]
     ) -> Generator[Step, None, Found]:
         """Hold room for some members; those that kube-scheduler has not asked for can go where any other one can."""
         anywhere = _all_named(state)
         wait_s = self._gather_s + COME_S
         if state.bound:  # the rest of a gang whose operator has ended: kube-scheduler may learn of that late
             wait_s = max(wait_s, self._next_try_s)
-        deadline_s = self._clock.now_s() + wait_s
+        deadline_s = max([self._clock.now_s() + wait_s, *(place.until_s for place in places)])
+        kept_on = {place.node_name for place in places}
         seats = [
             Seat(
                 member.pod.uid,
                 member.request,
                 anywhere if member.node_names is None else member.node_names,
-                preferred=places,
+                preferred=kept_on,
                 avoided=self._avoided(member.pod.uid),
             )
             for member in members

@@ -22,11 +22,11 @@ def seats(scene: QueueScene, workload: str) -> Counter[str]:
     return Counter(key.split("/")[1] for key in scene.on_hold() if key.startswith(f"uid-{workload}/"))
 
 
-def member(api: QueueServer, scene: QueueScene, name: str) -> None:
-    """Let a pod of the workload `job` be created that is of a gang of two."""
-    pod = a_pod_object(name, {GPU: "2"})
+def member(api: QueueServer, scene: QueueScene, name: str, cards: int = 2, minimum: int = 2) -> None:
+    """Let a pod of the workload `job` be created that is of a gang."""
+    pod = a_pod_object(name, {GPU: str(cards)})
     pod["metadata"]["annotations"] = {"kueue.x-k8s.io/workload": "job"}
-    words = {"gpuledger.dev/gang": "train", "gpuledger.dev/gang-minimum": "2"}
+    words = {"gpuledger.dev/gang": "train", "gpuledger.dev/gang-minimum": str(minimum)}
     pod["metadata"]["labels"] = {"kueue.x-k8s.io/podset": "main", **words}
     api.put_pod(pod)
     scene.parts.watch()
@@ -160,6 +160,27 @@ async def test_the_room_of_a_workload_becomes_places_for_the_gang_of_its_pods(
     assert scene.asks("second") == ["node-a"]
     assert scene.asks("first") == ["node-a"]
     assert scene.on_hold() == {"uid-first", "uid-second"}
+
+
+@pytest.mark.parametrize("minimum", [1, 2, 4])
+async def test_members_that_come_one_by_one_find_what_was_reserved_for_all(
+    api: QueueServer, scene: QueueScene, minimum: int
+) -> None:
+    scene.submit("job", WHOLE, pods=4)
+    await scene.work()
+    await scene.admit("job")
+    for number in range(4):
+        member(api, scene, f"member-{number}", cards=1, minimum=minimum)
+        scene.asks(f"member-{number}")
+        assert not scene.stranger(f"stranger-{number}", WHOLE)
+    left = {f"member-{number}" for number in range(4)}
+    while left:
+        placed = {name: found[0] for name in sorted(left) if (found := scene.asks(name))}
+        assert placed
+        await asyncio.gather(*(scene.parts.bind(name, node_name) for name, node_name in placed.items()))
+        await scene.parts.idle()
+        scene.parts.watch()
+        left -= placed.keys()
 
 
 @pytest.mark.parametrize("pods", [0, 1])
