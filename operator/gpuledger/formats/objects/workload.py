@@ -145,10 +145,12 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     )
 
 
-def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str, requeue_after_s: int = 0) -> Json:
+def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str) -> Json:
     """Return a merge patch of a workload's status in which one check says something else.
 
-    The API server refuses it if the workload has changed since it was read.
+    The API server refuses it if the workload has changed since it was read. Of one that is to be evicted, nothing says
+    after how long it may be queued again: what Kueue 0.19.2 queues then, after a pause, lacks the requests that follow
+    from limits, and is admitted without quota and without checks.
     """
     text = shortened(message)
     checks = []
@@ -156,7 +158,7 @@ def check_patch(of: Workload, check: str, state: CheckState, message: str, now: 
         if each.get("name") == check:
             since = now if each.get("state") != state else each.get("lastTransitionTime") or now
             each = {**each, "state": state.value, "message": text, "lastTransitionTime": since}
-            each["requeueAfterSeconds"] = requeue_after_s if state is CheckState.RETRY else None
+            each["requeueAfterSeconds"] = None
         checks.append(each)
     return {"metadata": {"uid": of.uid, "resourceVersion": of.version}, "status": {"admissionChecks": checks}}
 

@@ -92,7 +92,7 @@ class Gangs:
     def place(
         self, found: Mapping[str, Any], pod: Pod, gang: Gang, request: PodRequest, node_names: Collection[str]
     ) -> Generator[Step, None, Placement | Refusal | None]:
-        """Return where a member goes, or why the gang waits; None if the gang is complete without it, and keeps no place.
+        """Return where a member goes, or why the gang waits; None if it is complete without it, and keeps no place.
 
         `found` is the pod as kube-scheduler has it. Others can have their turn between two steps. Raises
         WorkLimitExceeded if it takes more work; asked again, there is less left to do.

@@ -42,7 +42,6 @@ class CheckWriter:
         state: CheckState,
         message: str,
         done: Callable[[Workload | None], None],
-        requeue_after_s: int = 0,
     ) -> None:
         """Begin to write, after what is being written already.
 
@@ -55,7 +54,7 @@ class CheckWriter:
             try:
                 if before is not None:
                     await asyncio.wait([before])
-                written = await self._write(of, check, state, message, requeue_after_s)
+                written = await self._write(of, check, state, message)
             finally:
                 if self._tasks.get(of.uid) is task:
                     del self._tasks[of.uid]
@@ -69,14 +68,12 @@ class CheckWriter:
         self._tasks[key] = task
         task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
-    async def _write(
-        self, of: Workload, check: str, state: CheckState, message: str, requeue_after_s: int
-    ) -> Workload | None:
+    async def _write(self, of: Workload, check: str, state: CheckState, message: str) -> Workload | None:
         now = of
         for attempt in range(ATTEMPTS):
             if not self._is_active():
                 return None
-            patch = check_patch(now, check, state, message, self._clock.wall().isoformat(), requeue_after_s)
+            patch = check_patch(now, check, state, message, self._clock.wall().isoformat())
             try:
                 found = await self._store.patch_workload_status(now.name.namespace, now.name.name, patch)
                 self._counts.workload_checks.labels(state.value).inc()

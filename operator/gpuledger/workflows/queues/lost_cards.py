@@ -12,9 +12,6 @@ from gpuledger.workflows.queues.workload_pods import WorkloadPods
 
 logger = logging.getLogger(__name__)
 
-REQUEUE_S = 10
-"""After how long such a workload may have quota again."""
-
 
 class LostCards:
     """Has Kueue evict and queue again an admitted workload whose pods find no cards: they may be gone, or taken."""
@@ -61,4 +58,4 @@ class LostCards:
             return
         text = f"a pod could not be placed for {self._after_s:g} s, though there were cards for all: it is queued again"
         logger.info("workload %s: %s", queued.workload.name, text)
-        self._writer.say(queued.workload, queued.check, CheckState.RETRY, text, lambda _: None, REQUEUE_S)
+        self._writer.say(queued.workload, queued.check, CheckState.RETRY, text, lambda _: None)

@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 MOST_CANDIDATES = 32
 """Workloads that are looked at: each of them takes three trials at most."""
 
-REQUEUE_S = 1
-"""After how long an evicted workload may have quota again; it then waits for cards behind who has got them."""
-
 LEAVES_S = 60.0
 """So long the pods of an evicted workload count as on their way out."""
 
@@ -208,7 +205,7 @@ class TakeBack:
                 self._evicted.pop(name, None)
                 self._check.try_again(queued)
 
-        self._writer.say(victim.workload, victim.check, CheckState.RETRY, text, done, REQUEUE_S)
+        self._writer.say(victim.workload, victim.check, CheckState.RETRY, text, done)
 
 
 def _may_be_evicted(

@@ -30,8 +30,8 @@ class Writing:
         self.workload = workload(api.put_workload(a_workload("job")))
         self.done: list[Workload | None] = []
 
-    def say(self, state: CheckState, text: str = "text", requeue_after_s: int = 0) -> None:
-        self.writer.say(self.workload, CHECK, state, text, self.done.append, requeue_after_s)
+    def say(self, state: CheckState, text: str = "text") -> None:
+        self.writer.say(self.workload, CHECK, state, text, self.done.append)
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ async def writing(api: QueueServer) -> Writing:
 
 
 async def test_what_was_written_is_told_with_its_new_version(api: QueueServer, writing: Writing) -> None:
-    writing.say(CheckState.RETRY, "why", 10)
+    writing.say(CheckState.RETRY, "why")
     assert writing.writer.is_writing("uid-job")
     await settle()
     assert not writing.writer.is_writing("uid-job")
     (written,) = writing.done
     assert written is not None
     assert written.version == api.workloads["job"]["metadata"]["resourceVersion"]
-    assert written.checks[0]["requeueAfterSeconds"] == 10
+    assert written.checks[0].get("requeueAfterSeconds") is None
     assert api.said("job") == ("Retry", "why")
     assert by_label(writing.counts.workload_checks) == {"Retry": 1}
 

@@ -42,7 +42,7 @@ async def test_a_workload_whose_pod_finds_no_cards_for_long_is_queued_again(runn
     await running.later(0.6)
     (check,) = running.api.workloads["job"]["status"]["admissionChecks"]
     assert check["state"] == "Retry"
-    assert check["requeueAfterSeconds"] > 0
+    assert check.get("requeueAfterSeconds") is None
 
 
 async def test_the_time_counts_from_the_first_refusal(running: QueueScene) -> None:
