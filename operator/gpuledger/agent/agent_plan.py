@@ -10,6 +10,7 @@ from gpuledger.agent.devices.health import HealthPolicy
 from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.isolation.ways import Isolation
 from gpuledger.configuration.config_files import nodes_config
 from gpuledger.configuration.dialects import dialects_of
@@ -63,6 +64,8 @@ class AgentPlan:
     state_directory: Path = Path("/var/lib/gpuledger")
     hami_core_directory: str = ""
     mps_directory: str = ""
+    keeps_reserved_memory: bool = False
+    """Whether what the driver itself takes of a card's memory is not given away."""
     priority_resource: str = ""
     capacity: CapacityNames | None = None
     """The names of what the Node's capacity is to show of all cards; None if nothing."""
@@ -79,7 +82,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
     mode = config.mode or settings.isolation
     if mode not in set(Isolation):
         raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")
-    if settings.delivery != "cdi" and mode in (Isolation.MPS, Isolation.HAMI_CORE):
+    if settings.delivery != "cdi" and mode in (Isolation.MPS, Isolation.HAMI_CORE, Isolation.DRIVER):
         raise BadInput(f"node {node_name}: {mode} needs CDI: set delivery to cdi")
     # MIG devices say themselves what they are; what is not cut into any has nothing to keep shares apart.
     isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
@@ -95,12 +98,17 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         kubelet_directory=kubelet_directory,
         hami_core_directory=settings.hami_core_directory,
         mps_directory=settings.mps_directory,
+        keeps_reserved_memory=_keeps_reserved_memory(settings.reserved_memory, isolation),
         priority_resource=settings.resource_priority,
         capacity=_capacity_names(settings),
         own_pod_uid=own_pod_uid,
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,
     )
+
+
+def _keeps_reserved_memory(said: str, isolation: Isolation) -> bool:
+    return said == "kept" or (said == "auto" and isolation is Isolation.DRIVER)
 
 
 def served_counts(settings: Settings, dialects: Dialects, vendor: str) -> tuple[str, ...]:
@@ -123,4 +131,4 @@ def device_source(settings: Settings) -> DeviceSource:
     """Return where this node's cards are read."""
     if settings.devices_file:
         return YamlSource(Path(settings.devices_file))
-    return NvmlSource()
+    return NvmlSource(groups=ControlGroups())

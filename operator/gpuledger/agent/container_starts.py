@@ -14,13 +14,15 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryFiles
 from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE, container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.isolation.choice import choose, missing
+from gpuledger.agent.isolation.driver import driver_edits, driver_limits
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.objects.pod import pod_identity
-from gpuledger.formats.runtime.cdi import Grant, VendorDevices, device_name
+from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices, device_name
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import GpuledgerError, NotKnownYet, StartRefused, Unreachable
 
@@ -60,10 +62,12 @@ class ContainerStarts:
         capabilities: Callable[[], NodeCapabilities],
         with_cdi: bool = True,
         may_run: Callable[[], Collection[str]] = tuple,
+        by_driver: DriverLimits | None = None,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
         self._owners, self._ledger, self._grants, self._directories = owners, ledger, grants, directories
         self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
+        self._by_driver = by_driver
         self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
 
     def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
@@ -187,11 +191,17 @@ class ContainerStarts:
                 self._directories.own(capabilities.installed.hami_core_directory, identity.uid, container)
             )
         priority = _limit(pod, container, capabilities.priority_resource)
-        edits = container_edits(
-            cards, capabilities.vendor, limits(choice.isolation, cards, capabilities.installed, own_directory, priority)
-        )
+        kept = limits(choice.isolation, cards, capabilities.installed, own_directory, priority)
+        by_driver: tuple[CardLimit, ...] = ()
+        if choice.isolation is Isolation.DRIVER and self._by_driver is not None:
+            by_driver = driver_limits(cards)
+            kept = driver_edits(name, str(self._by_driver.directory))
+            self._by_driver.expect(name)
+        edits = container_edits(cards, capabilities.vendor, kept)
         uuids = tuple(card.uuid for card in cards)
-        grant = Grant(name, identity.uid, identity.namespace, identity.name, container, resource, slots, uuids, edits)
+        grant = Grant(
+            name, identity.uid, identity.namespace, identity.name, container, resource, slots, uuids, edits, by_driver
+        )
         if self._with_cdi:
             self._grants.write(grant)
         else:
@@ -207,6 +217,8 @@ class ContainerStarts:
 
         for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
             self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
+            if self._by_driver is not None:
+                self._by_driver.forget(grant)
             logger.info("pod %s/%s, container %s: over", grant.namespace, grant.pod, grant.container)
 
 

@@ -15,13 +15,30 @@ WHOLE_CARDS = "none"
 """Mode of a card that is not cut into MIG devices, on a node that keeps shares apart by MIG alone."""
 
 
-def node_cards(snapshot: Snapshot, node_name: str, config: NodeConfig) -> tuple[Card, ...]:
+DRIVER = "driver"
+"""Mode of a card on a node whose driver is to limit memory."""
+
+
+def node_cards(snapshot: Snapshot, node_name: str, config: NodeConfig, keep_reserved: bool = False) -> tuple[Card, ...]:
     """Return the cards as the node offers them, in the order of their indexes.
 
     The configuration's `mode` is how the node keeps shares apart. A MIG device is always one share, whatever it says;
     and where it says `mig`, a card that is not cut into MIG devices is one share, too: nothing would keep two apart.
+    Where it says `driver`, a card that the driver can't limit memory on takes no pods. With `keep_reserved`, what the
+    driver itself takes of a card's memory is not offered.
     """
-    return tuple(_offered(snapshot.devices, node_name, config))
+    devices = (_usable(device, keep_reserved) for device in snapshot.devices)
+    return tuple(_offered(devices, node_name, config))
+
+
+def why_no_limits(snapshot: Snapshot) -> str:
+    """Return why the driver can't limit memory on one of the node's cards, whole ones; empty: it can on all."""
+    return next((each.why_no_limits for each in snapshot.devices if each.mode != MIG and each.why_no_limits), "")
+
+
+def _usable(device: Device, keep_reserved: bool) -> Device:
+    left_mib = device.memory_mib - device.reserved_mib
+    return replace(device, memory_mib=left_mib) if keep_reserved and left_mib > 0 else device
 
 
 def _offered(devices: Iterable[Device], node_name: str, config: NodeConfig) -> Iterable[Card]:
@@ -31,7 +48,7 @@ def _offered(devices: Iterable[Device], node_name: str, config: NodeConfig) -> I
         card = _card(device, node_name, config.split_count)
         its_config = own if device.mode == MIG else whole if config.mode == MIG else config
         for offered in its_config.offered([card]):  # none, if the configuration hides the card
-            yield _with_its_number(offered, device)
+            yield _closed_without_limits(_with_its_number(offered, device), device)
 
 
 def _card(device: Device, node_name: str, split_count: int) -> Card:
@@ -54,3 +71,9 @@ def _with_its_number(card: Card, device: Device) -> Card:
     if device.number is None:
         return card
     return replace(card, capacity=replace(card.capacity, number=device.number))
+
+
+def _closed_without_limits(card: Card, device: Device) -> Card:
+    if card.mode != DRIVER or not device.why_no_limits or not card.healthy:
+        return card
+    return replace(card, healthy=False, fault=f"isolation is driver, and {device.why_no_limits}")

@@ -1,10 +1,10 @@
-"""Looks up what the node offers now: devices of NVIDIA's container toolkit, MPS, HAMi-core."""
+"""Looks up what the node offers now: devices of NVIDIA's container toolkit, MPS, HAMi-core, limits by the driver."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
@@ -30,10 +30,12 @@ class NodeCapabilitiesReader:
         mps_directory: str,
         priority_resource: str,
         proc: Path = Path("/proc"),
+        why_no_driver_limits: Callable[[], str] = lambda: Installed().why_no_driver_limits,
     ) -> None:
         self._isolation, self._priority_resource = isolation, priority_resource
         self._cdi_directories = cdi_directories
         self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
+        self._why_no_driver_limits = why_no_driver_limits
         self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
         self._vendor = VendorDevices()
 
@@ -47,6 +49,7 @@ class NodeCapabilitiesReader:
         return Installed(
             hami_core_directory=self._hami_core_directory if with_hami_core else "",
             mps_directory=self._mps_directory if self._mps_runs() else "",
+            why_no_driver_limits=self._why_no_driver_limits(),
         )
 
     def _mps_runs(self) -> bool:

@@ -20,12 +20,15 @@ from gpuledger.agent.agent_plan import AgentPlan, agent_plan, device_source
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.devices.device_watcher import DeviceWatcher
+from gpuledger.agent.devices.device_watcher import PROMPT_ROUND_S, DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
+from gpuledger.agent.driver_limits.control_groups import ControlGroups
+from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.ended_pods import EndedPods
 from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
-from gpuledger.agent.inventory import node_cards
+from gpuledger.agent.inventory import node_cards, why_no_limits
+from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
 from gpuledger.agent.kubelet.pod_resources import PodResources
@@ -98,12 +101,26 @@ class Agent:
             plan.hami_core_directory,
             plan.mps_directory,
             plan.priority_resource,
+            why_no_driver_limits=lambda: self._why_no_limits,
+        )
+        round_s = PROMPT_ROUND_S if plan.isolation is Isolation.DRIVER else None
+        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, round_s=round_s)
+        self._why_no_limits = Installed().why_no_driver_limits
+        self._by_driver = DriverLimits(
+            plan.state_directory / "limits", self._grants.all, ControlGroups(), self._watcher.limit_memory
         )
         self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want)
         self._starts = ContainerStarts(
-            owners, ledger, self._grants, self._directories, capabilities, plan.with_cdi, self._ended.may_run
+            owners,
+            ledger,
+            self._grants,
+            self._directories,
+            capabilities,
+            plan.with_cdi,
+            self._ended.may_run,
+            self._by_driver,
         )
         self._orphaned_grants = OrphanedGrants(
             plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over
@@ -113,7 +130,6 @@ class Agent:
         self._on_node: list[NodeEntry[Any]] = [self._register, self._ends]
         if self._capacity:
             self._on_node.append(self._capacity)
-        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s)
         self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -124,7 +140,9 @@ class Agent:
         """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
         self._grants.load()
         self._starts.remove_left_overs()
+        self._by_driver.resume()
         async with contextlib.AsyncExitStack() as sites:
+            sites.callback(self._by_driver.close)
             await self._serve_health(sites)
             async with asyncio.TaskGroup() as group:
                 if beat is not None:
@@ -189,7 +207,8 @@ class Agent:
             if versions != self._versions:
                 logger.info("driver %s, CUDA %s, %d cards", *versions, len(snapshot.devices))
             self._versions = versions
-            self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config)
+            self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config, self._plan.keeps_reserved_memory)
+            self._why_no_limits = why_no_limits(snapshot)
             self._slots.offer(self.cards)
         if self.cards:
             self._has_cards.set()
@@ -230,6 +249,7 @@ class Agent:
 
     async def _tidy(self) -> None:
         """Forget pods that are gone."""
+        self._by_driver.tidy()
         try:
             gone = await self._orphaned_grants.find()
         except ApiError as error:

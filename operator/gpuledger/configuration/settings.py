@@ -192,8 +192,14 @@ class Settings:
     )
     isolation: str = option(
         "none",
-        "How nodes isolate shares of a card: none, mps, hami-core, mig; node_config_file can set it per node.",
-        choices=("none", "mps", "hami-core", "mig"),
+        "How nodes isolate shares of a card: none, mps, hami-core, driver, mig; node_config_file can set it per node.",
+        choices=("none", "mps", "hami-core", "driver", "mig"),
+    )
+    reserved_memory: str = option(
+        "auto",
+        "Memory of a card that its driver keeps for itself: given to pods, or kept; auto: kept where isolation is "
+        "driver.",
+        choices=("auto", "given", "kept"),
     )
     delivery: str = option(
         "cdi",

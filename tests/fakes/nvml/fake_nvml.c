@@ -4,7 +4,9 @@
  * line is one record: a kind, then key=value, separated by tabs.
  *
  *   driver   version= cuda=12040      or, when it is gone: error=9, what every call returns (nvmlReturn_t)
+ *            limits=PATH              a file to which each limit of memory is added; without: the library is too old
  *   card     uuid= name= memory=BYTES bus= numa= mig=0|1 migs=7 events=MASK ecc= retired= remap_pending= remap_failed=
+ *            reserved=BYTES
  *   mig      card=UUID place= uuid= name= memory=BYTES gi= ci=
  *   nvlink   card=UUID link= active=0|1 bus= type=0 (a card) | 2 (a switch)
  *   pair     a=UUID b=UUID ancestor= nvlink=STATUS
@@ -17,6 +19,8 @@
  * those of nvml.h. One thread at a time. Only libc is needed, so that it runs in any container of the same machine.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +32,8 @@
 #include <unistd.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, TIMED_OUT = 10, GPU_IS_LOST = 15, OUT_OF_MEMORY = 20 };
+       DRIVER_NOT_LOADED = 9, TIMED_OUT = 10, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, OUT_OF_MEMORY = 20,
+       UNKNOWN = 999 };
 
 enum { MAX_TEXT = 1 << 20, MAX_RECORDS = 8192, MAX_PAIRS = 16, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_WATCHED = 64 };
 
@@ -42,6 +47,9 @@ struct event_set { int used, inotify; uint64_t delivered; int count; struct watc
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 struct memory { uint64_t total, free, used; };
+struct memory_v2 { unsigned version; uint64_t total, reserved, free, used; };
+struct new_limits { const char *group; uint64_t soft, hard; };
+struct found_limits { const char *group; uint64_t soft, hard, used; };
 struct event { struct handle *card; uint64_t type, data; unsigned gi, ci; };
 struct process { unsigned pid; uint64_t memory; unsigned gi, ci; };
 
@@ -319,6 +327,72 @@ int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
     memory->total = memory->free = number_of(device, "memory", 0);
     memory->used = 0;
     return OK;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *memory)
+{
+    ENTER(handle);
+    const struct record *device = device_of(handle->uuid);
+    if (!value_of(device, "memory") || !value_of(device, "reserved"))
+        return NOT_SUPPORTED;
+    memory->total = number_of(device, "memory", 0);
+    memory->reserved = number_of(device, "reserved", 0);
+    memory->free = memory->total - memory->reserved;
+    memory->used = 0;
+    return OK;
+}
+
+/* Where limits are kept: one line for each call, `set`, card, group, soft, hard. Others may add lines of their own. */
+static int limits_file(const struct handle *handle, const char *group, const char **path)
+{
+    struct stat found;
+    *path = value_of(next(NULL, "driver", NULL, NULL), "limits");
+    if (!*path)
+        return FUNCTION_NOT_FOUND;
+    if (next(NULL, "mig", "uuid", handle->uuid) || says(device_of(handle->uuid), "mig", "1"))
+        return NOT_SUPPORTED;
+    return stat(group, &found) || !S_ISDIR(found.st_mode) ? NOT_FOUND : OK;
+}
+
+int nvmlDeviceSetMemoryLimits_v1(struct handle *handle, const struct new_limits *limits)
+{
+    char line[4096];
+    const char *path;
+    ENTER(handle);
+    int code = limits_file(handle, limits->group, &path);
+    if (code)
+        return code;
+    int length = snprintf(line, sizeof line, "set\t%s\t%s\t%" PRIu64 "\t%" PRIu64 "\n", handle->uuid, limits->group,
+                          limits->soft, limits->hard);
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (file < 0)
+        return UNKNOWN;
+    ssize_t written = write(file, line, (size_t)length); /* in one step, so lines of several writers never mix */
+    close(file);
+    return written == length ? OK : UNKNOWN;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(struct handle *handle, struct found_limits *limits)
+{
+    char line[4096], card[96], group[3000];
+    uint64_t soft, hard;
+    const char *path;
+    ENTER(handle);
+    int code = limits_file(handle, limits->group, &path);
+    FILE *file = code ? NULL : fopen(path, "r");
+    if (!file)
+        return code ? code : NOT_SUPPORTED;
+    code = NOT_SUPPORTED; /* what a driver says of a group that was never limited */
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "set\t%95[^\t]\t%2999[^\t]\t%" SCNu64 "\t%" SCNu64, card, group, &soft, &hard) == 4 &&
+            !strcmp(card, handle->uuid) && !strcmp(group, limits->group)) {
+            limits->soft = soft;
+            limits->hard = hard;
+            limits->used = 0;
+            code = OK;
+        }
+    fclose(file);
+    return code;
 }
 
 int nvmlDeviceGetMemoryAffinity(struct handle *handle, unsigned words, unsigned long *nodes, unsigned scope)

@@ -36,8 +36,12 @@ MIB = 1024 * 1024
 # Nothing beyond C and POSIX: with GNU's extensions, newer C libraries give numbers functions that older ones lack.
 FLAGS = ("-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
-GONE, LOST, NOT_SUPPORTED, NO_FUNCTION, UNKNOWN = 9, 15, 3, 13, 999
-"""Codes that tests use: driver not loaded, GPU is lost, not supported, function not found, unknown error."""
+GONE, LOST, NOT_SUPPORTED, NO_FUNCTION, UNKNOWN, NO_PERMISSION, NOT_FOUND = 9, 15, 3, 13, 999, 4, 6
+"""Codes that tests use: driver not loaded, GPU is lost, not supported, function not found, unknown error, no permission,
+not found."""
+
+NO_LIMIT = (1 << 64) - 1
+"""A hard limit that is none."""
 
 XID, DOUBLE_BIT_ECC = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeDoubleBitEccError
 SWITCH = pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
@@ -81,6 +85,7 @@ class Card:
     remap_pending: int | None = 0
     remap_failed: int | None = 0
     retired_pending: int | None = None
+    reserved_mib: int | None = None
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,8 @@ class NvmlState:
     """What every call returns while the driver is gone."""
     driver_version: str = "580.95.05"
     cuda: int | None = 13000
+    limits: str | None = None
+    """File to which each limit of memory is added, as the program sees its path; None: a driver that knows none."""
 
     def write(self, path: Path) -> None:
         """Put the state in place at once, so that no reader sees half of it."""
@@ -152,7 +159,7 @@ class NvmlState:
         return replace(self, events=(*self.events, Event(number, uuid, data, **more)))
 
     def _lines(self) -> Iterable[str]:
-        yield _line("driver", version=self.driver_version, cuda=self.cuda, error=self.driver_error)
+        yield _line("driver", version=self.driver_version, cuda=self.cuda, error=self.driver_error, limits=self.limits)
         for card in self.cards:
             yield from _card_lines(card)
         for pair in self.pairs:
@@ -184,6 +191,7 @@ def _card_lines(card: Card) -> Iterable[str]:
         remap_pending=card.remap_pending,
         remap_failed=card.remap_failed,
         retired=card.retired_pending,
+        reserved=_bytes(card.reserved_mib),
     )
     for mig in card.mig or ():
         instance = {"gi": mig.gpu_instance, "ci": mig.compute_instance}
@@ -210,6 +218,25 @@ def bus_id(number: int) -> str:
 def some_cards(count: int) -> tuple[Card, ...]:
     """Return equal cards without NVLinks, on two NUMA nodes."""
     return tuple(Card(f"GPU-{number:08d}", bus_id(number), numa_node=number * 2 // count) for number in range(count))
+
+
+@dataclass(frozen=True)
+class SetLimit:
+    """A limit that was set, as the library has noted it. Amounts are in bytes."""
+
+    uuid: str
+    group: str
+    soft: int
+    hard: int
+
+
+def limit_lines(text: str) -> list[SetLimit | str]:
+    """Return what a file of limits says, in order; lines that others have added as they are."""
+    found: list[SetLimit | str] = []
+    for line in text.splitlines():
+        kind, *rest = line.split("\t")
+        found.append(SetLimit(rest[0], rest[1], int(rest[2]), int(rest[3])) if kind == "set" else line)
+    return found
 
 
 def all_pairs(cards: tuple[Card, ...], ancestor: int, nvlink: int | None = None) -> tuple[Pair, ...]:

@@ -12,20 +12,32 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpuledger.agent.devices.health import CardHealth, HealthPolicy
-from gpuledger.agent.devices.source import DeviceProcess, DeviceSource, DriverGone, DriverReplaced, Snapshot
+from gpuledger.agent.devices.source import (
+    DeviceProcess,
+    DeviceSource,
+    DriverGone,
+    DriverReplaced,
+    LimitRefused,
+    MemoryLimit,
+    Snapshot,
+)
 
 logger = logging.getLogger(__name__)
 
 ROUND_S = 1.0
 """The thread goes round at least this often, unless the driver keeps it."""
 
+PROMPT_ROUND_S = 0.05
+"""The same where container starts wait for the driver: half of it is what each waits for the thread to come round."""
+
 STOP_TIMEOUT_S = 2 * ROUND_S
 
 OnChange = Callable[[Snapshot | None], None]
 _Answer = asyncio.Future[tuple[DeviceProcess, ...]]
+_Done = asyncio.Future[None]
 
 
 class DeviceWatcher:
@@ -43,6 +55,7 @@ class DeviceWatcher:
         poll_interval_s: float = 30.0,
         retry_interval_s: float = 5.0,
         processes_timeout_s: float = 10.0,
+        round_s: float | None = None,
     ) -> None:
         self._source = source
         self._health = CardHealth(health)
@@ -50,8 +63,10 @@ class DeviceWatcher:
         self._poll_interval_s = poll_interval_s
         self._retry_interval_s = retry_interval_s
         self._processes_timeout_s = processes_timeout_s
+        self._round_s = ROUND_S if round_s is None else round_s
         self._alive_s = time.monotonic()
         self._asked: deque[_Answer] = deque()  # who waits for processes
+        self._to_limit: deque[tuple[tuple[MemoryLimit, ...], _Done]] = deque()  # limits to set, and who waits for that
         self._stop = threading.Event()
         self._open = False
         self._reported: Snapshot | None = None
@@ -88,6 +103,19 @@ class DeviceWatcher:
         except TimeoutError:
             raise DriverGone(f"the driver has not answered for {self._processes_timeout_s:g} s") from None
 
+    async def limit_memory(self, limits: Iterable[MemoryLimit], timeout_s: float) -> None:
+        """Have control groups keep to these limits, one after the other; the first that fails leaves out the rest.
+
+        Raises LimitRefused, and DriverGone, also for a driver that hangs; what it does of it later is not known then.
+        """
+        done: _Done = asyncio.get_running_loop().create_future()
+        self._to_limit.append((tuple(limits), done))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await done
+        except TimeoutError:
+            raise DriverGone(f"the driver has not answered for {timeout_s:g} s") from None
+
     def last_alive_s(self) -> float:
         """Return when the thread last went round, by `time.monotonic()`."""
         return self._alive_s
@@ -111,13 +139,14 @@ class DeviceWatcher:
                 if now_s >= next_look_s:
                     self._look(loop)
                     last_look_s, next_look_s = now_s, self._next_look_s()
+                self._limit(loop)
                 self._answer(loop)
                 if self._open:
                     if self._faults():
                         # At once; but a storm of faults must not cost a core.
                         next_look_s = min(next_look_s, last_look_s + ROUND_S)
                 else:
-                    self._stop.wait(min(ROUND_S, max(0.0, next_look_s - time.monotonic())))
+                    self._stop.wait(min(self._round_s, max(0.0, next_look_s - time.monotonic())))
             except DriverReplaced:
                 raise
             except DriverGone as error:
@@ -135,7 +164,7 @@ class DeviceWatcher:
     def _faults(self) -> bool:
         """Wait for faults; tell whether one came that counts."""
         counts = False
-        for fault in self._source.wait_for_faults(ROUND_S):
+        for fault in self._source.wait_for_faults(self._round_s):
             critical = self._health.take(fault, time.monotonic())
             counts |= critical
             level = logging.ERROR if critical else logging.INFO
@@ -166,6 +195,24 @@ class DeviceWatcher:
         else:
             for answer in waiting:
                 _in_loop(loop, _give, answer, processes)
+
+    def _limit(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set the limits that are asked for; those that nobody waits for any more are not set."""
+        while self._to_limit:
+            limits, done = self._to_limit.popleft()
+            if done.done():
+                continue
+            try:
+                if not self._open:
+                    raise DriverGone("the NVIDIA driver is not available")
+                for limit in limits:
+                    self._source.limit_memory(limit)
+            except (LimitRefused, DriverGone) as error:
+                _in_loop(loop, _finish, done, error)
+                if self._open and isinstance(error, DriverGone):
+                    raise
+            else:
+                _in_loop(loop, _finish, done, None)
 
     def _lose_driver(self, loop: asyncio.AbstractEventLoop, error: DriverGone) -> None:
         self._source.close()
@@ -205,7 +252,7 @@ def _fail(answer: _Answer, error: DriverGone) -> None:
         answer.set_exception(error)
 
 
-def _finish(ended: asyncio.Future[None], failure: BaseException | None) -> None:
+def _finish(ended: _Done, failure: BaseException | None) -> None:
     if ended.done():
         return
     if failure is None:

@@ -25,9 +25,19 @@ from gpuledger.agent.devices.nvml_calls import (
     try_to_ask,
 )
 from gpuledger.agent.devices.nvml_faults import FaultEvents, probe
+from gpuledger.agent.devices.nvml_limits import GroupTree, NvmlLimits, reserved_mib
 from gpuledger.agent.devices.nvml_links import Wired, read_links
 from gpuledger.agent.devices.nvml_processes import Context, processes_of
-from gpuledger.agent.devices.source import Device, DeviceProcess, DriverGone, DriverReplaced, Fault, Snapshot
+from gpuledger.agent.devices.source import (
+    Device,
+    DeviceProcess,
+    DriverGone,
+    DriverReplaced,
+    Fault,
+    LimitRefused,
+    MemoryLimit,
+    Snapshot,
+)
 from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.model.card_filter import MIG
 
@@ -56,13 +66,15 @@ class _Card:
     model: str
     bus_id: str
     numa_node: int | None
+    reserved_mib: int
 
 
 class NvmlSource:
     """Implements DeviceSource."""
 
-    def __init__(self, sysfs: Path = SYSFS) -> None:
+    def __init__(self, sysfs: Path = SYSFS, groups: GroupTree | None = None) -> None:
         self._sysfs = sysfs
+        self._limits = NvmlLimits(groups)
         self._open = False
         self._worked = False  # NVML could be opened once, so the library that is loaded was the right one
         self._versions = ("", "")  # of the driver, and of CUDA
@@ -128,6 +140,14 @@ class NvmlSource:
         self._must_be_open()
         return tuple(process for context in self._contexts for process in processes_of(context))
 
+    def limit_memory(self, limit: MemoryLimit) -> None:
+        """Have a control group keep to a limit on a card of the last snapshot. Raises LimitRefused, DriverGone."""
+        self._must_be_open()
+        handle = next((card.handle for card in self._cards.values() if card.uuid == limit.uuid), None)
+        if handle is None:
+            raise LimitRefused(f"the memory of card {limit.uuid} can't be limited: the driver no longer lists it")
+        self._limits.set(limit, handle, _memory_or_none(handle))
+
     def close(self) -> None:
         """Let go of NVML, also when the driver is gone."""
         if self._events is not None:
@@ -139,6 +159,7 @@ class NvmlSource:
                 logger.debug("NVML: %s", error)
         self._open, self._events = False, None
         self._links = (frozenset(), {})
+        self._limits.forget()
         for memory in (self._cards, self._listed, self._contexts, self._mig_uuids):
             memory.clear()
 
@@ -172,8 +193,19 @@ class NvmlSource:
             )
             return []
         self._contexts.append(Context(card.uuid, card.handle))
-        whole = Device(card.uuid, index, card.model, memory_mib, numa_node=card.numa_node, bus_id=card.bus_id)
-        return [replace(whole, fault=fault)]
+        return [
+            Device(
+                uuid=card.uuid,
+                index=index,
+                model=card.model,
+                memory_mib=memory_mib,
+                numa_node=card.numa_node,
+                bus_id=card.bus_id,
+                fault=fault,
+                reserved_mib=card.reserved_mib,
+                why_no_limits=self._limits.why_not(card.uuid, card.handle),
+            )
+        ]
 
     def _card(self, index: int) -> _Card:
         handle = need(pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -184,7 +216,8 @@ class NvmlSource:
         pci = try_to_ask(pynvml.nvmlDeviceGetPciInfo, handle)
         bus_id = pci_address(pci.busId) if pci is not None else ""
         model = text(try_to_ask(pynvml.nvmlDeviceGetName, handle))
-        card = _Card(handle, uuid, model, bus_id, _numa_node(handle, self._sysfs, bus_id))
+        numa_node = _numa_node(handle, self._sysfs, bus_id)
+        card = _Card(handle, uuid, model, bus_id, numa_node, reserved_mib(handle))
         self._cards[index] = card
         return card
 
@@ -263,6 +296,13 @@ def _usable(uuid: str, problems: list[str]) -> bool:
 def _memory_mib(handle: Handle) -> int | None:
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return int(memory.total) // MIB or None if memory is not None else None
+
+
+def _memory_or_none(handle: Handle) -> int | None:
+    try:
+        return _memory_mib(handle)
+    except CardError:
+        return None
 
 
 def _numa_node(handle: Handle, sysfs: Path, bus_id: str) -> int | None:

@@ -13,6 +13,10 @@ from typing import Protocol
 from gpuledger.model.errors import GpuledgerError
 
 
+NOT_ASKED = "no driver was asked to limit memory on the card"
+"""Of cards that do not come from a driver that could."""
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """Hardware as it is, before a node's configuration (scaling, splits) is applied."""
@@ -37,6 +41,10 @@ class Device:
     """Slots, where the source fixes them, such as 1 for a MIG device; None: the node's configuration says it."""
     fault: str = ""
     """Why the card takes no pods; empty: it works. Without live numbers: it stays the same while nothing changes."""
+    reserved_mib: int = 0
+    """Of its memory, what the driver keeps for itself."""
+    why_no_limits: str = NOT_ASKED
+    """Why the driver can't hold a container to an amount of the card's memory; empty: it can. Without live numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +79,22 @@ class DeviceProcess:
     """None where the driver does not tell."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """What the processes of a control group may take of a card's memory."""
+
+    uuid: str
+    group: str
+    """Path of the control group's directory, in a tree of version 2."""
+    guaranteed_mib: int = 0
+    most_mib: int | None = None
+    """None: all there is. Then, and with no guarantee, the group is as if it had never been limited."""
+
+
+class LimitRefused(GpuledgerError):  # noqa: N818 - reads as what it is
+    """The driver does not limit memory. `str()` says which card's, why, and what to do."""
+
+
 class DriverGone(GpuledgerError):  # noqa: N818 - reads as what it is
     """The driver can't be talked to: every card is out. Opening the source again may help."""
 
@@ -93,6 +117,9 @@ class DeviceSource(Protocol):
 
     def processes(self) -> tuple[DeviceProcess, ...]:
         """Return the processes on the cards, each once per card. Raises DriverGone."""
+
+    def limit_memory(self, limit: MemoryLimit) -> None:
+        """Have a control group keep to a limit, in place of its earlier one. Raises LimitRefused, DriverGone."""
 
     def close(self) -> None:
         """Let go of the driver. Raises nothing, also when the driver is gone or nothing was open."""

@@ -25,7 +25,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpuledger.agent.devices.source import Device, DeviceProcess, Fault, Snapshot
+from gpuledger.agent.devices.source import NOT_ASKED, Device, DeviceProcess, Fault, LimitRefused, MemoryLimit, Snapshot
 from gpuledger.formats.custom_resource.gpu_allocation import (
     MAX_INDEX,
     MAX_LINKS,
@@ -125,6 +125,10 @@ class YamlSource:
     def processes(self) -> tuple[DeviceProcess, ...]:
         """Return nothing: no driver is asked."""
         return ()
+
+    def limit_memory(self, limit: MemoryLimit) -> None:
+        """Raises LimitRefused: no driver is asked."""
+        raise LimitRefused(f"the memory of card {limit.uuid} can't be limited: {NOT_ASKED}")
 
     def close(self) -> None:
         """Nothing is open between two reads."""

@@ -25,7 +25,7 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
     own = Isolation.MIG if all(card.mode == Isolation.MIG for card in cards) else of_node
     if not wish or wish == own:
         return IsolationChoice(own)
-    if wish not in (Isolation.NONE, Isolation.MPS, Isolation.HAMI_CORE) or own is Isolation.MIG:
+    if wish not in (Isolation.NONE, Isolation.MPS, Isolation.HAMI_CORE, Isolation.DRIVER) or own is Isolation.MIG:
         return IsolationChoice(own, f"{wish[:32]!r} can't be chosen for these cards")
     wished = Isolation(wish)
     if wished is Isolation.NONE:
@@ -44,10 +44,15 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
 
 def missing(isolation: Isolation, installed: Installed) -> str:
     """Return what the node lacks for this way, an empty string for nothing."""
-    return "" if _is_installed(isolation, installed) else f"the node's isolation is {isolation}, which it does not have"
+    if _is_installed(isolation, installed):
+        return ""
+    why = f": {installed.why_no_driver_limits}" if isolation is Isolation.DRIVER else ""
+    return f"the node's isolation is {isolation}, which it does not have{why}"
 
 
 def _is_installed(isolation: Isolation, installed: Installed) -> bool:
     if isolation is Isolation.MPS:
         return bool(installed.mps_directory)
+    if isolation is Isolation.DRIVER:
+        return not installed.why_no_driver_limits
     return isolation is not Isolation.HAMI_CORE or bool(installed.hami_core_directory)

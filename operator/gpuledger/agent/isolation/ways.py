@@ -13,6 +13,8 @@ class Isolation(StrEnum):
     """Nothing does: limits are counted, not enforced."""
     MPS = "mps"
     HAMI_CORE = "hami-core"
+    DRIVER = "driver"
+    """The kernel's part of the driver limits a container's memory."""
     MIG = "mig"
     """The card is a part of a card that the hardware keeps apart."""
 
@@ -38,3 +40,5 @@ class Installed:
 
     hami_core_directory: str = ""
     mps_directory: str = ""
+    why_no_driver_limits: str = "no driver is known"
+    """Why the driver can't limit memory on this node; empty: it can."""

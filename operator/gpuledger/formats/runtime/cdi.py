@@ -30,11 +30,23 @@ FILE_PREFIX, FILE_SUFFIX = "gpuledger.dev-share-", ".json"
 
 POD_UID, POD, CONTAINER = "gpuledger.dev/pod-uid", "gpuledger.dev/pod", "gpuledger.dev/container"
 CARDS, RESOURCE, SLOTS = "gpuledger.dev/cards", "gpuledger.dev/resource", "gpuledger.dev/slots"
+LIMITS = "gpuledger.dev/limits"
+"""UUID=GUARANTEED:MOST of each card whose driver limits the container's memory, in MiB; absent where none does."""
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 _LISTS = ("env", "deviceNodes", "hooks", "mounts", "additionalGids", "netDevices")
 """Edits that are lists, which two sets of edits can be joined by."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimit:
+    """How much of a card's memory a container may take, as the driver is to hold it to."""
+
+    uuid: str
+    guaranteed_mib: int
+    """Never taken from it for others; 0: nothing is."""
+    most_mib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +65,8 @@ class Grant:
     """Its cards, in the order in which it sees them."""
     edits: Json = field(default_factory=dict)
     """containerEdits of CDI."""
+    limits: tuple[CardLimit, ...] = ()
+    """Set by the driver's own means before the container's first process; empty: not by these."""
 
     @property
     def file_name(self) -> str:
@@ -86,6 +100,8 @@ def grant_file(grant: Grant) -> bytes:
         SLOTS: ",".join(sorted(grant.slots)),
         CARDS: ",".join(grant.uuids),
     }
+    if grant.limits:
+        annotations[LIMITS] = ",".join(f"{each.uuid}={each.guaranteed_mib}:{each.most_mib}" for each in grant.limits)
     device = {"name": grant.name, "annotations": annotations, "containerEdits": grant.edits}
     version = next((version for key, version in VERSIONS if key in grant.edits), OLDEST_VERSION)
     return orjson.dumps({"cdiVersion": version, "kind": KIND, "devices": [device]}, option=orjson.OPT_INDENT_2)
@@ -108,9 +124,17 @@ def read_grant(text: bytes) -> Grant:
             slots=frozenset(slot for slot in said[SLOTS].split(",") if slot),
             uuids=tuple(uuid for uuid in said[CARDS].split(",") if uuid),
             edits=dict(device["containerEdits"]),
+            limits=tuple(_card_limit(each) for each in said.get(LIMITS, "").split(",") if each),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not one of our CDI files: {error!r}") from error
+
+
+def _card_limit(text: str) -> CardLimit:
+    """Return what an annotation says of a card. Raises ValueError."""
+    uuid, _, amounts = text.partition("=")
+    guaranteed, _, most = amounts.partition(":")
+    return CardLimit(uuid, int(guaranteed), int(most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +199,11 @@ def joined(several: Iterable[Json]) -> Json:
 def bind_mount(host: str, container: str, access: str) -> Json:
     """Return the edit that mounts a path of the node, `access` being ro or rw."""
     return {"hostPath": host, "containerPath": container, "options": [access, "bind", "nosuid", "nodev"]}
+
+
+def create_runtime_hook(program: str, arguments: Iterable[str], timeout_s: int) -> Json:
+    """Return the edit that has the runtime run a program on the node before a container's first process.
+
+    The container's control groups exist then. Where the program fails, or takes longer, the container does not start.
+    """
+    return {"hookName": "createRuntime", "path": program, "args": [program, *arguments], "timeout": timeout_s}

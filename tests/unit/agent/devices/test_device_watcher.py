@@ -23,6 +23,8 @@ from gpuledger.agent.devices.source import (
     DriverGone,
     DriverReplaced,
     Fault,
+    LimitRefused,
+    MemoryLimit,
     Snapshot,
 )
 from gpuledger.agent.devices.yaml_source import YamlSource
@@ -246,6 +248,8 @@ class Scripted:
     def __init__(self) -> None:
         self.failure: Exception | None = None
         self.faults: list[Fault] = []
+        self.refusal: LimitRefused | None = None
+        self.limits: list[MemoryLimit] = []
         self.snapshots = 0
         self.threads: set[int] = set()
         self.closed = 0
@@ -266,6 +270,12 @@ class Scripted:
     def processes(self) -> tuple[DeviceProcess, ...]:
         self._called()
         return ()
+
+    def limit_memory(self, limit: MemoryLimit) -> None:
+        self._called()
+        if self.refusal is not None:
+            raise self.refusal
+        self.limits.append(limit)
 
     def close(self) -> None:
         self.closed += 1
@@ -347,3 +357,54 @@ async def test_cards_that_can_not_be_taken_in_end_the_watch(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="odd form"):
         async with asyncio.timeout(PATIENCE_S):
             await DeviceWatcher(YamlSource(file), HealthPolicy(), refuse).run()
+
+
+LIMITS = [MemoryLimit("GPU-a", "/groups/one", 0, 4_000), MemoryLimit("GPU-b", "/groups/one", 0, 2_000)]
+
+
+async def test_limits_are_set_by_the_thread_in_their_order(told: Told) -> None:
+    source = Scripted()
+    async with watching(source, told) as watcher:
+        await asyncio.gather(watcher.limit_memory(LIMITS, PATIENCE_S), watcher.limit_memory(LIMITS[:1], PATIENCE_S))
+    assert source.limits == [*LIMITS, LIMITS[0]]
+    assert len(source.threads) == 1
+
+
+async def test_a_limit_that_is_refused_is_told_and_ends_nothing(told: Told) -> None:
+    source = Scripted()
+    async with watching(source, told) as watcher:
+        source.refusal = LimitRefused("card GPU-a says no")
+        with pytest.raises(LimitRefused, match="GPU-a says no"):
+            await watcher.limit_memory(LIMITS, PATIENCE_S)
+        source.refusal = None
+        await watcher.limit_memory(LIMITS, PATIENCE_S)
+    assert source.limits == LIMITS
+
+
+async def test_without_a_driver_no_limit_is_set_and_the_driver_is_tried_again(told: Told) -> None:
+    source = Scripted()
+    async with watching(source, told) as watcher:
+        await until(lambda: told.last is not None and told.last)
+        source.failure = DriverGone("it is being upgraded")
+        with pytest.raises(DriverGone):
+            await watcher.limit_memory(LIMITS, PATIENCE_S)
+        await until(lambda: told.last is None)
+        with pytest.raises(DriverGone, match="not available"):
+            await watcher.limit_memory(LIMITS, PATIENCE_S)
+        source.failure = None
+        await until(lambda: told.last is not None)
+        await watcher.limit_memory(LIMITS, PATIENCE_S)
+    assert source.limits == LIMITS
+
+
+async def test_a_limit_that_nobody_waits_for_any_more_is_not_set(driver: FakeDriver, told: Told) -> None:
+    source = Scripted()
+    held = threading.Event()
+    source.wait_for_faults = lambda timeout_s: held.wait(PATIENCE_S) and ()  # type: ignore[assignment, method-assign, return-value]
+    async with watching(source, told) as watcher:
+        await until(lambda: told.last)
+        with pytest.raises(DriverGone, match="not answered for 0.05 s"):
+            await watcher.limit_memory(LIMITS, 0.05)
+        held.set()
+        await watcher.limit_memory(LIMITS[:1], PATIENCE_S)
+    assert source.limits == LIMITS[:1]

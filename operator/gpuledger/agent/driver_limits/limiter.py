@@ -1,0 +1,228 @@
+"""Has the driver hold each container to its share of its cards' memory, from before its first process to its last.
+
+A hook asks when the container's control group exists, and the container waits for the answer. What was set is written
+down before it is set: an agent that died in between finds it. A limit goes with its group; where the group outlives the
+container's last process, the limit is removed, and so is a guarantee, which groups further up count as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gpuledger.agent.delivery.grant_files import write_whole
+from gpuledger.agent.devices.source import MemoryLimit
+from gpuledger.agent.driver_limits.control_groups import ControlGroups, GroupWatch
+from gpuledger.agent.driver_limits.hook_pipes import HookPipes
+from gpuledger.formats.runtime.cdi import Grant
+from gpuledger.formats.runtime.cgroup import pod_uid
+from gpuledger.formats.runtime.limit_request import TIMEOUT_S, LimitRequest, read_request
+from gpuledger.model.errors import BadInput, GpuledgerError
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 256
+"""Requests that are answered at the same time; the others wait in the FIFO, and their hooks with them."""
+
+DRIVER_TIMEOUT_S = TIMEOUT_S - 2.0
+"""So that the hook still waits when the driver does not answer, and can say so."""
+
+LIMITED, RECORD_SUFFIX = "limited", ".json"
+"""Directory with what was set: a file for each grant, which has its groups' directories -> its cards' UUIDs."""
+
+SetLimits = Callable[[Iterable[MemoryLimit], float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Limited:
+    """A control group that has limits."""
+
+    name: str
+    """Of the grant."""
+    uuids: tuple[str, ...]
+
+
+class DriverLimits:
+    """The limits of this node's containers. Does nothing while no container is to have any."""
+
+    def __init__(
+        self, directory: Path, grants: Callable[[], Iterable[Grant]], groups: ControlGroups, set_limits: SetLimits
+    ) -> None:
+        """Make one; `set_limits` has the driver set limits, within a time in seconds."""
+        self.directory = directory
+        self._grants, self._groups, self._set_limits = grants, groups, set_limits
+        self._pipes = HookPipes(directory, self._take)
+        self._limited: dict[Path, _Limited] = {}  # directory of a control group -> its limits
+        self._watch: GroupWatch | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._clearing: set[Path] = set()
+
+    def resume(self) -> None:
+        """Go on where an earlier agent has left off, if there was one. To be called when the grants are known."""
+        if not self._pipes.was_used():
+            return
+        try:
+            self._load()
+            self._open()
+            self._pipes.keep({grant.name for grant in self._grants()})
+        except OSError as error:  # tried again when a container starts
+            logger.warning("limits that the driver keeps: %s", error)
+        for directory in tuple(self._limited):
+            self._watch_group(directory)
+            self._observe(directory)
+
+    def close(self) -> None:
+        """Stop; limits stay as they are."""
+        self._pipes.close()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        for task in self._tasks:
+            task.cancel()
+
+    def expect(self, name: str) -> None:
+        """Be ready for the start of a grant's container, before its runtime can know of it. Raises OSError."""
+        self._open()
+        self._pipes.expect(name)
+
+    def forget(self, grant: Grant) -> None:
+        """Note that a grant is over."""
+        if not grant.limits:
+            return
+        try:
+            self._pipes.forget(grant.name)
+        except OSError as error:
+            logger.warning("%s can't be removed yet: %s", grant.name, error)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove the limits of groups whose last process has ended without our notice."""
+        for directory in tuple(self._limited):
+            self._observe(directory)
+
+    def _open(self) -> None:
+        (self.directory / LIMITED).mkdir(parents=True, exist_ok=True)
+        if self._watch is None:
+            self._watch = self._groups.watch(self._observe)
+        self._pipes.open()
+
+    # A container starts.
+
+    def _take(self, line: bytes) -> None:
+        self._start(self._answer(line))
+        if len(self._tasks) >= MOST_AT_ONCE:
+            self._pipes.pause()
+
+    async def _answer(self, line: bytes) -> None:
+        try:
+            request = read_request(line)
+        except BadInput as error:
+            logger.warning("%s", error)
+            return
+        refusal = ""
+        try:
+            await self._limit(request)
+        except (GpuledgerError, OSError) as error:
+            refusal = str(error)
+            logger.warning("a container of grant %s must not start: %s", request.name, refusal)
+        self._pipes.answer(request.name, request.pid, refusal)
+
+    async def _limit(self, request: LimitRequest) -> None:
+        """Set the limits that a hook asks for. Raises BadInput, LimitRefused, DriverGone, OSError."""
+        grant = next((each for each in self._grants() if each.name == request.name), None)
+        if grant is None:
+            raise BadInput("the node agent has given the container no cards; the kubelet tries again")
+        directory = self._groups.directory(request.group)
+        if pod_uid(request.group) != grant.pod_uid:
+            raise BadInput(f"the control group {request.group[:200]} is not one of the pod with UID {grant.pod_uid}")
+        if not directory.is_dir():
+            raise BadInput(f"the node agent does not see the control group {directory}: see docs/isolation.md")
+        self._note(directory, grant)
+        limits = [MemoryLimit(each.uuid, str(directory), each.guaranteed_mib, each.most_mib) for each in grant.limits]
+        await self._set_limits(limits, DRIVER_TIMEOUT_S)
+        logger.info("pod %s/%s, container %s: limited in %s", grant.namespace, grant.pod, grant.container, directory)
+
+    def _note(self, directory: Path, grant: Grant) -> None:
+        """Remember a group whose limits are about to be set, on disk as well. Raises OSError."""
+        self._limited[directory] = _Limited(grant.name, tuple(each.uuid for each in grant.limits))
+        self._write(grant.name)
+        self._watch_group(directory)
+
+    def _watch_group(self, directory: Path) -> None:
+        try:
+            if self._watch is not None:
+                self._watch.add(directory)
+        except OSError as error:  # `tidy` looks at it as well
+            logger.info("%s is not watched: %s", directory, error)
+
+    # A container has ended.
+
+    def _observe(self, directory: Path) -> None:
+        if directory not in self._limited or directory in self._clearing:
+            return
+        populated = self._groups.is_populated(directory)
+        if populated is None:
+            self._drop(directory)  # and its limits with it
+        elif not populated:
+            self._clearing.add(directory)
+            self._start(self._clear(directory))
+
+    async def _clear(self, directory: Path) -> None:
+        try:
+            limits = [MemoryLimit(uuid, str(directory)) for uuid in self._limited[directory].uuids]
+            await self._set_limits(limits, DRIVER_TIMEOUT_S)
+            self._drop(directory)
+        except GpuledgerError as error:
+            if self._groups.is_populated(directory) is None:
+                self._drop(directory)
+            else:
+                logger.info("the limits of %s can't be removed yet: %s", directory, error)
+        finally:
+            self._clearing.discard(directory)
+
+    def _drop(self, directory: Path) -> None:
+        limited = self._limited.pop(directory)
+        try:
+            self._write(limited.name)
+        except OSError as error:  # read again by the next agent, which finds the group gone
+            logger.info("the record of grant %s stays: %s", limited.name, error)
+
+    # What is written down.
+
+    def _write(self, name: str) -> None:
+        groups = {str(path): limited.uuids for path, limited in self._limited.items() if limited.name == name}
+        file = self.directory / LIMITED / f"{name}{RECORD_SUFFIX}"
+        if groups:
+            write_whole(file, orjson.dumps(groups))
+        else:
+            file.unlink(missing_ok=True)
+
+    def _load(self) -> None:
+        """Read what earlier agents have set. Raises OSError."""
+        for file in (self.directory / LIMITED).glob(f"*{RECORD_SUFFIX}"):
+            name = file.name.removesuffix(RECORD_SUFFIX)
+            try:
+                groups = orjson.loads(file.read_bytes())
+                found = {Path(path): _Limited(name, tuple(uuids)) for path, uuids in groups.items()}
+            except (ValueError, AttributeError, TypeError) as error:
+                logger.warning("%s is no record of limits, and is left out: %s", file, error)
+                continue
+            self._limited |= found
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if len(self._tasks) == MOST_AT_ONCE - 1:
+            self._pipes.resume()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("limits that the driver keeps: %r", error)
