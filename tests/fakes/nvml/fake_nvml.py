@@ -37,8 +37,8 @@ MIB = 1024 * 1024
 FLAGS = ("-std=c11", "-D_DEFAULT_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 
 GONE, LOST, NOT_SUPPORTED, NO_FUNCTION, UNKNOWN, NO_PERMISSION, NOT_FOUND = 9, 15, 3, 13, 999, 4, 6
-"""Codes that tests use: driver not loaded, GPU is lost, not supported, function not found, unknown error, no permission,
-not found."""
+"""Codes that tests use: driver not loaded, GPU is lost, not supported, function not found, unknown error, no right, not
+found."""
 
 NO_LIMIT = (1 << 64) - 1
 """A hard limit that is none."""

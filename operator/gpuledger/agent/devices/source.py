@@ -12,7 +12,6 @@ from typing import Protocol
 
 from gpuledger.model.errors import GpuledgerError
 
-
 NOT_ASKED = "no driver was asked to limit memory on the card"
 """Of cards that do not come from a driver that could."""
 

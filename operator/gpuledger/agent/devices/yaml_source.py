@@ -127,7 +127,7 @@ class YamlSource:
         return ()
 
     def limit_memory(self, limit: MemoryLimit) -> None:
-        """Raises LimitRefused: no driver is asked."""
+        """Refuse: no driver is asked. Raises LimitRefused."""
         raise LimitRefused(f"the memory of card {limit.uuid} can't be limited: {NOT_ASKED}")
 
     def close(self) -> None:

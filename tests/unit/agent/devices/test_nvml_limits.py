@@ -132,7 +132,7 @@ def test_a_refused_limit_names_card_group_and_reason(source: NvmlSource, limits:
     source.snapshot()
     with pytest.raises(LimitRefused, match=r"card GPU-00000000 .* for /nowhere: .*dmem"):
         source.limit_memory(MemoryLimit("GPU-00000000", "/nowhere", 0, 1_000))
-    with pytest.raises(LimitRefused, match="card GPU-9 .* no longer lists it"):
+    with pytest.raises(LimitRefused, match=r"card GPU-9 .* no longer lists it"):
         source.limit_memory(MemoryLimit("GPU-9", str(tmp_path / "own"), 0, 1_000))
     assert reasons(source) == ["", ""]
 

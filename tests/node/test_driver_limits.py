@@ -1,0 +1,311 @@
+"""The driver's limits on a real kubelet and containerd: set before a container's first process, gone after its last.
+
+The driver is a stand-in, which notes each limit in a file; containers note there when they begin and end. So the order
+of lines is the order of events, whatever clocks say.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cluster.cluster import COUNT, MEMORY, Json, devices
+from fakes.nvml.fake_nvml import NO_LIMIT, NO_PERMISSION, Failure, SetLimit, limit_lines, some_cards
+from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
+from node.limiting_agent import POINTS
+
+MIB = 1024 * 1024
+SHARED = {"volumes": [{"name": "notes", "hostPath": {"path": "/var/lib/fake-nvml"}}]}
+MOUNT = [{"name": "notes", "mountPath": "/notes"}]
+SET = "nvmlDeviceSetMemoryLimits_v1"
+CARDS = 6
+"""Of ten slots each: enough for fifty containers."""
+
+
+def noting(name: str, limits: dict[str, int]) -> Json:
+    """Return a container that notes when its first process begins, and when its last one ends."""
+    script = (
+        f"echo begins {name} >> /notes/limits; "
+        f"trap 'echo ends {name} >> /notes/limits; exit 0' TERM; while :; do sleep 3600 & wait $!; done"
+    )
+    return gpu_container(name, limits, script, volumeMounts=MOUNT)
+
+
+class Limits:
+    """The node, and what its driver and containers have noted."""
+
+    def __init__(self, gpu: GpuNode) -> None:
+        self.gpu = gpu
+
+    def lines(self) -> list[SetLimit | str]:
+        """Return what was noted, in order, without what the agent tries out with its own group."""
+        noted = limit_lines((self.gpu.node.path("/var/lib/fake-nvml") / "limits").read_text())
+        return [line for line in noted if not (isinstance(line, SetLimit) and "kubepods" not in line.group)]
+
+    def of(self, name: str) -> list[SetLimit | str]:
+        """Return the lines of a pod with one container of its name."""
+        uid = self._uids[name]
+        return [
+            line
+            for line in self.lines()
+            if (isinstance(line, SetLimit) and uid in line.group) or line in (f"begins {name}", f"ends {name}")
+        ]
+
+    def start(self, *names: str, limits: dict[str, int] | None = None) -> None:
+        """Start pods with one container each."""
+        self.create(*names, limits=limits)
+        self.gpu.wait_running(*names)
+
+    def create(self, *names: str, limits: dict[str, int] | None = None) -> None:
+        """Create such pods."""
+        for n, name in enumerate(names):
+            self.gpu.create(gpu_pod(name, noting(name, limits or one_card(1000 + n)), **SHARED))
+        self._uids = {**getattr(self, "_uids", {}), **{n: self.uid(n) for n in names}}
+
+    def uid(self, name: str) -> str:
+        """Return a pod's UID."""
+        return str(self.gpu.cluster.pod(name)["metadata"]["uid"])
+
+    def check_start(self, name: str) -> None:
+        """Check that the limits of the pod's share were set before its first process began, and are in force."""
+        lines = self.of(name)
+        begun = len(lines) - 1 - lines[::-1].index(f"begins {name}")
+        before = [line for line in lines[:begun] if isinstance(line, SetLimit)]
+        share = {each["uuid"]: each["memoryMiB"] for each in devices(self.gpu.cluster.pod(name))[name]}
+        group = before[-1].group
+        assert {line.uuid: (line.soft, line.hard) for line in before if line.group == group} == {
+            uuid: (0, memory_mib * MIB) for uuid, memory_mib in share.items()
+        }, lines
+        assert not [line for line in lines[begun:] if isinstance(line, SetLimit) and line.group == group], lines
+
+    def check_end(self, name: str) -> None:
+        """Check that whatever was removed of the pod's limits was removed after its last process."""
+        lines = self.of(name)
+        ended = lines.index(f"ends {name}")
+        removed = [n for n, line in enumerate(lines) if isinstance(line, SetLimit) and line.hard == NO_LIMIT]
+        assert all(n > ended for n in removed), lines
+
+    def removed(self, names: Sequence[str]) -> int:
+        """Return of how many of these pods the limits were removed before their group went."""
+        return sum(any(isinstance(line, SetLimit) and line.hard == NO_LIMIT for line in self.of(n)) for n in names)
+
+
+def start_agent(gpu: GpuNode, point: str = "") -> None:
+    program = [str(Path(__file__).with_name("limiting_agent.py")), *([point] if point else [])]
+    gpu.start_agent(program=program)
+
+
+@pytest.fixture
+def limits(gpu: GpuNode) -> Iterator[Limits]:
+    """Yield the node with a driver that limits memory, and an agent that uses it."""
+    gpu.kill_agent()
+    before = gpu.state
+    notes = gpu.node.path("/var/lib/fake-nvml") / "limits"
+    notes.write_text("")
+    notes.chmod(0o666)
+    cards = some_cards(CARDS)
+    gpu.show(replace(before, cards=cards, limits="/var/lib/fake-nvml/limits", driver_version="615.71.09"))
+    gpu.change_settings(isolation="driver")
+    start_agent(gpu)
+    gpu.wait_ready()
+    yield Limits(gpu)
+    gpu.remove_all()
+    gpu.kill_agent()
+    gpu.show(before)
+    gpu.change_settings(isolation="none")
+    gpu.start_agent()
+    gpu.wait_ready()
+
+
+def test_limits_are_set_before_the_first_process_and_removed_after_the_last(
+    limits: Limits, say: Callable[[str], None]
+) -> None:
+    names = [f"held-{n}" for n in range(4)]
+    limits.start(*names)
+    limits.start("several", limits={COUNT: 3, MEMORY: 700})
+    limits.gpu.check(*names, "several")
+    for name in (*names, "several"):
+        limits.check_start(name)
+    limits.gpu.remove(*names, "several")
+    for name in (*names, "several"):
+        limits.check_end(name)
+    say(f"limits of {limits.removed(names)} of {len(names)} containers were removed before their groups were gone")
+
+
+def test_a_container_that_starts_again_is_limited_again(limits: Limits) -> None:
+    limits.gpu.create(
+        gpu_pod(
+            "again",
+            gpu_container(
+                "again",
+                one_card(2000),
+                "echo begins again >> /notes/limits; [ -e /notes/again ] && exec sleep 3600; echo > /notes/again",
+                volumeMounts=MOUNT,
+            ),
+            **SHARED,
+        )
+    )
+    limits._uids = {"again": limits.uid("again")}
+    limits.gpu.cluster.wait(lambda: limits.of("again").count("begins again") == 2, "it has begun twice")
+    limits.check_start("again")
+    groups = {line.group for line in limits.of("again") if isinstance(line, SetLimit) and line.hard != NO_LIMIT}
+    assert len(groups) == 2
+
+
+@pytest.mark.parametrize("point", [each for each in POINTS if "removed" not in each])
+def test_an_agent_killed_at_any_step_of_a_start_leaves_no_container_without_its_limit(
+    limits: Limits, point: str
+) -> None:
+    gpu = limits.gpu
+    limits.start("bystander")
+    before = gpu.identities("bystander")
+    gpu.kill_agent()
+    start_agent(gpu, point)
+    agent = gpu.agent
+    assert agent is not None
+    gpu.wait_ready()
+    limits.create("hit", limits=one_card(2000))
+    gpu.cluster.wait(lambda: not agent.alive, f"the agent dies {point}: {gpu.log_tail()}")
+    start_agent(gpu)
+    gpu.wait_ready()
+    gpu.wait_running("hit")
+    limits.start("new", limits=one_card(3000))
+    for name in ("bystander", "hit", "new"):
+        limits.check_start(name)
+    assert gpu.identities("bystander") == before
+
+
+def test_an_agent_killed_before_it_removes_limits_is_followed_by_one_that_knows_them(limits: Limits) -> None:
+    gpu = limits.gpu
+    gpu.kill_agent()
+    start_agent(gpu, "before the limits are removed")
+    agent = gpu.agent
+    assert agent is not None
+    gpu.wait_ready()
+    limits.start("short")
+    gpu.cluster.request("DELETE", "/api/v1/namespaces/default/pods/short")
+    gpu.cluster.wait(lambda: not agent.alive or "short" not in gpu.cluster.pods(), "it has ended")
+    gpu.kill_agent()
+    start_agent(gpu)
+    gpu.wait_ready()
+    limits.start("next")
+    limits.check_start("next")
+    limits.check_end("short")
+    records = gpu.node.path("/var/lib/gpuledger/limits/limited")
+    gpu.cluster.wait(lambda: len(list(records.iterdir())) == 1, "only what runs is known to be limited")
+
+
+@pytest.mark.parametrize("program", ["kubelet", "containerd"])
+def test_a_restart_of_what_runs_the_pods_leaves_limits_as_they_are(limits: Limits, program: str) -> None:
+    gpu = limits.gpu
+    names = [f"before-{n}" for n in range(3)]
+    limits.start(*names)
+    noted = limits.lines()
+    before = gpu.identities(*names)
+    {"kubelet": gpu.node.restart_kubelet, "containerd": gpu.node.restart_containerd}[program]()
+    gpu.wait_ready()
+    assert limits.lines() == noted
+    limits.start("after-0", "after-1")
+    assert gpu.identities(*names) == before
+    for name in (*names, "after-0", "after-1"):
+        limits.check_start(name)
+
+
+def test_without_its_agent_no_container_starts_and_with_it_they_do(limits: Limits) -> None:
+    gpu = limits.gpu
+    limits.start("first")
+    gpu.show(replace(gpu.state, failures=(Failure(NO_PERMISSION, SET),)))
+    limits.create("refused", limits=one_card(1500))
+    gpu.cluster.wait(
+        lambda: any("SYS_ADMIN" in text for text in gpu.cluster.messages("refused")),
+        f"its events say why: {gpu.log_tail()}",
+    )
+    assert "begins refused" not in limits.lines()
+    gpu.cluster.wait(
+        lambda: any("isolation is driver" in str(c.get("status")) for c in gpu.cluster.cards().values()),
+        "the ledger says why the card takes no pods",
+    )
+    gpu.kill_agent()
+    gpu.show(replace(gpu.state, failures=()))
+    start_agent(gpu)
+    gpu.wait_ready()
+    gpu.wait_running("refused")
+    for name in ("first", "refused"):
+        limits.check_start(name)
+
+
+def test_a_node_whose_driver_can_not_takes_no_pods_and_says_why(limits: Limits) -> None:
+    gpu = limits.gpu
+    limits.start("runs")
+    before = gpu.identities("runs")
+    gpu.kill_agent()
+    gpu.show(replace(gpu.state, limits=None, driver_version="580.95.05"))
+    start_agent(gpu)
+    gpu.cluster.wait(lambda: not gpu.open_cards(), "no card takes pods")
+    reasons = {str(card["status"].get("reason")) for card in gpu.cluster.cards().values()}
+    assert all("isolation is driver" in reason and "615 or newer" in reason for reason in reasons), reasons
+    gpu.create(gpu_pod("waits", one_card()))
+    gpu.cluster.wait(lambda: any("615" in text for text in explained(gpu, "waits")), "explain says why")
+    assert gpu.identities("runs") == before
+    gpu.show(replace(gpu.state, limits="/var/lib/fake-nvml/limits", driver_version="615.71.09"))
+    gpu.kill_agent()
+    start_agent(gpu)
+    gpu.wait_ready()
+    gpu.wait_running("waits")
+
+
+def explained(gpu: GpuNode, name: str) -> list[str]:
+    """Return what the pod's events, and its condition, say."""
+    conditions = gpu.cluster.pod(name)["status"].get("conditions") or ()
+    return [*gpu.cluster.messages(name), *(each.get("message", "") for each in conditions)]
+
+
+def test_fifty_containers_at_once_are_each_limited_to_their_own_share_and_start_soon(
+    limits: Limits, say: Callable[[str], None]
+) -> None:
+    gpu = limits.gpu
+    names = [f"crowd-{n}" for n in range(5)]
+    for p, name in enumerate(names):
+        containers = [noting(f"{name}-{n}", one_card(500 + 10 * p + n)) for n in range(10)]
+        gpu.create(gpu_pod(name, *containers, **SHARED))
+    gpu.wait_running(*names, timeout_s=300)
+    lines = limits.lines()
+    for name in names:
+        pod = gpu.cluster.pod(name)
+        for container, cards in devices(pod).items():
+            begun = lines.index(f"begins {container}")
+            (card,) = cards
+            ids = [s["containerID"] for s in pod["status"]["containerStatuses"] if s["name"] == container]
+            own = [
+                line
+                for line in lines[:begun]
+                if isinstance(line, SetLimit) and ids[0].removeprefix("containerd://") in line.group
+            ]
+            assert [(line.uuid, line.hard) for line in own] == [(card["uuid"], card["memoryMiB"] * MIB)], container
+
+
+def test_a_start_takes_not_much_longer_than_one_without_a_gpu(limits: Limits, say: Callable[[str], None]) -> None:
+    gpu = limits.gpu
+    ratios = []
+    for run in range(3):
+        ours = [f"gpu-{run}-{n}" for n in range(12)]
+        limits.start(*ours, limits=one_card())
+        plain = gpu.create(
+            *(
+                gpu_pod(f"plain-{run}-{n}", noting(f"plain-{run}-{n}", {}), schedulerName="default-scheduler", **SHARED)
+                for n in range(12)
+            )
+        )
+        gpu.wait_running(*plain)
+        bound = gpu.bound_at_s()
+        took = {name: gpu.started_at_s(name, name) - bound[name] for name in (*ours, *plain)}
+        with_gpu, without = (statistics.median(took[name] for name in names) for names in (ours, plain))
+        ratios.append(with_gpu / without)
+        say(f"12 pods at once with limits by the driver: {with_gpu:.2f} s, without GPUs: {without:.2f} s in the middle")
+        gpu.remove(*ours, *plain)
+    say(f"ratio of starts: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
+    assert statistics.median(ratios) < 2
