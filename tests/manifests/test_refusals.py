@@ -44,6 +44,7 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"scheduler": {"versions": {"v1.36": "v1.36.3"}}}, "/scheduler/versions", NOT_ALLOWED.format("v1.36")),
     ({"agent": {"maxUnavailable": "some"}}, "/agent/maxUnavailable", "'some' does not match pattern"),
     ({"agent": {"kubeletDirectory": "kubelet"}}, "/agent/kubeletDirectory", "'kubelet' does not match pattern"),
+    ({"agent": {"limitsByDriver": "yes"}}, "/agent/limitsByDriver", "got string, want boolean"),
     ({"agent": {"simulatedCards": {"number": 65}}}, "/agent/simulatedCards/number", "maximum: got 65, want 64"),
     ({"overHami": "yes"}, "/overHami", "got string, want boolean"),
     ({"admission": {"mode": "policy"}}, "/admission/mode", "'auto', 'policies', 'validating', 'webhook', 'none'"),
@@ -128,3 +129,16 @@ def test_policies_that_the_server_does_not_know_are_refused(helm: Helm) -> None:
 def test_a_certificate_that_nobody_is_told_to_trust_is_refused(helm: Helm) -> None:
     text = helm.refusal(admission={"mode": "webhook", "webhook": {"certificate": "secret"}})
     assert "--set-file admission.webhook.caBundle=tls.crt" in text
+
+
+@pytest.mark.parametrize(
+    ("agent", "settings", "message"),
+    [
+        ({}, {}, "--set agent.limitsByDriver=true"),
+        ({"limitsByDriver": True}, {"delivery": "directory"}, "delivery has to be cdi"),
+    ],
+)
+def test_limits_by_the_driver_without_what_they_need_are_refused(
+    helm: Helm, agent: Json, settings: Json, message: str
+) -> None:
+    assert message in helm.refusal(settings={"isolation": "driver", **settings}, agent=agent)

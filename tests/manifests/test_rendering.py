@@ -379,6 +379,18 @@ def test_nodes_of_kind_pretend_to_have_cards_of_their_own(helm: Helm, tmp_path: 
     assert len(set(found[0] + found[1])) == 2 * len(found[0]) == 16
 
 
+def test_only_for_limits_by_the_driver_the_agent_has_the_nodes_control_groups_and_a_capability(helm: Helm) -> None:
+    for by_driver in (False, True):
+        pod = helm.objects(agent={"limitsByDriver": by_driver})[AGENT]["spec"]["template"]["spec"]
+        (agent,) = pod["containers"]
+        volumes = [each["hostPath"]["path"] for each in pod["volumes"] if each["name"] == "cgroups"]
+        mounts = [each for each in agent["volumeMounts"] if each["name"] == "cgroups"]
+        assert volumes == ["/sys/fs/cgroup"] * by_driver
+        assert mounts == [{"name": "cgroups", "mountPath": "/sys/fs/cgroup"}] * by_driver
+        added = {"add": ["SYS_ADMIN"]} if by_driver else {}
+        assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"], **added}
+
+
 def test_by_default_agents_run_only_where_a_label_says_so(helm: Helm) -> None:
     pod = helm.objects()[AGENT]["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"gpuledger.dev/agent": "true"}

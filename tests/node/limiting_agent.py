@@ -80,7 +80,8 @@ class _Looking:
 
 if __name__ == "__main__":
     if not (ROOT / "cgroup.controllers").exists():
-        agent_plan.ControlGroups = startup.ControlGroups = OneTree  # type: ignore[misc]
+        for module in (agent_plan, startup):
+            vars(module)["ControlGroups"] = OneTree
     if sys.argv[1] in POINTS:
         POINTS[sys.argv.pop(1)]()
     main()

@@ -19,7 +19,7 @@ from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 from node.limiting_agent import POINTS
 
 MIB = 1024 * 1024
-SHARED = {"volumes": [{"name": "notes", "hostPath": {"path": "/var/lib/fake-nvml"}}]}
+SHARED: Json = {"volumes": [{"name": "notes", "hostPath": {"path": "/var/lib/fake-nvml"}}]}
 MOUNT = [{"name": "notes", "mountPath": "/notes"}]
 SET = "nvmlDeviceSetMemoryLimits_v1"
 CARDS = 6

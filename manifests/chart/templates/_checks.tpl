@@ -46,6 +46,13 @@
 {{- if ne (len $names) (len (uniq $names)) -}}
   {{- fail (printf "\n\nsettings: names of resources must differ; only those of counts may be the same: %s\n" (join ", " $names)) -}}
 {{- end -}}
+{{- $byDriver := eq "driver" (include "gpuledger.setting" (list . "isolation")) -}}
+{{- if and $byDriver .Values.agent.enabled (not .Values.agent.limitsByDriver) -}}
+  {{- fail "\n\nsettings: isolation is driver, for which the agent needs the nodes' control groups, and SYS_ADMIN: --set agent.limitsByDriver=true\n" -}}
+{{- end -}}
+{{- if and $byDriver (eq "directory" (include "gpuledger.setting" (list . "delivery"))) -}}
+  {{- fail "\n\nsettings: isolation is driver, for which delivery has to be cdi: the container runtime has to run a hook.\n" -}}
+{{- end -}}
 {{- if not (include "gpuledger.setting" (list . "resource_count")) -}}
   {{- fail "\n\nsettings: resource_count is the name that our own node agent serves; it can't be empty.\n" -}}
 {{- end -}}

@@ -1,0 +1,338 @@
+"""What a hook asks for is set if it is the grant's and its pod's, is known to the next agent, and goes in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.grants import a_grant
+from gpuledger.agent.devices.source import DriverGone, LimitRefused, MemoryLimit
+from gpuledger.agent.driver_limits import limiter
+from gpuledger.agent.driver_limits.control_groups import ONLY_OWN, VERSION_1, ControlGroups
+from gpuledger.agent.driver_limits.limiter import DriverLimits
+from gpuledger.formats.runtime.cdi import CardLimit, Grant
+from gpuledger.formats.runtime.limit_request import (
+    ANSWERS,
+    LONGEST_ANSWER,
+    REQUESTS,
+    LimitRequest,
+    answer_line,
+    group_path,
+    read_request,
+)
+from gpuledger.model.errors import BadInput
+
+UID = "29b4fdab-e2a1-4ac6-8199-eb7915d01ccc"
+PATIENCE_S = 20.0
+LIMITS = (CardLimit("GPU-1", 0, 4_000), CardLimit("GPU-2", 500, 2_000))
+
+
+class Tree(ControlGroups):
+    """Groups as directories, populated as their file says; who watches is told by the test."""
+
+    def group(self, path: str, populated: bool = True) -> Path:
+        directory = self.root / path.removeprefix("/")
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "cgroup.events").write_text(f"populated {int(populated)}\nfrozen 0\n")
+        return directory
+
+    def watch(self, on_change: Callable[[Path], None]) -> Any:
+        self.on_change = on_change
+        self.watched: list[Path] = []
+
+        class Watch:
+            add = self.watched.append
+
+            def close(self) -> None:
+                pass
+
+        return Watch()
+
+
+class Scene:
+    """An agent's limits, its grants, and a driver that keeps what is set."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.tree = root, Tree(root / "cgroup")
+        self.grants: list[Grant] = []
+        self.set: list[MemoryLimit] = []
+        self.failure: Exception | None = None
+        self.hang: asyncio.Event | None = None
+        self.limits = self.agent()
+
+    def agent(self) -> DriverLimits:
+        return DriverLimits(self.root / "limits", lambda: self.grants, self.tree, self._set)
+
+    async def _set(self, limits: Iterable[MemoryLimit], timeout_s: float) -> None:
+        if self.hang is not None:
+            await self.hang.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.set += limits
+
+    def give(self, name: str = "slot-1-0a1b", **changes: Any) -> Grant:
+        """Give a container its cards, and expect its hook."""
+        grant = a_grant(name, pod_uid=UID, uuids=("GPU-1", "GPU-2"), limits=LIMITS, **changes)
+        self.limits.expect(name)
+        self.grants.append(grant)
+        return grant
+
+    async def ask(self, name: str, group: str, pid: int = 4711) -> str:
+        """Ask as a hook does; return the answer."""
+        answers = os.open(self.root / "limits" / ANSWERS / name, os.O_RDWR | os.O_NONBLOCK)
+        requests = os.open(self.root / "limits" / REQUESTS, os.O_RDWR)
+        os.write(requests, f"{name} {pid} {group}\n".encode())
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    with contextlib.suppress(BlockingIOError):
+                        whose, _, answer = os.read(answers, 65536).decode().partition(" ")
+                        assert whose == str(pid)
+                        return answer.rstrip("\n")
+                    await asyncio.sleep(0.001)
+        finally:
+            os.close(requests)
+            os.close(answers)
+
+    async def settled(self) -> None:
+        """Wait until nothing is being done."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.limits._tasks:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    def records(self) -> list[str]:
+        return sorted(file.name for file in (self.root / "limits" / "limited").iterdir())
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.limits.close()
+
+
+def path_of(uid: str = UID, container: str = "c0ffee") -> str:
+    return f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/cri-containerd-{container}.scope"
+
+
+def limits_in(directory: Path) -> list[MemoryLimit]:
+    return [MemoryLimit("GPU-1", str(directory), 0, 4_000), MemoryLimit("GPU-2", str(directory), 500, 2_000)]
+
+
+def none_in(directory: Path) -> list[MemoryLimit]:
+    return [MemoryLimit("GPU-1", str(directory)), MemoryLimit("GPU-2", str(directory))]
+
+
+async def test_each_card_is_limited_to_its_own_share_before_the_answer(scene: Scene) -> None:
+    scene.give()
+    directory = scene.tree.group(path_of())
+    assert await scene.ask("slot-1-0a1b", f"0::{path_of()}") == "ok"
+    assert scene.set == limits_in(directory)
+    assert scene.tree.watched == [directory]
+    assert await scene.ask("slot-1-0a1b", f"0::{path_of()}") == "ok", "asked again, it is set again"
+
+
+@pytest.mark.parametrize(
+    ("group", "why"),
+    [
+        ("0::/kubepods/podother", "not one of the pod"),
+        (f"0::{path_of(uid='00000000-e2a1-4ac6-8199-eb7915d01ccc')}", "not one of the pod"),
+        (f"0::/system.slice/../{path_of()}", "no path of a control group"),
+        (f"0::/{path_of()}", "no path of a control group"),
+        (f"0::{path_of()}/./", "no path of a control group"),
+        ("0::/", "no path of a control group"),
+        (f"8:pids:{path_of()}", "version 1"),
+        (f"0::{path_of(container='gone')}", "does not see the control group"),
+    ],
+)
+async def test_a_group_that_is_not_the_pods_own_is_refused(scene: Scene, group: str, why: str) -> None:
+    scene.give()
+    scene.tree.group(path_of())
+    assert why in await scene.ask("slot-1-0a1b", group)
+    assert scene.set == []
+    assert scene.records() == []
+
+
+async def test_a_grant_that_is_not_known_gets_no_start(scene: Scene) -> None:
+    scene.limits.expect("slot-7-ffff")
+    scene.tree.group(path_of())
+    assert "given the container no cards" in await scene.ask("slot-7-ffff", f"0::{path_of()}")
+
+
+@pytest.mark.parametrize(
+    "failure", [LimitRefused("card GPU-1 says no"), DriverGone("the driver has not answered for 8 s")]
+)
+async def test_what_the_driver_says_is_the_answer(scene: Scene, failure: Exception) -> None:
+    scene.give()
+    scene.tree.group(path_of())
+    scene.failure = failure
+    assert await scene.ask("slot-1-0a1b", f"0::{path_of()}") == str(failure)
+    scene.failure = None
+    assert await scene.ask("slot-1-0a1b", f"0::{path_of()}") == "ok"
+
+
+async def test_limits_are_removed_after_the_last_process_and_not_before(scene: Scene) -> None:
+    scene.give()
+    directory = scene.tree.group(path_of())
+    await scene.ask("slot-1-0a1b", f"0::{path_of()}")
+    scene.set.clear()
+    scene.tree.on_change(directory)
+    scene.limits.tidy()
+    await scene.settled()
+    assert scene.set == []
+    scene.tree.group(path_of(), populated=False)
+    scene.tree.on_change(directory)
+    scene.tree.on_change(directory)
+    await scene.settled()
+    assert scene.set == none_in(directory)
+    assert scene.records() == []
+    scene.tree.on_change(directory)
+    await scene.settled()
+    assert scene.set == none_in(directory)
+
+
+async def test_of_a_group_that_is_gone_nothing_is_left_to_remove(scene: Scene) -> None:
+    scene.give()
+    directory = scene.tree.group(path_of())
+    await scene.ask("slot-1-0a1b", f"0::{path_of()}")
+    scene.set.clear()
+    (directory / "cgroup.events").unlink()
+    directory.rmdir()
+    scene.limits.tidy()
+    await scene.settled()
+    assert (scene.set, scene.records()) == ([], [])
+
+
+async def test_what_can_not_be_removed_now_is_tried_again(scene: Scene) -> None:
+    grant = scene.give()
+    directory = scene.tree.group(path_of())
+    await scene.ask("slot-1-0a1b", f"0::{path_of()}")
+    scene.set.clear()
+    scene.tree.group(path_of(), populated=False)
+    scene.failure = DriverGone("not now")
+    scene.grants.clear()
+    scene.limits.forget(grant)
+    await scene.settled()
+    assert scene.records() == ["slot-1-0a1b.json"]
+    assert list((scene.root / "limits" / ANSWERS).iterdir()) == []
+    scene.failure = None
+    scene.limits.tidy()
+    await scene.settled()
+    assert (scene.set, scene.records()) == (none_in(directory), [])
+
+
+async def test_the_next_agent_knows_what_was_set_and_what_is_expected(scene: Scene) -> None:
+    scene.give()
+    scene.give("slot-2-0a1b")
+    ended, gone, runs = (scene.tree.group(path_of(container=name)) for name in ("ended", "gone", "runs"))
+    for name, directory in (("slot-1-0a1b", ended), ("slot-1-0a1b", gone), ("slot-2-0a1b", runs)):
+        assert await scene.ask(name, f"0::{path_of(container=directory.name[15:-6])}") == "ok"
+    scene.limits.close()
+    scene.set.clear()
+    scene.tree.group(path_of(container="ended"), populated=False)
+    (gone / "cgroup.events").unlink()
+    gone.rmdir()
+    scene.grants.pop()
+    (scene.root / "limits" / "limited" / "broken.json").write_text("[1")
+    (scene.root / "limits" / "limited" / "slot.unfinished").write_text("{")
+    scene.limits = scene.agent()
+    scene.limits.resume()
+    await scene.settled()
+    assert scene.set == none_in(ended)
+    assert [path.name for path in (scene.root / "limits" / ANSWERS).iterdir()] == ["slot-1-0a1b"]
+    assert scene.records() == ["broken.json", "slot-2-0a1b.json", "slot.unfinished"]
+    assert runs in scene.tree.watched
+
+
+async def test_an_agent_that_died_between_noting_and_setting_leaves_a_note(scene: Scene) -> None:
+    scene.give()
+    scene.tree.group(path_of())
+    scene.hang = asyncio.Event()
+    asking = asyncio.create_task(scene.ask("slot-1-0a1b", f"0::{path_of()}"))
+    async with asyncio.timeout(PATIENCE_S):
+        while not (scene.root / "limits" / "limited" / "slot-1-0a1b.json").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    assert not asking.done()
+    scene.hang.set()
+    assert await asking == "ok"
+
+
+async def test_without_use_nothing_is_made(scene: Scene) -> None:
+    scene.limits.resume()
+    scene.limits.tidy()
+    scene.limits.forget(a_grant())
+    assert not (scene.root / "limits").exists()
+
+
+async def test_too_many_requests_wait_in_the_pipe(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limiter, "MOST_AT_ONCE", 4)
+    scene.give()
+    scene.tree.group(path_of())
+    scene.hang = asyncio.Event()
+    requests = os.open(scene.root / "limits" / REQUESTS, os.O_RDWR)
+    line = f"slot-1-0a1b 1 0::{path_of()}\n".encode()
+    for _ in range(20):
+        os.write(requests, line)
+        await asyncio.sleep(0.001)
+    assert len(scene.limits._tasks) == 4
+    scene.hang.set()
+    async with asyncio.timeout(PATIENCE_S):
+        while len(scene.set) < 20 * len(LIMITS):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    os.close(requests)
+
+
+def test_a_node_says_why_its_groups_can_not_be_limited(tmp_path: Path) -> None:
+    groups = ControlGroups(tmp_path)
+    assert groups.why_no_limits() == VERSION_1
+    assert groups.own() is None
+    (tmp_path / "cgroup.controllers").write_text("cpu memory dmem\n")
+    assert groups.why_no_limits() == ""
+    (tmp_path / "cgroup.events").write_text("populated 1\n")
+    (tmp_path / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
+    assert groups.why_no_limits() == ONLY_OWN
+    assert groups.own() == tmp_path
+    (tmp_path / "cgroup.procs").write_text("1\n")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    assert groups.why_no_limits() == ""
+    assert groups.own() == tmp_path / "a" / "b"
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_bad_input(line: bytes) -> None:
+    with contextlib.suppress(BadInput):
+        request = read_request(line)
+        assert line.decode() == f"{request.name} {line.decode().split(' ')[1]} {request.group}"
+        assert "/" not in request.name
+        assert request.pid >= 0
+
+
+@given(st.text(max_size=200).map(lambda text: f"0::/{text}"))
+def test_a_path_that_is_accepted_leads_nowhere_else(group: str) -> None:
+    with contextlib.suppress(BadInput):
+        path = group_path(group)
+        assert os.path.normpath(path) == path
+        assert path != "/"
+        assert path.isprintable() or not any(ord(each) < 32 for each in path)
+
+
+@given(st.integers(0, 2**22), st.text(max_size=3_000))
+def test_an_answer_is_one_line_and_only_nothing_is_ok(pid: int, refusal: str) -> None:
+    line = answer_line(pid, refusal)
+    assert line.count(b"\n") == 1
+    assert line.endswith(b"\n")
+    assert len(line) <= 4 * LONGEST_ANSWER + 12
+    assert (line == f"{pid} ok\n".encode()) == (refusal.split() in ([], ["ok"]))
+
+
+def test_a_request_is_read_as_it_was_written() -> None:
+    assert read_request(b"slot-1-a 17 0::/a b/c") == LimitRequest("slot-1-a", 17, "0::/a b/c")
