@@ -14,6 +14,9 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.container_starts import ContainerStarts, NodeCapabilities
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.devices.source import MemoryLimit
+from gpuledger.agent.driver_limits.control_groups import ControlGroups
+from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.agent.kubelet import pod_resources
 from gpuledger.agent.kubelet.pod_resources import NodePods
@@ -48,6 +51,8 @@ class AgentNode:
         """What the driver shows: UUID -> index."""
         self.capabilities = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices())
         self.list_fails: Exception | None = None
+        self.limits: list[MemoryLimit] = []
+        """What the driver was told."""
         self.kubelet.take_list(GPU, [(f"slot-{number}", "Healthy") for number in range(slots)])
         self.start_agent()
 
@@ -57,8 +62,15 @@ class AgentNode:
         self.ledger = LedgerView(NODE, self.api.store, lambda: self.shown)
         self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
         self.grants.load()
+        self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
         self.starts = ContainerStarts(
-            self.owners, self.ledger, self.grants, self.directories, lambda: self.capabilities, self.with_cdi
+            self.owners,
+            self.ledger,
+            self.grants,
+            self.directories,
+            lambda: self.capabilities,
+            self.by_driver,
+            self.with_cdi,
         )
 
     async def list(self) -> NodePods:
@@ -162,6 +174,9 @@ class AgentNode:
     def uuids(self, *indexes: int) -> tuple[str, ...]:
         """Return the cards' UUIDs."""
         return tuple(self.cards[index].uuid for index in indexes)
+
+    async def _set_limits(self, limits: Iterable[MemoryLimit], timeout_s: float) -> None:
+        self.limits += limits
 
     async def _allocate(self, resource: str, slots: Sequence[str]) -> bytes:
         answer: messages.ContainerAllocateResponse = self.starts.allocate(resource, frozenset(slots))

@@ -60,9 +60,9 @@ class ContainerStarts:
         grants: GrantFiles,
         directories: DirectoryFiles,
         capabilities: Callable[[], NodeCapabilities],
+        by_driver: DriverLimits,
         with_cdi: bool = True,
         may_run: Callable[[], Collection[str]] = tuple,
-        by_driver: DriverLimits | None = None,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
         self._owners, self._ledger, self._grants, self._directories = owners, ledger, grants, directories
@@ -193,7 +193,7 @@ class ContainerStarts:
         priority = _limit(pod, container, capabilities.priority_resource)
         kept = limits(choice.isolation, cards, capabilities.installed, own_directory, priority)
         by_driver: tuple[CardLimit, ...] = ()
-        if choice.isolation is Isolation.DRIVER and self._by_driver is not None:
+        if choice.isolation is Isolation.DRIVER:
             by_driver = driver_limits(cards)
             kept = driver_edits(name, str(self._by_driver.directory))
             self._by_driver.expect(name)
@@ -217,8 +217,7 @@ class ContainerStarts:
 
         for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
             self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
-            if self._by_driver is not None:
-                self._by_driver.forget(grant)
+            self._by_driver.forget(grant)
             logger.info("pod %s/%s, container %s: over", grant.namespace, grant.pod, grant.container)
 
 

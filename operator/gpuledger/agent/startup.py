@@ -118,9 +118,9 @@ class Agent:
             self._grants,
             self._directories,
             capabilities,
+            self._by_driver,
             plan.with_cdi,
             self._ended.may_run,
-            self._by_driver,
         )
         self._orphaned_grants = OrphanedGrants(
             plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over

@@ -13,7 +13,8 @@ from fakes.virtual_time import now_s
 from gpuledger.agent.container_starts import PATIENCE_S, NodeCapabilities
 from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
-from gpuledger.formats.runtime.cdi import VendorDevices
+from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
+from gpuledger.formats.runtime.limit_request import ANSWERS, SCRIPT
 from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.share import HolderState
 
@@ -245,6 +246,43 @@ async def test_what_the_account_may_not_do_is_said_at_once(node: AgentNode) -> N
     node.api.queue(Operation.READ_CARD, refuse(Denied("forbidden", 403)))
     with pytest.raises(Denied):
         await node.start(pod, "main")
+
+
+async def test_a_container_whose_driver_limits_it_has_a_hook_that_is_expected_before_its_file_is_there(
+    node: AgentNode, tmp_path: Path
+) -> None:
+    installed = Installed(why_no_driver_limits="")
+    node.capabilities = replace(node.capabilities, isolation=Isolation.DRIVER, installed=installed)
+    pod = node.bind("a", {"main": [1, 2]})
+    await node.admit(pod)
+    expected: list[bool] = []
+    real = node.grants.write
+    fifos = tmp_path / "limits" / ANSWERS
+
+    def write(grant: Grant) -> None:
+        expected.append((fifos / grant.name).is_fifo())
+        real(grant)
+
+    node.grants.write = write  # type: ignore[method-assign]
+    name = await node.start(pod, "main")
+    (grant,) = node.grants.all()
+    assert expected == [True]
+    assert grant.limits == tuple(CardLimit(uuid, 0, 100) for uuid in node.uuids(1, 2))
+    (hook,) = grant.edits["hooks"]
+    assert hook["args"] == ["/bin/sh", str(tmp_path / "limits" / SCRIPT), name, str(tmp_path / "limits")]
+    node.starts.forget(lambda _: True)
+    assert list(fifos.iterdir()) == []
+    node.by_driver.close()
+
+
+async def test_a_node_whose_driver_can_not_limit_starts_nothing_and_says_why(node: AgentNode, tmp_path: Path) -> None:
+    installed = Installed(why_no_driver_limits="it needs driver 615")
+    node.capabilities = replace(node.capabilities, isolation=Isolation.DRIVER, installed=installed)
+    pod = node.bind("a", {"main": [0]})
+    await node.admit(pod)
+    with pytest.raises(NotKnownYet, match="isolation is driver, which it does not have: it needs driver 615"):
+        await node.start(pod, "main")
+    assert not (tmp_path / "limits").exists()
 
 
 async def test_a_restart_in_place_finds_everything_as_it_was(node: AgentNode, tmp_path: Path) -> None:

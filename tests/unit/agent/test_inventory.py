@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fakes.objects import DIALECTS
 from gpuledger.agent.devices.source import Device, Snapshot
-from gpuledger.agent.inventory import node_cards
+from gpuledger.agent.inventory import node_cards, why_no_limits
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts, read_registers, register_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
@@ -69,3 +69,44 @@ def test_the_operator_reads_the_same_cards_from_the_annotation() -> None:
     inventory = read_registers(node_facts(node, DIALECTS))
     assert inventory.problems == ()
     assert list(inventory.cards) == offered
+
+
+CAN = replace(CARD, why_no_limits="")
+
+
+def test_where_the_driver_is_to_limit_memory_a_card_on_which_it_can_not_takes_no_pods() -> None:
+    config = NodeConfig(mode="driver")
+    old = replace(CARD, uuid="GPU-b", why_no_limits="it needs driver 615")
+    sick = replace(old, uuid="GPU-c", fault="lost")
+    found = {card.uuid: (card.healthy, card.fault) for card in cards(config, CAN, old, sick, SHARE)}
+    assert found == {
+        "GPU-a": (True, ""),
+        "GPU-b": (False, "isolation is driver, and it needs driver 615"),
+        "GPU-c": (False, "lost"),
+        "MIG-a": (True, ""),
+    }
+    assert all(card.healthy for card in cards(NodeConfig(mode="mps"), CAN, old, SHARE))
+    assert why_no_limits(Snapshot((CAN, SHARE))) == ""
+    assert why_no_limits(Snapshot((CAN, old))) == "it needs driver 615"
+
+
+def test_the_reason_is_in_the_register_and_read_from_there() -> None:
+    register = register_of(cards(NodeConfig(mode="driver"), CARD))
+    node = {"metadata": {"name": "node-a", "annotations": {REGISTER_ANNOTATION: register}}}
+    (card,) = read_registers(node_facts(node, DIALECTS)).cards
+    assert (card.healthy, card.mode) == (False, "driver")
+    assert card.fault.startswith("isolation is driver, and no driver was asked")
+
+
+def test_what_the_driver_keeps_of_a_card_is_offered_or_not_as_the_setting_says() -> None:
+    device = replace(CAN, reserved_mib=450)
+    scaled = NodeConfig(memory_scaling=2.0)
+    for config, keep, memory_mib in (
+        (NodeConfig(), False, 40_000),
+        (NodeConfig(), True, 39_550),
+        (scaled, True, 79_100),
+    ):
+        (card,) = node_cards(Snapshot((device,)), "node-a", config, keep)
+        assert card.capacity.memory_mib == memory_mib
+    (odd,) = node_cards(Snapshot((replace(device, reserved_mib=40_000),)), "node-a", NodeConfig(), True)
+    assert odd.capacity.memory_mib == 40_000, "a driver that says that nothing is left is not believed"

@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from gpuledger.agent.isolation.choice import choose, missing
+from gpuledger.agent.isolation.driver import driver_edits, driver_limits
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
 from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
+from gpuledger.formats.runtime.cdi import CardLimit
 
-ALL = Installed(hami_core_directory="/hami", mps_directory="/mps")
+ALL = Installed(hami_core_directory="/hami", mps_directory="/mps", why_no_driver_limits="")
 BARE = Installed()
 
 SHARED = GrantedCard("GPU-0", 0, "nvidia", "", 4_000, 30, False)
@@ -37,6 +39,12 @@ def test_without_a_wish_the_node_decides(own: Isolation, cards: list[GrantedCard
         ("none", "hami-core", [SHARED], ALL, "hami-core", ""),
         ("none", "mps", [SHARED], BARE, "none", "not installed"),
         ("none", "hami-core", [ALONE], BARE, "none", "not installed"),
+        ("none", "driver", [SHARED], ALL, "driver", ""),
+        ("none", "driver", [SHARED], BARE, "none", "not installed"),
+        ("driver", "none", [SHARED], ALL, "driver", "alone"),
+        ("driver", "mps", [SHARED], ALL, "driver", "enforces limits by driver"),
+        ("driver", "none", [ALONE], ALL, "none", ""),
+        ("driver", "driver", [MIG], ALL, "mig", "can't be chosen"),
         # Something is enforced: only who is alone may leave it.
         ("mps", "none", [SHARED], ALL, "mps", "alone"),
         ("mps", "none", [ALONE, SHARED], ALL, "mps", "alone"),
@@ -71,8 +79,8 @@ def test_a_wish_is_followed_where_it_can_harm_nobody(
     assert len(choice.why_not_as_wished) < 100, "a pod must not fill the log"
 
 
-@pytest.mark.parametrize("own", [Isolation.MPS, Isolation.HAMI_CORE])
-@pytest.mark.parametrize("wish", ["none", "mps", "hami-core", "mig", "x", ""])
+@pytest.mark.parametrize("own", [Isolation.MPS, Isolation.HAMI_CORE, Isolation.DRIVER])
+@pytest.mark.parametrize("wish", ["none", "mps", "hami-core", "driver", "mig", "x", ""])
 @pytest.mark.parametrize("installed", [ALL, BARE, Installed("/hami"), Installed("", "/mps")])
 def test_who_shares_a_card_of_a_node_that_enforces_limits_is_never_without(
     own: Isolation, wish: str, installed: Installed
@@ -84,6 +92,8 @@ def test_a_node_that_lacks_what_its_setting_needs_says_so() -> None:
     assert "mps" in missing(Isolation.MPS, BARE)
     assert "hami-core" in missing(Isolation.HAMI_CORE, Installed(mps_directory="/mps"))
     assert missing(Isolation.MPS, ALL) == missing(Isolation.HAMI_CORE, ALL) == ""
+    assert missing(Isolation.DRIVER, ALL) == ""
+    assert missing(Isolation.DRIVER, Installed(why_no_driver_limits="615 is needed")).endswith(": 615 is needed")
     assert missing(Isolation.NONE, BARE) == missing(Isolation.MIG, BARE) == ""
 
 
@@ -98,6 +108,30 @@ def mounts_of(edits: dict[str, Any]) -> dict[str, tuple[str, str]]:
 @pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.MIG])
 def test_what_needs_no_limits_gets_none(isolation: Isolation) -> None:
     assert limits(isolation, [SHARED], ALL, "", "") == {}
+
+
+def test_the_driver_limits_each_card_to_its_share_and_guarantees_what_is_asked_for() -> None:
+    cards = [SHARED, replace(SHARED, uuid="GPU-1", memory_mib=500), replace(MIG, uuid="MIG-1"), ALONE]
+    assert driver_limits(cards) == (
+        CardLimit("GPU-0", 0, 4_000),
+        CardLimit("GPU-1", 0, 500),
+        CardLimit("GPU-0", 0, 4_000),
+    )
+    assert driver_limits(cards[:2], {"GPU-0": 1_000, "GPU-1": 9_000}) == (
+        CardLimit("GPU-0", 1_000, 4_000),
+        CardLimit("GPU-1", 500, 500),
+    )
+
+
+def test_the_drivers_hook_is_a_script_of_the_nodes_shell_with_a_time_limit() -> None:
+    (hook,) = driver_edits("slot-1-a", "/var/lib/gpuledger/limits")["hooks"]
+    directory = "/var/lib/gpuledger/limits"
+    assert hook == {
+        "hookName": "createRuntime",
+        "path": "/bin/sh",
+        "args": ["/bin/sh", f"{directory}/limit-memory.sh", "slot-1-a", directory],
+        "timeout": 10,
+    }
 
 
 def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> None:

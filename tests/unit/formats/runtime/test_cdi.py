@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fakes.grants import a_grant
 from gpuledger.formats.runtime.cdi import (
+    CardLimit,
     Grant,
     VendorDevices,
     device_name,
@@ -168,3 +169,15 @@ def test_a_vendors_file_of_another_form_hides_nothing_else(specs: list[Any]) -> 
     assert found.edits("ours.dev/gpu", ["good"]) == {"env": ["A=1"]}
     for edits in found.devices.values():
         assert read_grant(grant_file(a_grant(edits=edits))).edits == edits
+
+
+def test_limits_are_read_as_they_were_written_and_a_file_without_any_has_none() -> None:
+    limits = (CardLimit("GPU-1", 0, 4_000), CardLimit("GPU-2", 500, 2_000))
+    grant = a_grant(limits=limits)
+    assert read_grant(grant_file(grant)).limits == limits
+    assert b"gpuledger.dev/limits" not in grant_file(a_grant())
+    assert read_grant(grant_file(a_grant())).limits == ()
+    for broken in (b"GPU-1=x:1", b"GPU-1", b"GPU-1=1"):
+        text = grant_file(grant).replace(b"GPU-1=0:4000", broken)
+        with pytest.raises(BadInput):
+            read_grant(text)
