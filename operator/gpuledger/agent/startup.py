@@ -20,7 +20,7 @@ from gpuledger.agent.agent_plan import AgentPlan, agent_plan, device_source
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.devices.device_watcher import PROMPT_ROUND_S, DeviceWatcher
+from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
@@ -103,8 +103,8 @@ class Agent:
             plan.priority_resource,
             why_no_driver_limits=lambda: self._why_no_limits,
         )
-        round_s = PROMPT_ROUND_S if plan.isolation is Isolation.DRIVER else None
-        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, round_s=round_s)
+        prompt = plan.isolation is Isolation.DRIVER
+        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
         self._why_no_limits = Installed().why_no_driver_limits
         self._by_driver = DriverLimits(
             plan.state_directory / "limits", self._grants.all, ControlGroups(), self._watcher.limit_memory

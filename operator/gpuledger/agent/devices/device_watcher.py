@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 ROUND_S = 1.0
 """The thread goes round at least this often, unless the driver keeps it."""
 
-PROMPT_ROUND_S = 0.05
-"""The same where container starts wait for the driver: half of it is what each waits for the thread to come round."""
+PROMPT_ROUND_S = 0.25
+"""How often a thread asks for faults that does not wait for them, because whoever calls must not wait for it."""
 
 STOP_TIMEOUT_S = 2 * ROUND_S
 
@@ -44,7 +44,8 @@ class DeviceWatcher:
     """Looks at the cards every `poll_interval_s`, and at once after a fault.
 
     `on_change` is called in the event loop with the first snapshot and then with each that differs, faults filled in;
-    with None when the driver is gone. It is tried again every `retry_interval_s`.
+    with None when the driver is gone. It is tried again every `retry_interval_s`. With `prompt`, calls reach the driver
+    at once, and faults are found a little later.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class DeviceWatcher:
         poll_interval_s: float = 30.0,
         retry_interval_s: float = 5.0,
         processes_timeout_s: float = 10.0,
-        round_s: float | None = None,
+        prompt: bool = False,
     ) -> None:
         self._source = source
         self._health = CardHealth(health)
@@ -63,7 +64,7 @@ class DeviceWatcher:
         self._poll_interval_s = poll_interval_s
         self._retry_interval_s = retry_interval_s
         self._processes_timeout_s = processes_timeout_s
-        self._round_s = ROUND_S if round_s is None else round_s
+        self._prompt, self._called = prompt, threading.Event()
         self._alive_s = time.monotonic()
         self._asked: deque[_Answer] = deque()  # who waits for processes
         self._to_limit: deque[tuple[tuple[MemoryLimit, ...], _Done]] = deque()  # limits to set, and who waits for that
@@ -97,6 +98,7 @@ class DeviceWatcher:
         """Return the processes on the cards; it takes up to a second. Raises DriverGone, also for one that hangs."""
         answer: _Answer = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
+        self._called.set()
         try:
             async with asyncio.timeout(self._processes_timeout_s):
                 return await answer
@@ -110,6 +112,7 @@ class DeviceWatcher:
         """
         done: _Done = asyncio.get_running_loop().create_future()
         self._to_limit.append((tuple(limits), done))
+        self._called.set()
         try:
             async with asyncio.timeout(timeout_s):
                 await done
@@ -146,7 +149,7 @@ class DeviceWatcher:
                         # At once; but a storm of faults must not cost a core.
                         next_look_s = min(next_look_s, last_look_s + ROUND_S)
                 else:
-                    self._stop.wait(min(self._round_s, max(0.0, next_look_s - time.monotonic())))
+                    self._stop.wait(min(ROUND_S, max(0.0, next_look_s - time.monotonic())))
             except DriverReplaced:
                 raise
             except DriverGone as error:
@@ -162,9 +165,13 @@ class DeviceWatcher:
             self._report(loop, snapshot)
 
     def _faults(self) -> bool:
-        """Wait for faults; tell whether one came that counts."""
-        counts = False
-        for fault in self._source.wait_for_faults(self._round_s):
+        """Wait for faults, or in a prompt thread for calls; tell whether a fault came that counts."""
+        counts, timeout_s = False, ROUND_S
+        if self._prompt:  # a wait for faults can't be cut short
+            self._called.wait(PROMPT_ROUND_S)
+            self._called.clear()
+            timeout_s = 0.0
+        for fault in self._source.wait_for_faults(timeout_s):
             critical = self._health.take(fault, time.monotonic())
             counts |= critical
             level = logging.ERROR if critical else logging.INFO

@@ -95,6 +95,7 @@ async def watching(
     poll_interval_s: float = NEVER_S,
     fault_quiet_s: float = NEVER_S,
     processes_timeout_s: float = PATIENCE_S,
+    prompt: bool = False,
 ) -> AsyncIterator[DeviceWatcher]:
     watcher = DeviceWatcher(
         source,
@@ -103,6 +104,7 @@ async def watching(
         poll_interval_s=poll_interval_s,
         retry_interval_s=0.02,
         processes_timeout_s=processes_timeout_s,
+        prompt=prompt,
     )
     task = asyncio.create_task(watcher.run())
     try:
@@ -408,3 +410,24 @@ async def test_a_limit_that_nobody_waits_for_any_more_is_not_set(told: Told) -> 
         held.set()
         await watcher.limit_memory(LIMITS[:1], PATIENCE_S)
     assert source.limits == LIMITS[:1]
+
+
+async def test_a_prompt_thread_lets_no_caller_wait(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scripted()
+    monkeypatch.setattr(device_watcher, "PROMPT_ROUND_S", NEVER_S)
+    async with watching(source, told, prompt=True) as watcher:
+        for _ in range(3):
+            await watcher.limit_memory(LIMITS[:1], PATIENCE_S)
+            assert await watcher.processes() == ()
+        watcher._stop.set()
+        watcher._called.set()
+    assert source.limits == [LIMITS[0]] * 3
+
+
+async def test_a_prompt_thread_finds_faults_without_being_called(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Scripted()
+    monkeypatch.setattr(device_watcher, "PROMPT_ROUND_S", 0.01)
+    async with watching(source, told, prompt=True):
+        await until(lambda: told.last)
+        source.faults = [Fault("GPU-a", 79, "Xid 79")]
+        await until(lambda: told.last == {"GPU-a": "Xid 79"})
