@@ -399,15 +399,26 @@ async def test_without_a_driver_no_limit_is_set_and_the_driver_is_tried_again(to
     assert source.limits == LIMITS
 
 
+class Held(Scripted):
+    """A source whose wait for faults ends when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.held = threading.Event(), threading.Event()
+
+    def wait_for_faults(self, timeout_s: float) -> Sequence[Fault]:
+        self.inside.set()
+        self.held.wait(PATIENCE_S)
+        return ()
+
+
 async def test_a_limit_that_nobody_waits_for_any_more_is_not_set(told: Told) -> None:
-    source = Scripted()
-    held = threading.Event()
-    source.wait_for_faults = lambda timeout_s: held.wait(PATIENCE_S) and ()  # type: ignore[assignment, method-assign, return-value]
+    source = Held()
     async with watching(source, told) as watcher:
-        await until(lambda: told.last)
+        await until(source.inside.is_set)
         with pytest.raises(DriverGone, match=r"not answered for 0\.05 s"):
             await watcher.limit_memory(LIMITS, 0.05)
-        held.set()
+        source.held.set()
         await watcher.limit_memory(LIMITS[:1], PATIENCE_S)
     assert source.limits == LIMITS[:1]
 
