@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -197,6 +198,20 @@ async def test_limits_are_removed_after_the_last_process_and_not_before(scene: S
     scene.tree.on_change(directory)
     await scene.settled()
     assert scene.set == none_in(directory)
+
+
+async def test_where_groups_can_not_be_watched_limits_are_set_and_removed_later(scene: Scene) -> None:
+    def refuse(on_change: Callable[[Path], None]) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    scene.tree.watch = refuse  # type: ignore[method-assign]
+    scene.give()
+    directory = scene.tree.group(path_of())
+    assert await scene.ask("slot-1-0a1b", f"0::{path_of()}") == "ok"
+    scene.tree.group(path_of(), populated=False)
+    scene.limits.tidy()
+    await scene.settled()
+    assert scene.set == [*limits_in(directory), *none_in(directory)]
 
 
 async def test_of_a_group_that_is_gone_nothing_is_left_to_remove(scene: Scene) -> None:
