@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Json, devices
+from effort import times
 from fakes.nvml.fake_nvml import NO_LIMIT, NO_PERMISSION, Failure, SetLimit, limit_lines, some_cards
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 from node.limiting_agent import POINTS
@@ -299,24 +300,28 @@ def test_fifty_containers_at_once_are_each_limited_to_their_own_share_and_start_
             assert [(line.uuid, line.hard) for line in own] == [(card["uuid"], card["memoryMiB"] * MIB)], container
 
 
+RUNS = times(2, 6)
+
+
 def test_a_start_takes_not_much_longer_than_one_without_a_gpu(limits: Limits, say: Callable[[str], None]) -> None:
+    """Twelve pods of each kind at once, by turns: what else the machine does hits both alike."""
     gpu = limits.gpu
-    ratios = []
-    for run in range(3):
-        ours = [f"gpu-{run}-{n}" for n in range(12)]
-        limits.start(*ours, limits=one_card())
-        plain = gpu.create(
-            *(
-                gpu_pod(f"plain-{run}-{n}", noting(f"plain-{run}-{n}", {}), schedulerName="default-scheduler", **SHARED)
-                for n in range(12)
-            )
-        )
-        gpu.wait_running(*plain)
-        bound = gpu.bound_at_s()
-        took = {name: gpu.started_at_s(name, name) - bound[name] for name in (*ours, *plain)}
-        with_gpu, without = (statistics.median(took[name] for name in names) for names in (ours, plain))
-        ratios.append(with_gpu / without)
-        say(f"12 pods at once with limits by the driver: {with_gpu:.2f} s, without GPUs: {without:.2f} s in the middle")
-        gpu.remove(*ours, *plain)
-    say(f"ratio of starts: {', '.join(f'{ratio:.2f}' for ratio in ratios)}")
-    assert statistics.median(ratios) < 2
+    took: dict[str, list[float]] = {"gpu": [], "plain": []}
+    for run in range(RUNS):
+        for kind in sorted(took, reverse=run % 2 == 0):
+            names = [f"{kind}-{run}-{n}" for n in range(12)]
+            if kind == "gpu":
+                limits.start(*names, limits=one_card())
+            else:
+                others = {"schedulerName": "default-scheduler", **SHARED}
+                gpu.create(*(gpu_pod(name, noting(name, {}), **others) for name in names))
+                gpu.wait_running(*names)
+            bound = gpu.bound_at_s()
+            took[kind] += [gpu.started_at_s(name, name) - bound[name] for name in names]
+            gpu.remove(*names)
+    ours, plain = (statistics.median(took[kind]) for kind in ("gpu", "plain"))
+    say(
+        f"{RUNS} x 12 pods at once, from Binding to the first process: {ours:.2f} s in the middle with limits by the "
+        f"driver, {plain:.2f} s without GPUs; ratio {ours / plain:.2f}"
+    )
+    assert ours < 2 * plain + 0.5
