@@ -6,6 +6,7 @@ then on, read-only, whose files are written when it starts: `devices.json`, and 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from gpuledger.agent.delivery.grant_files import write_whole
-from gpuledger.agent.isolation.hami_core import HAMI_LOCK_DIRECTORY
+from gpuledger.agent.isolation.hami_core import HAMI_LOCK_DIRECTORY, REGION
 from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
@@ -83,14 +84,21 @@ class DirectoryFiles:
                 found.append(grant)
         return found
 
-    def own(self, hami_core_directory: str, pod_uid: str, container: str) -> Path:
-        """Return a directory that only this container has, for HAMi-core's counters. Raises OSError."""
+    def own(self, hami_core_directory: str, pod_uid: str, container: str, starts: bool = False) -> Path:
+        """Return a directory that only this container has, for HAMi-core's counters. Raises OSError.
+
+        For one that starts now, the counters begin anew: those of the processes before it are over, and another version
+        of the library could take them for something else.
+        """
         path = _own(hami_core_directory, pod_uid, container)
         path.mkdir(parents=True, exist_ok=True)
         lock = Path(hami_core_directory) / HAMI_LOCK_DIRECTORY
         lock.mkdir(exist_ok=True)
         for each in (path, lock):
             each.chmod(0o777)
+        if starts:
+            with contextlib.suppress(OSError):  # what the container itself has put there is its own affair
+                (path / REGION).unlink()
         return path
 
     def remove_own(self, hami_core_directory: str, grant: Grant) -> None:
