@@ -6,8 +6,8 @@ then on, read-only, whose files are written when it starts: `devices.json`, and 
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -85,20 +85,24 @@ class DirectoryFiles:
         return found
 
     def own(self, hami_core_directory: str, pod_uid: str, container: str, starts: bool = False) -> Path:
-        """Return a directory that only this container has, for HAMi-core's counters. Raises OSError.
+        """Return a directory that only this container has, with a file for HAMi-core's counters. Raises OSError.
 
         For one that starts now, the counters begin anew: those of the processes before it are over, and another version
-        of the library could take them for something else.
+        of the library, which takes them for its own, would hang.
         """
         path = _own(hami_core_directory, pod_uid, container)
         path.mkdir(parents=True, exist_ok=True)
         lock = Path(hami_core_directory) / HAMI_LOCK_DIRECTORY
         lock.mkdir(exist_ok=True)
-        for each in (path, lock):
-            each.chmod(0o777)
+        lock.chmod(0o777)
+        region = path / REGION
         if starts:
-            with contextlib.suppress(OSError):  # what the container itself has put there is its own affair
-                (path / REGION).unlink()
+            region.unlink(missing_ok=True)
+        descriptor = os.open(region, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, 0o666)  # the container's programs have any user
+        finally:
+            os.close(descriptor)
         return path
 
     def remove_own(self, hami_core_directory: str, grant: Grant) -> None:

@@ -1,7 +1,8 @@
 """HAMi-core: a library in the container that takes the place of CUDA's calls. Pure.
 
-Source: what HAMi-core's src/ reads of its environment (multiprocess/multiprocess_memory_limit.c, libvgpu.c, log_utils.c,
-as of HAMi 2.4 to 2.9 and June 2026), and the environment and mounts that HAMi 2.10's device plugin sets.
+Source: what HAMi-core reads of its environment (src/multiprocess/multiprocess_memory_limit.c, src/libvgpu.c,
+src/log_utils.c, as of HAMi 2.4 to 2.9 and June 2026), and the environment and mounts that HAMi 2.10's device plugin
+sets.
 
 CDI's variables replace a container's own ones, from its image and its pod alike. So each variable that could weaken a
 limit is set here, needed or not, and what a user may wish is read from the pod and judged.
@@ -28,7 +29,8 @@ POLICY_VARIABLE, OPT_OUT_VARIABLE = "GPU_CORE_UTILIZATION_POLICY", "CUDA_DISABLE
 """HAMi's variables of a container, by which its user wishes: whether its cores are limited, and that nothing is."""
 
 HIGH_PRIORITY, LOW_PRIORITY = "0", "1"
-NO_LIMIT_OF_CORES = 100
+NO_LIMIT_OF_CORES, MOST_OF_A_TASK_THAT_PAUSES = 100, 99
+"""Percent. Without a limit, a program does not look whether it has to pause."""
 
 _STRICTNESS = ("disable", "default", "force")
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")  # as Go's strconv.ParseBool has it, by which HAMi reads it
@@ -48,7 +50,7 @@ def hami_core_edits(
     or 1 (low), which anything else is; `core_policy` is what `core_policy_of` has said, empty: the node's.
     """
     env = [
-        *_limits(cards),
+        *_limits(cards, priority),
         f"CUDA_DEVICE_MEMORY_SHARED_CACHE={HAMI_HOME}/{REGION}",
         f"CUDA_REDIRECT={HAMI_HOME}/libvgpu.so",
         "CUDA_DEVICE_ORDER=PCI_BUS_ID",
@@ -61,7 +63,8 @@ def hami_core_edits(
         env.append(f"LIBCUDA_LOG_LEVEL={node.log_level}")
     library = node.library_directory or directory
     mounts = [
-        bind_mount(own_directory, HAMI_HOME, "rw"),
+        # The file and not its directory, so that nobody in the container can put another one in its place.
+        bind_mount(f"{own_directory}/{REGION}", f"{HAMI_HOME}/{REGION}", "rw"),
         bind_mount(f"{directory}/{HAMI_LOCK_DIRECTORY}", HAMI_LOCK, "rw"),
         bind_mount(f"{library}/libvgpu.so", f"{HAMI_HOME}/libvgpu.so", "ro"),
         bind_mount(f"{library}/ld.so.preload", "/etc/ld.so.preload", "ro"),
@@ -86,13 +89,14 @@ def opts_out(environment: Mapping[str, str]) -> bool:
     return environment.get(OPT_OUT_VARIABLE, "") in _TRUE
 
 
-def _limits(cards: Sequence[GrantedCard]) -> list[str]:
+def _limits(cards: Sequence[GrantedCard], priority: str) -> list[str]:
     """Return the limits of memory and cores, by the position of each card in the container.
 
     The library takes a card's own limit of cores before the one for all, and 0 for none of its own: it would then take
     the one for all. Up to HAMi 2.8.1 it limits all cards by the first one's.
     """
-    cores = [card.cores or NO_LIMIT_OF_CORES for card in cards]
+    most = MOST_OF_A_TASK_THAT_PAUSES if priority == LOW_PRIORITY else NO_LIMIT_OF_CORES
+    cores = [min(card.cores or most, most) for card in cards]
     return [
         *(f"CUDA_DEVICE_MEMORY_LIMIT_{position}={card.memory_mib}m" for position, card in enumerate(cards)),
         f"CUDA_DEVICE_SM_LIMIT={cores[0]}",

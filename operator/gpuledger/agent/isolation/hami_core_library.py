@@ -172,7 +172,7 @@ class HamiCoreLibrary:
             _write_lasting(unfinished / PRELOAD, f"{IN_CONTAINER}\n".encode(), 0o644)
             unfinished.chmod(0o755)
             _flush_directory(unfinished)
-            if directory.exists():  # somebody, or the disk, has changed what we had written
+            if directory.exists() and not _is_whole(directory, sha256):  # somebody has changed it, or the disk has
                 self._set_aside(directory)
             unfinished.rename(directory)
             _flush_directory(self._versions)
