@@ -77,6 +77,8 @@ class HamiCoreLibrary:
 
     def found(self) -> Library | None:
         """Return what a container that starts now gets, None for nothing."""
+        if not self._home.is_absolute():  # the setting is empty; nothing else could be mounted either
+            return None
         if not self._image.is_dir():
             return self._installed_by_hand()
         return self._found if self._found is not None and _is_there(Path(self._found.directory)) else None
@@ -88,7 +90,7 @@ class HamiCoreLibrary:
 
     async def run(self, used: Callable[[], Collection[str]]) -> None:
         """Look after it until cancelled; `used` returns the paths on the node that containers' mounts name."""
-        while True:
+        while self._home.is_absolute():
             try:
                 await asyncio.to_thread(self._look, used())
             except OSError as error:

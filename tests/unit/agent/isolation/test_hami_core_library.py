@@ -189,6 +189,18 @@ def test_what_was_installed_by_hand_has_to_be_a_listed_one_too(place: Place, cap
     assert agent.why_not == ""
 
 
+def test_where_there_is_no_directory_for_it_nothing_is_looked_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_hand(place, OLD)
+    place.bring(NEW)
+    monkeypatch.chdir(place.home)
+    agent = HamiCoreLibrary(Path(), place.image)
+    asyncio.run(agent.run(tuple))
+    assert agent.found() is None
+    assert {path.name for path in place.home.iterdir()} == {"libvgpu.so", "ld.so.preload"}
+
+
 def test_an_image_counts_before_what_was_installed_by_hand(place: Place) -> None:
     by_hand(place, OLD)
     place.bring(NEW)
