@@ -113,7 +113,12 @@ def other_value(name: str) -> Any:
     if isinstance(default, int | float):
         return default + 1
     if isinstance(default, tuple):
-        known = {"vendors": [], "ignored_xids": ["92"], "sum_models": ["A100-40GB=40960"]}
+        known = {
+            "vendors": [],
+            "ignored_xids": ["92"],
+            "sum_models": ["A100-40GB=40960"],
+            "hami_core_sha256": ["0" * 64],
+        }
         return known.get(name, [*OPTIONS[name].metadata["choices"][:1]] or ["another"])
     if choices := OPTIONS[name].metadata["choices"]:
         return next(each for each in choices if each != default)

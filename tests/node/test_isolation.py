@@ -5,12 +5,16 @@ Neither HAMi-core nor MPS is here: stand-ins lie where they would be. What these
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from cluster.cluster import COUNT
+from fakes.shared_library import a_library
 from gpuledger.agent.isolation.mps import MPS_PIPES
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 
@@ -59,6 +63,120 @@ def test_hami_core_gets_its_limits_its_library_and_a_directory_of_its_own(with_h
     gpu.cluster.wait(own.exists, "its counters are on the node")
     assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in gpu.node.container_environment("default", "alone", "main")
     assert "CUDA_DEVICE_MEMORY_LIMIT_0" in gpu.node.container_environment("default", "shared", "main")
+
+
+# What an image brings, and what users try.
+
+IMAGE, HOME = "/var/lib/hami-core-image", "/var/lib/hami-core-of-image"
+ESCAPES = {
+    "CUDA_DEVICE_MEMORY_LIMIT_0": "99999m",
+    "CUDA_DEVICE_SM_LIMIT": "100",
+    "CUDA_DEVICE_SM_LIMIT_0": "100",
+    "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/mine",  # noqa: S108 - in the container
+    "CUDA_REDIRECT": "/tmp/mine.so",  # noqa: S108 - in the container
+    "CUDA_TASK_PRIORITY": "0",
+    "GPU_CORE_UTILIZATION_POLICY": "disable",
+    "CUDA_DISABLE_CONTROL": "true",
+}
+
+
+def bring(gpu: GpuNode, data: bytes, version: str) -> str:
+    """Put a library where an image brings it, in place of the one before; return its SHA-256."""
+    image = gpu.node.path("/var/lib") / "hami-core-image"
+    shutil.rmtree(image, ignore_errors=True)
+    image.mkdir()
+    (image / f"libvgpu.so.{version}").write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
+
+
+def versions(gpu: GpuNode) -> set[str]:
+    return {path.name for path in (gpu.node.path("/var/lib") / "hami-core-of-image" / "versions").iterdir()}
+
+
+def library_in(gpu: GpuNode, pod: str) -> str:
+    """Return the SHA-256 of the library that a running container has."""
+    pid = gpu.node.container_pids(gpu.node.container_id("default", pod, "main"))[0]
+    return hashlib.sha256(Path(f"/proc/{pid}/root/usr/local/vgpu/libvgpu.so").read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def with_an_image(gpu: GpuNode) -> Iterator[GpuNode]:
+    """Yield the node whose agent installs what an image has brought."""
+    bring(gpu, a_library(b"first"), "v1")
+    settings = {"hami_core_directory": HOME, "hami_core_image_directory": IMAGE, "hami_core_sha256": []}
+    yield from _with_settings(gpu, isolation="hami-core", **settings)
+    shutil.rmtree(gpu.node.path("/var/lib") / "hami-core-image", ignore_errors=True)
+
+
+def change_library(gpu: GpuNode, data: bytes, version: str, accepted: Sequence[str] = ()) -> str:
+    """Upgrade the agent to another library."""
+    gpu.kill_agent()
+    sha256 = bring(gpu, data, version)
+    gpu.change_settings(hami_core_sha256=list(accepted))
+    gpu.start_agent()
+    gpu.wait_ready()
+    return sha256
+
+
+def test_a_containers_own_variables_and_programs_take_none_of_its_limits_away(with_an_image: GpuNode) -> None:
+    gpu = with_an_image
+    script = (
+        "rm -f /usr/local/vgpu/usage.cache && echo removed; mv /usr/local/vgpu/usage.cache /tmp/x && echo moved; "
+        "echo > /etc/ld.so.preload && echo emptied; echo > /usr/local/vgpu/libvgpu.so && echo changed; "
+        "echo counted > /usr/local/vgpu/usage.cache && echo written; exec sleep 3600"
+    )
+    env = [{"name": name, "value": value} for name, value in ESCAPES.items()]
+    limits = {COUNT: 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30}
+    nobody = {"runAsUser": 65534, "runAsGroup": 65534}
+    gpu.create(
+        gpu_pod("root", gpu_container("main", limits, script, env=env)),
+        gpu_pod("nobody", gpu_container("main", limits, script, env=env, securityContext=nobody)),
+    )
+    gpu.wait_running("root", "nobody")
+    for name in ("root", "nobody"):
+        found = gpu.node.container_environment("default", name, "main")
+        changed = {name: value for name, value in ESCAPES.items() if found[name] == value}
+        assert changed == {"CUDA_DISABLE_CONTROL": "true"}, (
+            "which HAMi-core does not read, and the agent did not follow"
+        )
+        assert (found["CUDA_DEVICE_MEMORY_LIMIT_0"], found["CUDA_DEVICE_SM_LIMIT_0"]) == ("3000m", "30")
+        gpu.cluster.wait(lambda name=name: "written" in gpu.node.container_log("default", name, "main"), "it has tried")
+        said = gpu.node.container_log("default", name, "main").split()
+        assert not {"removed", "moved", "emptied", "changed"} & set(said), said
+
+
+def test_an_upgrade_changes_nothing_for_who_runs_and_what_nobody_has_goes(with_an_image: GpuNode) -> None:
+    gpu = with_an_image
+    first = hashlib.sha256(a_library(b"first")).hexdigest()
+    gpu.create(gpu_pod("old", one_card()))
+    gpu.wait_running("old")
+    second = change_library(gpu, a_library(b"second"), "v2")
+    gpu.create(gpu_pod("new", one_card()))
+    gpu.wait_running("new")
+    assert (library_in(gpu, "old"), library_in(gpu, "new")) == (first, second)
+    info = f'gpuledger_agent_hami_core_info{{sha256="{second}",version="v2"}}'
+    assert gpu.agent_metrics()[info] == 1
+    assert versions(gpu) == {first[:16], second[:16]}
+    gpu.remove("old")
+    gpu.cluster.wait(lambda: versions(gpu) == {second[:16]}, "the version that nobody has is removed", 150)
+    change_library(gpu, a_library(b"first"), "v1")  # and back
+    gpu.create(gpu_pod("again", one_card()))
+    gpu.wait_running("again")
+    assert (library_in(gpu, "again"), library_in(gpu, "new")) == (first, second)
+
+
+def test_a_library_that_is_not_listed_reaches_no_container_and_its_pod_says_so(with_an_image: GpuNode) -> None:
+    gpu = with_an_image
+    accepted = hashlib.sha256(a_library(b"third")).hexdigest()
+    change_library(gpu, a_library(b"second"), "v2", [accepted])
+    gpu.create(gpu_pod("waits", one_card()))
+    gpu.cluster.wait(
+        lambda: any("hami_core_sha256 does not list" in text for text in gpu.cluster.messages("waits")),
+        f"the pod's events say what is missing: {gpu.log_tail()}",
+    )
+    change_library(gpu, a_library(b"third"), "v3", [accepted])
+    gpu.wait_running("waits")
+    assert library_in(gpu, "waits") == accepted
 
 
 def test_a_node_that_lacks_what_its_setting_names_starts_nothing_and_says_so(gpu: GpuNode) -> None:

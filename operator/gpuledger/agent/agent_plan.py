@@ -11,7 +11,7 @@ from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
-from gpuledger.agent.isolation.ways import Isolation
+from gpuledger.agent.isolation.ways import HamiCore, Isolation
 from gpuledger.configuration.config_files import nodes_config
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import ALSO_SERVED, Settings
@@ -63,6 +63,9 @@ class AgentPlan:
     kubelet_directory: Path = Path("/var/lib/kubelet")
     state_directory: Path = Path("/var/lib/gpuledger")
     hami_core_directory: str = ""
+    hami_core_image_directory: Path = Path("/hami-core")
+    hami_core_sha256: tuple[str, ...] = ()
+    hami_core: HamiCore = field(default_factory=HamiCore)
     mps_directory: str = ""
     keeps_reserved_memory: bool = False
     """Whether what the driver itself takes of a card's memory is not given away."""
@@ -97,6 +100,13 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         cdi_directory=Path(settings.cdi_directory),
         kubelet_directory=kubelet_directory,
         hami_core_directory=settings.hami_core_directory,
+        hami_core_image_directory=Path(settings.hami_core_image_directory),
+        hami_core_sha256=settings.hami_core_sha256,
+        hami_core=HamiCore(
+            core_policy=settings.hami_core_policy,
+            oversubscribed=config.memory_scaling > 1,
+            log_level="" if settings.hami_core_log_level < 0 else str(settings.hami_core_log_level),
+        ),
         mps_directory=settings.mps_directory,
         keeps_reserved_memory=_keeps_reserved_memory(settings.reserved_memory, isolation),
         priority_resource=settings.resource_priority,

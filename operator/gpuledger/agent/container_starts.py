@@ -15,8 +15,9 @@ from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryF
 from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE, container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.driver_limits.limiter import DriverLimits
-from gpuledger.agent.isolation.choice import choose, missing
+from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
 from gpuledger.agent.isolation.driver import driver_edits, driver_limits
+from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
@@ -139,7 +140,7 @@ class ContainerStarts:
     async def _prepare(self, resource: str, slots: frozenset[str], asked_for: str | None) -> None:
         """Have the cards ready; `asked_for` is what Allocate had answered when the start was asked for."""
         owner = await self._owners.find(resource, slots)
-        await self._deliver(owner, resource, slots)
+        await self._deliver(owner, resource, slots, starts=True)
         if self._owners.answered(resource, slots) != asked_for:
             # The caller is gone, and its kubelet has forgotten our answer: it would start the container without.
             raise StartRefused("the kubelet has given the slots to another container since it requested this start")
@@ -154,7 +155,7 @@ class ContainerStarts:
 
         self.forget(is_over)
 
-    async def _deliver(self, owner: Owner, resource: str, slots: frozenset[str]) -> None:
+    async def _deliver(self, owner: Owner, resource: str, slots: frozenset[str], starts: bool = False) -> None:
         cards: dict[str, tuple[GrantedCard, ...]] = {}  # container -> its cards
         refused: list[StartRefused] = []
         for container in owner.names:
@@ -166,7 +167,7 @@ class ContainerStarts:
             raise refused[0]
         self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nothing comes between
         for container, found in cards.items():
-            self._write(owner.pod, container, owner.names[container], resource, slots, found)
+            self._write(owner.pod, container, owner.names[container], resource, slots, found, starts)
 
     def _write(
         self,
@@ -176,10 +177,14 @@ class ContainerStarts:
         resource: str,
         slots: frozenset[str],
         cards: tuple[GrantedCard, ...],
+        starts: bool,
     ) -> None:
         identity, capabilities = pod_identity(pod), self._capabilities()
         wish = str((pod["metadata"].get("annotations") or {}).get(ISOLATION_ANNOTATION, ""))
+        environment = _environment(pod, container)
         choice = choose(cards, capabilities.isolation, wish, capabilities.installed)
+        if opts_out(environment):
+            choice = without_hami_core(choice, cards, capabilities.isolation, capabilities.installed)
         if choice.why_not_as_wished:
             logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
         problem = missing(choice.isolation, capabilities.installed)
@@ -188,10 +193,12 @@ class ContainerStarts:
         own_directory = ""
         if choice.isolation is Isolation.HAMI_CORE:
             own_directory = str(
-                self._directories.own(capabilities.installed.hami_core_directory, identity.uid, container)
+                self._directories.own(capabilities.installed.hami_core_directory, identity.uid, container, starts)
             )
         priority = _limit(pod, container, capabilities.priority_resource)
-        kept = limits(choice.isolation, cards, capabilities.installed, own_directory, priority)
+        installed = capabilities.installed
+        policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
+        kept = limits(choice.isolation, cards, installed, own_directory, priority, policy)
         by_driver: tuple[CardLimit, ...] = ()
         if choice.isolation is Isolation.DRIVER:
             by_driver = driver_limits(cards)
@@ -223,8 +230,15 @@ class ContainerStarts:
 
 def _limit(pod: Json, container: str, resource: str) -> str:
     """Return how much of a resource a container asks for, an empty string for nothing."""
+    return str(((_container(pod, container).get("resources") or {}).get("limits") or {}).get(resource, ""))
+
+
+def _environment(pod: Json, container: str) -> dict[str, str]:
+    """Return the variables of a container whose values its pod says itself."""
+    return {each["name"]: str(each.get("value") or "") for each in _container(pod, container).get("env") or ()}
+
+
+def _container(pod: Json, name: str) -> Json:
     spec = pod["spec"]
-    for each in [*(spec.get("initContainers") or ()), *spec["containers"]]:
-        if each["name"] == container:
-            return str(((each.get("resources") or {}).get("limits") or {}).get(resource, ""))
-    return ""
+    listed = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    return next((each for each in listed if each["name"] == name), {})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
 from gpuledger.agent.container_starts import NodeCapabilities
-from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
+from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 
 logger = logging.getLogger(__name__)
@@ -31,11 +33,15 @@ class NodeCapabilitiesReader:
         priority_resource: str,
         proc: Path = Path("/proc"),
         why_no_driver_limits: Callable[[], str] = lambda: Installed().why_no_driver_limits,
+        library: HamiCoreLibrary | None = None,
+        hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
     ) -> None:
         self._isolation, self._priority_resource = isolation, priority_resource
         self._cdi_directories = cdi_directories
         self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
         self._why_no_driver_limits = why_no_driver_limits
+        home = Path(hami_core_directory)
+        self._library, self._hami_core = library or HamiCoreLibrary(home, home / "no image"), hami_core
         self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
         self._vendor = VendorDevices()
 
@@ -44,12 +50,13 @@ class NodeCapabilitiesReader:
         return NodeCapabilities(self._isolation, self._installed(), self._vendor_devices(), self._priority_resource)
 
     def _installed(self) -> Installed:
-        hami_core = Path(self._hami_core_directory)
-        with_hami_core = all((hami_core / name).is_file() for name in ("libvgpu.so", "ld.so.preload"))
+        library = self._library.found()
         return Installed(
-            hami_core_directory=self._hami_core_directory if with_hami_core else "",
+            hami_core_directory=self._hami_core_directory if library else "",
             mps_directory=self._mps_directory if self._mps_runs() else "",
             why_no_driver_limits=self._why_no_driver_limits(),
+            hami_core=replace(self._hami_core, library_directory=library.directory if library else ""),
+            why_no_hami_core=self._library.why_not,
         )
 
     def _mps_runs(self) -> bool:

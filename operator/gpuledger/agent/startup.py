@@ -28,6 +28,7 @@ from gpuledger.agent.ended_pods import EndedPods
 from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards, why_no_limits
+from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
 from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
@@ -95,6 +96,9 @@ class Agent:
         self._plugins = plan.kubelet_directory / "device-plugins"
         owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
         ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
+        self._hami_core = HamiCoreLibrary(
+            Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
+        )
         capabilities = NodeCapabilitiesReader(
             plan.isolation,
             plan.vendor_cdi_directories,
@@ -102,6 +106,8 @@ class Agent:
             plan.mps_directory,
             plan.priority_resource,
             why_no_driver_limits=lambda: self._why_no_limits,
+            library=self._hami_core,
+            hami_core=plan.hami_core,
         )
         prompt = plan.isolation is Isolation.DRIVER
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
@@ -155,6 +161,7 @@ class Agent:
                 group.create_task(self._look_after_ended_pods())
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
+                group.create_task(self._hami_core.run(self._mounted))
 
     async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
@@ -265,6 +272,10 @@ class Agent:
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
 
+    def _mounted(self) -> set[str]:
+        """Return the paths of the node that containers have mounted."""
+        return {mount["hostPath"] for grant in self._all_grants() for mount in grant.edits.get("mounts", ())}
+
     def _post_node_event(self, sentence: str) -> None:
         logger.warning("%s", sentence)
         task = asyncio.create_task(self._post(sentence))
@@ -315,6 +326,9 @@ class Agent:
         yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
         yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
         yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
+        library = self._hami_core.found()
+        versions = [([library.version, library.sha256], 1.0)] if library else []
+        yield gauge("hami_core_info", "The HAMi-core of new containers.", versions, ["version", "sha256"])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
         uses = [([use.uuid, use.pod_uid, str(use.allowed).lower()], use) for use in self._usage.uses]

@@ -208,6 +208,16 @@ class Settings:
     )
     cdi_directory: str = option("/var/run/cdi", "Where the container runtime of every node reads CDI files.")
     hami_core_directory: str = option("/usr/local/vgpu", "Where HAMi-core is installed on nodes that have it.")
+    hami_core_image_directory: str = option("/hami-core", "Where an image brings HAMi-core, for the agent to install.")
+    hami_core_sha256: tuple[str, ...] = option((), "The SHA-256 that HAMi-core's library may have; empty: any.")
+    hami_core_policy: str = option(
+        "default",
+        "Whether HAMi-core limits cores: default (unless the node's monitor lifts it), force or disable.",
+        choices=("default", "force", "disable"),
+    )
+    hami_core_log_level: int = option(
+        -1, "How much HAMi-core logs in containers, from 0 to 4; -1: as each container says.", least=-1, most=4
+    )
     mps_directory: str = option("/run/nvidia/mps", "Where MPS has its pipe/ and shm/ on nodes that run its daemon.")
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
     fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")
@@ -298,6 +308,8 @@ class Settings:
             raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
         if not all(re.fullmatch(_MODEL, each) for each in self.sum_models):
             raise ValueError("settings: sum_models is a list of MODEL=MIB, such as Tesla-T4=15360")
+        if not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.hami_core_sha256):
+            raise ValueError("settings: hami_core_sha256 is a list of checksums of 64 digits, as sha256sum prints them")
         self._check_names()
         self._check_nodes()
         self._check_config_maps()

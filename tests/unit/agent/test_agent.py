@@ -1,6 +1,7 @@
 """What the whole agent shows of itself before it talks to anybody."""
 
 import errno
+import hashlib
 from pathlib import Path
 from typing import cast
 
@@ -18,14 +19,25 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.node_config import NodeConfig
 
 
-def an_agent(root: Path) -> Agent:
-    plan = AgentPlan("node-a", {"nvidia": ("nvidia.com/gpu",)}, NodeConfig(), Isolation.NONE, cdi_directory=root)
+def an_agent(root: Path, hami_core_directory: str = "") -> Agent:
+    plan = AgentPlan(
+        "node-a",
+        {"nvidia": ("nvidia.com/gpu",)},
+        NodeConfig(),
+        Isolation.NONE,
+        cdi_directory=root,
+        hami_core_directory=hami_core_directory,
+    )
     return Agent(plan, YamlSource(root / "cards.yaml"), cast(KubeClient, None))
 
 
 def value(agent: Agent, name: str) -> float:
     (sample,) = (each for family in agent._metrics() for each in family.samples if each.name == name)
     return float(sample.value)
+
+
+def value_count(agent: Agent, name: str) -> int:
+    return sum(len(family.samples) for family in agent._metrics() if family.name == name)
 
 
 async def test_a_driver_that_tells_no_version_is_up_all_the_same(tmp_path: Path) -> None:
@@ -43,6 +55,24 @@ async def test_the_versions_of_the_driver_are_shown(tmp_path: Path) -> None:
     agent._take_in(Snapshot((Device("GPU-0", 0, "A100", 81920),), "580.95.05", "13.0"))
     (family,) = (each for each in agent._metrics() if each.name == "gpuledger_agent_driver_info")
     assert [sample.labels for sample in family.samples] == [{"driver": "580.95.05", "cuda": "13.0"}]
+
+
+async def test_the_hami_core_of_new_containers_is_shown(tmp_path: Path) -> None:
+    agent = an_agent(tmp_path, hami_core_directory=str(tmp_path))
+    assert value_count(agent, "gpuledger_agent_hami_core_info") == 0
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (tmp_path / name).write_bytes(b"by hand")
+    (family,) = (each for each in agent._metrics() if each.name == "gpuledger_agent_hami_core_info")
+    sha256 = hashlib.sha256(b"by hand").hexdigest()
+    assert [sample.labels for sample in family.samples] == [{"version": "", "sha256": sha256}]
+
+
+async def test_the_paths_that_containers_have_mounted_are_those_of_their_grants(tmp_path: Path) -> None:
+    agent = an_agent(tmp_path)
+    assert agent._mounted() == set()
+    mount = {"hostPath": "/vgpu/versions/0123/libvgpu.so", "containerPath": "/usr/local/vgpu/libvgpu.so"}
+    agent._grants.write(a_grant(edits={"mounts": [mount]}))
+    assert agent._mounted() == {"/vgpu/versions/0123/libvgpu.so"}
 
 
 async def test_what_a_read_only_disk_does_not_let_go_goes_later_and_ends_nobody(

@@ -102,8 +102,8 @@ async def test_hami_core_has_a_directory_for_each_container_until_its_pod_is_gon
     (grant,) = node.grants.all()
     assert "CUDA_TASK_PRIORITY=1" in grant.edits["env"]
     own = hami / "containers" / "uid-a_main"
-    assert str(own) in [each["hostPath"] for each in grant.edits["mounts"]]
-    assert own.is_dir()
+    assert str(own / "usage.cache") in [each["hostPath"] for each in grant.edits["mounts"]]
+    assert (own / "usage.cache").is_file()
     node.starts.forget(lambda each: each.pod_uid == "uid-a")
     assert not own.exists()
 

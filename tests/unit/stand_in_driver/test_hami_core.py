@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.agent.delivery.directory_files import DirectoryFiles
+from gpuledger.agent.isolation.hami_core import hami_core_edits
+from gpuledger.agent.isolation.ways import GrantedCard, HamiCore
 from gpuledger.formats.runtime.shared_region import (
     ACTIVE,
     IDLE,
@@ -89,6 +92,32 @@ def test_each_card_has_its_own_limit(container: Container) -> None:
         "alloc CUDA_ERROR_OUT_OF_MEMORY mib=4701",
         "alloc CUDA_SUCCESS mib=4700",
     ]
+
+
+def test_what_our_agent_sets_is_what_the_library_reads(container: Container, tmp_path: Path) -> None:
+    cards = [
+        GrantedCard("GPU-0", 0, "nvidia", "", 3000, 30, False),
+        GrantedCard("GPU-1", 1, "nvidia", "", 500, 0, False),
+    ]
+    own = DirectoryFiles(tmp_path).own(str(tmp_path), "uid-a", "main", starts=True)
+    edits = hami_core_edits(cards, str(tmp_path), str(own), "0", HamiCore(core_policy="force"))
+    container.region_file = own / "usage.cache"
+    here = {
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(container.region_file),
+        "CUDA_REDIRECT": str(Path(LIBRARY).resolve()),
+    }
+    variables = dict(line.split("=", 1) for line in edits["env"]) | here
+    own.chmod(0o555)  # the container has the file mounted, and no directory
+    printed = container.run("alloc 2701", "alloc 2700", "device 1", "info", **variables)
+    assert printed == [
+        "alloc CUDA_ERROR_OUT_OF_MEMORY mib=2701",
+        "alloc CUDA_SUCCESS mib=2700",
+        "device CUDA_SUCCESS",
+        "info CUDA_SUCCESS free_mib=200 total_mib=500",
+    ]
+    region = container.region()
+    limits = [(each.memory_limit_bytes // MIB, each.cores_limit_percent) for each in region.devices]
+    assert (limits, region.priority) == ([(3000, 30), (500, 100)], 0)
 
 
 def test_processes_of_one_container_share_its_limit_and_its_region_has_them(container: Container) -> None:

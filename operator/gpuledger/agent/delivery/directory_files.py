@@ -7,6 +7,7 @@ then on, read-only, whose files are written when it starts: `devices.json`, and 
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from gpuledger.agent.delivery.grant_files import write_whole
-from gpuledger.agent.isolation.hami_core import HAMI_LOCK_DIRECTORY
+from gpuledger.agent.isolation.hami_core import HAMI_LOCK_DIRECTORY, REGION
 from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
@@ -83,14 +84,25 @@ class DirectoryFiles:
                 found.append(grant)
         return found
 
-    def own(self, hami_core_directory: str, pod_uid: str, container: str) -> Path:
-        """Return a directory that only this container has, for HAMi-core's counters. Raises OSError."""
+    def own(self, hami_core_directory: str, pod_uid: str, container: str, starts: bool = False) -> Path:
+        """Return a directory that only this container has, with a file for HAMi-core's counters. Raises OSError.
+
+        For one that starts now, the counters begin anew: those of the processes before it are over, and another version
+        of the library, which takes them for its own, would hang.
+        """
         path = _own(hami_core_directory, pod_uid, container)
         path.mkdir(parents=True, exist_ok=True)
         lock = Path(hami_core_directory) / HAMI_LOCK_DIRECTORY
         lock.mkdir(exist_ok=True)
-        for each in (path, lock):
-            each.chmod(0o777)
+        lock.chmod(0o777)
+        region = path / REGION
+        if starts:
+            region.unlink(missing_ok=True)
+        descriptor = os.open(region, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchmod(descriptor, 0o666)  # the container's programs have any user
+        finally:
+            os.close(descriptor)
         return path
 
     def remove_own(self, hami_core_directory: str, grant: Grant) -> None:

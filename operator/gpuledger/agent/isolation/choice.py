@@ -42,11 +42,24 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
     return IsolationChoice(wished)
 
 
+def without_hami_core(
+    choice: IsolationChoice, cards: Sequence[GrantedCard], of_node: Isolation, installed: Installed
+) -> IsolationChoice:
+    """Return the choice for a container whose environment wishes, as HAMi's users say it, that HAMi-core does nothing.
+
+    That is the wish for none, and counts where that would: not beside other pods.
+    """
+    if choice.isolation is not Isolation.HAMI_CORE:
+        return choice
+    return choose(cards, of_node, Isolation.NONE, installed)
+
+
 def missing(isolation: Isolation, installed: Installed) -> str:
     """Return what the node lacks for this way, an empty string for nothing."""
     if _is_installed(isolation, installed):
         return ""
-    why = f": {installed.why_no_driver_limits}" if isolation is Isolation.DRIVER else ""
+    reasons = {Isolation.DRIVER: installed.why_no_driver_limits, Isolation.HAMI_CORE: installed.why_no_hami_core}
+    why = f": {reason}" if (reason := reasons.get(isolation)) else ""
     return f"the node's isolation is {isolation}, which it does not have{why}"
 
 

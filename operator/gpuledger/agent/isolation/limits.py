@@ -13,14 +13,21 @@ Json = dict[str, Any]
 
 
 def limits(
-    isolation: Isolation, cards: Sequence[GrantedCard], installed: Installed, own_directory: str, priority: str
+    isolation: Isolation,
+    cards: Sequence[GrantedCard],
+    installed: Installed,
+    own_directory: str,
+    priority: str,
+    core_policy: str = "",
 ) -> Json:
     """Return the edits that make CUDA programs keep to their share. Cards are in the order of their index.
 
-    `own_directory` is a directory on the node that only this container has, `priority` HAMi's 0 (high) or 1 (low).
+    `own_directory` is a directory on the node that only this container has, `priority` HAMi's 0 (high) or 1 (low),
+    `core_policy` HAMi-core's for this container; empty: the node's.
     """
     if isolation is Isolation.MPS:
         return mps_edits(cards, installed.mps_directory)
     if isolation is Isolation.HAMI_CORE:
-        return hami_core_edits(cards, installed.hami_core_directory, own_directory, priority)
+        node = installed.hami_core
+        return hami_core_edits(cards, installed.hami_core_directory, own_directory, priority, node, core_policy)
     return {}

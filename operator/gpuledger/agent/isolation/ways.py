@@ -35,6 +35,20 @@ class GrantedCard:
 
 
 @dataclass(frozen=True, slots=True)
+class HamiCore:
+    """How the node's containers have HAMi-core."""
+
+    library_directory: str = ""
+    """Of the library and its ld.so.preload; empty: they lie in HAMi-core's directory itself."""
+    core_policy: str = "default"
+    """Whether the limit of cores holds: by default as the node's monitor says, always (force), or never (disable)."""
+    oversubscribed: bool = False
+    """Whether the node's cards give out more memory than they have."""
+    log_level: str = ""
+    """0 to 4; empty: the library's own default."""
+
+
+@dataclass(frozen=True, slots=True)
 class Installed:
     """Where the ways have what they need on the node; empty: not there."""
 
@@ -42,3 +56,6 @@ class Installed:
     mps_directory: str = ""
     why_no_driver_limits: str = "no driver is known"
     """Why the driver can't limit memory on this node; empty: it can."""
+    hami_core: HamiCore = HamiCore()
+    why_no_hami_core: str = ""
+    """Why hami_core_directory is empty; empty: nobody has installed any."""

@@ -1,5 +1,6 @@
 """Where there is no CDI, a container reads its cards in a directory that only it has."""
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -110,12 +111,46 @@ def test_a_container_with_hami_core_has_counters_of_its_own_and_the_common_lock(
     own = directories.own(str(hami), "uid-a", "main")
     other = directories.own(str(hami), "uid-b", "main")
     assert own != other
-    for path in (own, other, hami / "vgpulock"):
-        assert path.stat().st_mode & 0o777 == 0o777
+    for path in (own / "usage.cache", other / "usage.cache"):
+        assert path.stat().st_mode & 0o777 == 0o666, "its programs have any user"
+    assert (hami / "vgpulock").stat().st_mode & 0o777 == 0o777
     (own / "usage.cache").write_text("counters")
     directories.remove_own(str(hami), a_grant())
     assert not own.exists()
     assert other.exists()
+
+
+def test_the_counters_begin_anew_with_each_start_and_never_while_it_runs(
+    directories: DirectoryFiles, tmp_path: Path
+) -> None:
+    region = directories.own(str(tmp_path), "uid-a", "main", starts=True) / "usage.cache"
+    region.write_text("counters of version 1.1")
+    directories.own(str(tmp_path), "uid-a", "main")
+    assert region.read_text() == "counters of version 1.1"
+    running = region.open()
+    before = os.umask(0o077)
+    try:
+        directories.own(str(tmp_path), "uid-a", "main", starts=True)
+    finally:
+        os.umask(before)
+    assert region.read_text() == ""
+    assert region.stat().st_mode & 0o777 == 0o666
+    assert running.read() == "counters of version 1.1", "who still has it keeps what it has"
+    running.close()
+
+
+def test_counters_that_somebody_made_a_link_lead_nowhere(directories: DirectoryFiles, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("of the node")
+    other.chmod(0o600)
+    region = directories.own(str(tmp_path), "uid-a", "main", starts=True) / "usage.cache"
+    region.unlink()
+    region.symlink_to(other)
+    with pytest.raises(OSError, match="symbolic link"):
+        directories.own(str(tmp_path), "uid-a", "main")
+    directories.own(str(tmp_path), "uid-a", "main", starts=True)
+    assert not region.is_symlink()
+    assert (other.read_text(), other.stat().st_mode & 0o777) == ("of the node", 0o600)
 
 
 def test_without_hami_core_nothing_is_removed(directories: DirectoryFiles, tmp_path: Path) -> None:

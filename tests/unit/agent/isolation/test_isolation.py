@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.isolation.choice import choose, missing
+from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
 from gpuledger.agent.isolation.driver import driver_edits, driver_limits
+from gpuledger.agent.isolation.hami_core import core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
-from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
+from gpuledger.agent.isolation.ways import GrantedCard, HamiCore, Installed, Isolation
 from gpuledger.formats.runtime.cdi import CardLimit
 
 ALL = Installed(hami_core_directory="/hami", mps_directory="/mps", why_no_driver_limits="")
@@ -159,27 +160,133 @@ def test_mps_has_one_share_of_the_compute_for_all_cards_the_least(
     assert env_of(edits).get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == percentage
 
 
+# HAMi-core.
+
+TWO = [SHARED, replace(SHARED, uuid="GPU-7", index=7, memory_mib=500, cores=10)]
+
+
 def test_hami_core_gets_its_environment_and_its_mounts() -> None:
-    cards = [SHARED, replace(SHARED, uuid="GPU-7", index=7, memory_mib=500, cores=10)]
-    edits = limits(Isolation.HAMI_CORE, cards, ALL, "/hami/containers/a_main", "1")
+    edits = limits(Isolation.HAMI_CORE, TWO, ALL, "/hami/containers/a_main", "0")
     assert env_of(edits) == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "4000m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "500m",
         "CUDA_DEVICE_SM_LIMIT": "30",
+        "CUDA_DEVICE_SM_LIMIT_0": "30",
+        "CUDA_DEVICE_SM_LIMIT_1": "10",
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/usage.cache",
+        "CUDA_REDIRECT": "/usr/local/vgpu/libvgpu.so",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_TASK_PRIORITY": "1",
+        "CUDA_TASK_PRIORITY": "0",
+        "GPU_CORE_UTILIZATION_POLICY": "default",
     }
     assert mounts_of(edits) == {
-        "/usr/local/vgpu": ("/hami/containers/a_main", "rw"),
+        "/usr/local/vgpu/usage.cache": ("/hami/containers/a_main/usage.cache", "rw"),
         "/usr/local/vgpu/libvgpu.so": ("/hami/libvgpu.so", "ro"),
         "/tmp/vgpulock": ("/hami/vgpulock", "rw"),  # noqa: S108 - where HAMi-core looks
         "/etc/ld.so.preload": ("/hami/ld.so.preload", "ro"),
     }
-    paths = [each["containerPath"] for each in edits["mounts"]]
-    assert paths.index("/usr/local/vgpu") < paths.index("/usr/local/vgpu/libvgpu.so"), "it would cover the library"
 
 
-@pytest.mark.parametrize("priority", ["", "2", "high", "0\n"])
-def test_a_priority_that_hami_core_does_not_know_is_left_out(priority: str) -> None:
-    assert "CUDA_TASK_PRIORITY" not in env_of(limits(Isolation.HAMI_CORE, [SHARED], ALL, "/own", priority))
+def test_hami_core_from_an_image_is_mounted_from_its_version() -> None:
+    installed = replace(ALL, hami_core=HamiCore(library_directory="/hami/versions/0123456789abcdef"))
+    edits = limits(Isolation.HAMI_CORE, [SHARED], installed, "/hami/containers/a_main", "")
+    mounts = mounts_of(edits)
+    assert mounts["/usr/local/vgpu/libvgpu.so"] == ("/hami/versions/0123456789abcdef/libvgpu.so", "ro")
+    assert mounts["/etc/ld.so.preload"] == ("/hami/versions/0123456789abcdef/ld.so.preload", "ro")
+    assert mounts["/usr/local/vgpu/usage.cache"][0].startswith("/hami/containers/")
+
+
+@pytest.mark.parametrize(
+    ("cores", "limits_of_cores"),
+    [((0,), ("100", "100")), ((0, 30), ("100", "100", "30")), ((30, 0), ("30", "30", "100")), ((100,), ("100", "100"))],
+)
+def test_a_card_without_promised_cores_does_not_get_another_ones_limit(
+    cores: tuple[int, ...], limits_of_cores: tuple[str, ...]
+) -> None:
+    env = env_of(limits(Isolation.HAMI_CORE, [replace(SHARED, cores=each) for each in cores], ALL, "/own", ""))
+    names = ["CUDA_DEVICE_SM_LIMIT", *(f"CUDA_DEVICE_SM_LIMIT_{position}" for position in range(len(cores)))]
+    assert tuple(env[name] for name in names) == limits_of_cores
+
+
+@pytest.mark.parametrize(("cores", "limit"), [(0, "99"), (100, "99"), (30, "30")])
+def test_a_task_of_low_priority_has_a_limit_of_cores_without_which_it_would_not_pause(cores: int, limit: str) -> None:
+    env = env_of(limits(Isolation.HAMI_CORE, [replace(SHARED, cores=cores)], ALL, "/own", "1"))
+    assert (env["CUDA_DEVICE_SM_LIMIT_0"], env["CUDA_TASK_PRIORITY"]) == (limit, "1")
+
+
+@pytest.mark.parametrize("priority", ["", "2", "high", "0\n", "-1"])
+def test_a_priority_that_hami_core_does_not_know_is_its_default(priority: str) -> None:
+    env = env_of(limits(Isolation.HAMI_CORE, [replace(SHARED, cores=0)], ALL, "/own", priority))
+    assert (env["CUDA_DEVICE_SM_LIMIT_0"], env["CUDA_TASK_PRIORITY"]) == ("100", "1")
+
+
+def test_what_the_node_says_of_hami_core_reaches_the_container() -> None:
+    node = HamiCore(core_policy="force", oversubscribed=True, log_level="0")
+    env = env_of(limits(Isolation.HAMI_CORE, [SHARED], replace(ALL, hami_core=node), "/own", ""))
+    assert env["GPU_CORE_UTILIZATION_POLICY"] == "force"
+    assert (env["CUDA_OVERSUBSCRIBE"], env["LIBCUDA_LOG_LEVEL"]) == ("true", "0")
+    plain = env_of(limits(Isolation.HAMI_CORE, [SHARED], ALL, "/own", ""))
+    assert not {"CUDA_OVERSUBSCRIBE", "LIBCUDA_LOG_LEVEL"} & plain.keys()
+
+
+@pytest.mark.parametrize(
+    ("of_node", "wish", "cards", "policy"),
+    [
+        ("default", "", [SHARED], "default"),
+        ("default", "force", [SHARED], "force"),
+        ("default", "FORCE", [SHARED], "force"),
+        ("default", "disable", [SHARED], "default"),
+        ("default", "disable", [ALONE, SHARED], "default"),
+        ("default", "disable", [ALONE, ALONE], "disable"),
+        ("force", "default", [SHARED], "force"),
+        ("force", "default", [ALONE], "default"),
+        ("disable", "default", [SHARED], "default"),
+        ("disable", "force", [SHARED], "force"),
+        ("force", "nothing", [ALONE], "force"),
+        ("default", "disable\n", [ALONE], "default"),
+    ],
+)
+def test_a_user_may_be_limited_more_strictly_and_less_only_alone(
+    of_node: str, wish: str, cards: list[GrantedCard], policy: str
+) -> None:
+    assert core_policy_of(cards, of_node, wish) == policy
+
+
+@pytest.mark.parametrize("said", ["true", "True", "TRUE", "t", "T", "1"])
+def test_hamis_word_for_no_limits_is_understood_as_hami_does(said: str) -> None:
+    assert opts_out({"CUDA_DISABLE_CONTROL": said, "A": "b"})
+
+
+@pytest.mark.parametrize("said", ["", "false", "0", "yes", "tRUE", " true"])
+def test_what_hami_does_not_take_for_that_word_is_none(said: str) -> None:
+    assert not opts_out({"CUDA_DISABLE_CONTROL": said})
+    assert not opts_out({})
+
+
+@pytest.mark.parametrize(
+    ("own", "cards", "chosen"),
+    [
+        ("hami-core", [SHARED], "hami-core"),
+        ("hami-core", [ALONE, SHARED], "hami-core"),
+        ("hami-core", [ALONE], "none"),
+        ("mps", [ALONE], "mps"),
+        ("none", [SHARED], "none"),
+    ],
+)
+def test_who_wishes_no_hami_core_has_it_beside_others_all_the_same(
+    own: str, cards: list[GrantedCard], chosen: str
+) -> None:
+    choice = without_hami_core(choose(cards, Isolation(own), "", ALL), cards, Isolation(own), ALL)
+    assert choice.isolation == chosen
+
+
+def test_who_has_wished_for_hami_core_where_nothing_is_enforced_may_leave_it() -> None:
+    choice = choose([SHARED], Isolation.NONE, "hami-core", ALL)
+    assert choice.isolation is Isolation.HAMI_CORE
+    assert without_hami_core(choice, [SHARED], Isolation.NONE, ALL).isolation is Isolation.NONE
+
+
+def test_a_node_whose_library_was_refused_says_why() -> None:
+    installed = Installed(why_no_hami_core="it is not whole")
+    assert missing(Isolation.HAMI_CORE, installed).endswith("which it does not have: it is not whole")
+    assert missing(Isolation.NONE, installed) == ""

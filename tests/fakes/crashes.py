@@ -1,0 +1,40 @@
+"""A program that ends at any of its lines, as by SIGKILL."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+class Crash(BaseException):
+    """Nobody handles this one."""
+
+
+def crashed_at_line(work: Callable[[], object], file: str, line: int) -> bool:
+    """Do work, and end it before it runs its n-th line of a file, from 0; tell whether it had so many."""
+    run = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal run
+        if frame.f_code.co_filename != file:
+            return None
+        if event == "line":
+            run += 1
+            if run > line:
+                raise Crash
+        return trace
+
+    before, crashed = sys.gettrace(), False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # files that were open when it ended
+        sys.settrace(trace)
+        try:
+            work()
+        except Crash:
+            crashed = True
+        finally:
+            sys.settrace(before)
+    return crashed
