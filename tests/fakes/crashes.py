@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
@@ -13,13 +13,13 @@ class Crash(BaseException):
     """Nobody handles this one."""
 
 
-def crashed_at_line(work: Callable[[], object], file: str, line: int) -> bool:
-    """Do work, and end it before it runs its n-th line of a file, from 0; tell whether it had so many."""
+def crashed_at_line(work: Callable[[], object], files: Collection[str], line: int) -> bool:
+    """Do work, and end it before it runs its n-th line of some files, from 0; tell whether it had so many."""
     run = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal run
-        if frame.f_code.co_filename != file:
+        if frame.f_code.co_filename not in files:
             return None
         if event == "line":
             run += 1

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,10 @@ def change_library(gpu: GpuNode, data: bytes, version: str, accepted: Sequence[s
     return sha256
 
 
+def has_tried(gpu: GpuNode, pod: str) -> bool:
+    return "written" in gpu.node.container_log("default", pod, "main")
+
+
 def test_a_containers_own_variables_and_programs_take_none_of_its_limits_away(with_an_image: GpuNode) -> None:
     gpu = with_an_image
     script = (
@@ -140,7 +145,7 @@ def test_a_containers_own_variables_and_programs_take_none_of_its_limits_away(wi
             "which HAMi-core does not read, and the agent did not follow"
         )
         assert (found["CUDA_DEVICE_MEMORY_LIMIT_0"], found["CUDA_DEVICE_SM_LIMIT_0"]) == ("3000m", "30")
-        gpu.cluster.wait(lambda name=name: "written" in gpu.node.container_log("default", name, "main"), "it has tried")
+        gpu.cluster.wait(partial(has_tried, gpu, name), "it has tried all of it")
         said = gpu.node.container_log("default", name, "main").split()
         assert not {"removed", "moved", "emptied", "changed"} & set(said), said
 

@@ -94,7 +94,7 @@ class VersionsMachine(RuleBasedStateMachine):
         assert self.versions() == needed | ({Path(found.directory).name} if found else set())
         assert {path.name for path in (self.home / "versions").glob(".*")} == set()
 
-    @rule(line=st.integers(0, 120), removes=st.booleans())
+    @rule(line=st.integers(0, 200), removes=st.booleans())
     def crash(self, line: int, removes: bool) -> None:
         paths = list(self.mounted.values())
 
@@ -103,7 +103,7 @@ class VersionsMachine(RuleBasedStateMachine):
             if removes:
                 self.agent.remove_unused(paths)
 
-        crashed_at_line(work, hami_core_library.__file__, line)
+        crashed_at_line(work, (hami_core_library.__file__, shutil.__file__), line)
         self.start_agent()
 
     # Containers.

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from fakes.shared_library import a_library
 from gpuledger.agent.isolation import hami_core_library
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
 
+FILES = (hami_core_library.__file__, shutil.__file__)
 OLD, NEW = a_library(b"old"), a_library(b"new" * 50_000)
 
 
@@ -306,7 +308,7 @@ def assert_only_whole_versions(place: Place) -> None:
 def crash_at_each_line(work: Callable[[int], Callable[[], object]], check: Callable[[], None]) -> int:
     """Do work again and again, ended at its first line, its second, and so on; return how often it was ended."""
     line = 0
-    while crashed_at_line(work(line), hami_core_library.__file__, line):
+    while crashed_at_line(work(line), FILES, line):
         check()
         line += 1
     check()
