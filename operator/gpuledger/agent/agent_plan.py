@@ -63,6 +63,8 @@ class AgentPlan:
     state_directory: Path = Path("/var/lib/gpuledger")
     hami_core_directory: str = ""
     mps_directory: str = ""
+    mps_daemon: bool = False
+    """Whether `gpuledger mps-daemon` runs the MPS daemons."""
     priority_resource: str = ""
     capacity: CapacityNames | None = None
     """The names of what the Node's capacity is to show of all cards; None if nothing."""
@@ -95,6 +97,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         kubelet_directory=kubelet_directory,
         hami_core_directory=settings.hami_core_directory,
         mps_directory=settings.mps_directory,
+        mps_daemon=settings.mps_daemon,
         priority_resource=settings.resource_priority,
         capacity=_capacity_names(settings),
         own_pod_uid=own_pod_uid,

@@ -178,7 +178,7 @@ class ContainerStarts:
         choice = choose(cards, capabilities.isolation, wish, capabilities.installed)
         if choice.why_not_as_wished:
             logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
-        problem = missing(choice.isolation, capabilities.installed)
+        problem = missing(choice.isolation, capabilities.installed, cards)
         if problem:
             raise NotKnownYet(problem)
         own_directory = ""

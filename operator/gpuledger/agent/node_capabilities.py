@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import yaml
 
 from gpuledger.agent.container_starts import NodeCapabilities
-from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.isolation.ways import Installed, Isolation, MpsPipes
+from gpuledger.agent.mps.daemon_process import running_daemon
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 
 logger = logging.getLogger(__name__)
-
-MPS_PID_FILE = "pipe/nvidia-cuda-mps-control.pid"
-"""Written by MPS' control daemon below its CUDA_MPS_PIPE_DIRECTORY."""
 
 
 class NodeCapabilitiesReader:
@@ -30,7 +28,10 @@ class NodeCapabilitiesReader:
         mps_directory: str,
         priority_resource: str,
         proc: Path = Path("/proc"),
+        mps_pipes: Callable[[], MpsPipes] | None = None,
     ) -> None:
+        """Make one; `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does."""
+        self._mps_pipes = mps_pipes
         self._isolation, self._priority_resource = isolation, priority_resource
         self._cdi_directories = cdi_directories
         self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
@@ -44,16 +45,13 @@ class NodeCapabilitiesReader:
     def _installed(self) -> Installed:
         hami_core = Path(self._hami_core_directory)
         with_hami_core = all((hami_core / name).is_file() for name in ("libvgpu.so", "ld.so.preload"))
+        pipes = self._mps_pipes() if self._mps_pipes is not None else None
+        with_mps = pipes is not None or running_daemon(Path(self._mps_directory) / "pipe", self._proc)
         return Installed(
             hami_core_directory=self._hami_core_directory if with_hami_core else "",
-            mps_directory=self._mps_directory if self._mps_runs() else "",
+            mps_directory=self._mps_directory if with_mps else "",
+            mps_pipes=pipes,
         )
-
-    def _mps_runs(self) -> bool:
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((Path(self._mps_directory) / MPS_PID_FILE).read_text())
-            return "mps" in (self._proc / str(pid) / "comm").read_text()
-        return False
 
     def _vendor_devices(self) -> VendorDevices:
         files = [

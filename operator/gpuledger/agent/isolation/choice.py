@@ -42,8 +42,10 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
     return IsolationChoice(wished)
 
 
-def missing(isolation: Isolation, installed: Installed) -> str:
-    """Return what the node lacks for this way, an empty string for nothing."""
+def missing(isolation: Isolation, installed: Installed, cards: Sequence[GrantedCard] = ()) -> str:
+    """Return what the node lacks for this way and these cards, an empty string for nothing."""
+    if isolation is Isolation.MPS and installed.mps_pipes is not None and cards:
+        return installed.mps_pipes.missing(cards)
     return "" if _is_installed(isolation, installed) else f"the node's isolation is {isolation}, which it does not have"
 
 

@@ -20,7 +20,7 @@ def limits(
     `own_directory` is a directory on the node that only this container has, `priority` HAMi's 0 (high) or 1 (low).
     """
     if isolation is Isolation.MPS:
-        return mps_edits(cards, installed.mps_directory)
+        return mps_edits(cards, installed.mps_directory, installed.mps_pipes)
     if isolation is Isolation.HAMI_CORE:
         return hami_core_edits(cards, installed.hami_core_directory, own_directory, priority)
     return {}
