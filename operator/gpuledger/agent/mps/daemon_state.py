@@ -44,6 +44,7 @@ class DaemonState:
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._started_s = self._heard_s = 0.0
         self._told: set[int] = set()  # servers of whose end the log has told
+        self._missing: frozenset[int] = frozenset()  # servers that are gone, of which it may tell in a moment
         self._fatal_s = -SAME_FAULT_S  # when a fatal fault was counted
 
     @property
@@ -63,13 +64,14 @@ class DaemonState:
         """Note that its process runs."""
         self.phase, self.why, self.pid = Phase.STARTING, STARTS, pid
         self._started_s = self._heard_s = now_s
-        self.servers, self._told = {}, set()
+        self.servers, self._told, self._missing = {}, set(), frozenset()
 
     def answered(self, servers: Mapping[int, ServerStatus], now_s: float) -> list[Fault]:
         """Note what it has answered: its servers, and how each is. Return the faults that this shows."""
         self._heard_s = now_s
-        gone = self.servers.keys() - servers.keys() - self._told
-        found = [(FaultKind.SERVER_ENDED, f"its server {each} has ended") for each in sorted(gone)]
+        untold = sorted(self._missing - self._told)
+        found = [(FaultKind.SERVER_ENDED, f"its server {each} has ended") for each in untold]
+        self._missing = frozenset(self.servers.keys() - servers.keys() - self._told)
         self._told &= servers.keys()
         self.servers = dict(servers)
         hit = sorted(each for each, status in servers.items() if status is ServerStatus.FAULT)
@@ -108,6 +110,7 @@ class DaemonState:
                     if status != 0 and server not in self._told:
                         found.append((FaultKind.SERVER_ENDED, f"its server {server} has ended with status {status}"))
                     self._told.add(server)
+                    self._missing -= {server}
         return self._counted(found)
 
     def ended(self, why: str, now_s: float) -> tuple[float, list[Fault]]:

@@ -135,11 +135,10 @@ class Daemons:
         ending, ask_s = asyncio.create_task(process.ended()), 0.0
         try:
             while not ending.done():
-                faults = state.logged(process.logged(), _now_s())
-                if faults or state.phase is not Phase.RUNNING or _now_s() >= ask_s:
-                    faults += await self._ask(state, process, limits)
+                self._note(state, state.logged(process.logged(), _now_s()))
+                if state.phase is not Phase.RUNNING or _now_s() >= ask_s:
+                    self._note(state, await self._ask(state, process, limits))
                     ask_s = _now_s() + ASK_S
-                self._note(state, faults)
                 self._write()
                 if state.never_answered(_now_s()):
                     process.kill()
@@ -153,7 +152,9 @@ class Daemons:
         try:
             if state.phase is Phase.STARTING:  # before anybody is let in
                 await process.limit(limits)
-            return state.answered(await process.servers(), _now_s())
+            servers = await process.servers()
+            self._note(state, state.logged(process.logged(), _now_s()))  # which says more of what the answer shows
+            return state.answered(servers, _now_s())
         except NotAnswered as error:
             state.unanswered(str(error), _now_s())
             return []
