@@ -29,6 +29,8 @@ CONNECTED = {  # file -> what it uses
     "controller/kopf_session.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
     # Not the API server: kube-scheduler's /livez.
     "controller/scheduler_health.py": {"aiohttp.request"},
+    # NVIDIA's MPS daemons.
+    "agent/mps/daemon_process.py": {"asyncio.create_subprocess_exec"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.
     "command_line/cluster_access.py": {"subprocess.Popen", "subprocess.run"},
     "command_line/operator_view.py": {"http.client", "urllib.request"},

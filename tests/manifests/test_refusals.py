@@ -45,6 +45,8 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"agent": {"maxUnavailable": "some"}}, "/agent/maxUnavailable", "'some' does not match pattern"),
     ({"agent": {"kubeletDirectory": "kubelet"}}, "/agent/kubeletDirectory", "'kubelet' does not match pattern"),
     ({"agent": {"simulatedCards": {"number": 65}}}, "/agent/simulatedCards/number", "maximum: got 65, want 64"),
+    ({"agent": {"mps": {"image": "x"}}}, "/agent/mps", NOT_ALLOWED.format("image")),
+    ({"settings": {"mps_client_memory_percent": 0}}, "/settings/mps_client_memory_percent", "minimum: got 0, want 1"),
     ({"overHami": "yes"}, "/overHami", "got string, want boolean"),
     ({"admission": {"mode": "policy"}}, "/admission/mode", "'auto', 'policies', 'validating', 'webhook', 'none'"),
     ({"admission": {"webhook": {"certificate": "mine"}}}, "/admission/webhook/certificate", "'certManager'"),

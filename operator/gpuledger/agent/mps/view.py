@@ -124,7 +124,7 @@ class MpsView:
         except (OSError, UnicodeDecodeError, BadInput) as error:
             if isinstance(error, BadInput):
                 logger.error("how MPS' daemons are can't be read: %s", error)
-            self._status = MpsStatus()
+            self._version, self._status = None, MpsStatus()
             self._problem = f"{file} can't be read, which the pod of gpuledger-mps writes: is it running?"
 
 
