@@ -11,6 +11,7 @@ GROUPS = {  # file -> group
     "node/test_node_truth.py": "node 1",
     "node/test_daemonset.py": "node 2",
     "node/test_isolation.py": "node 2",
+    "node/test_mps_daemons.py": "node 2",
     "node/test_image.py": "node 2",
     "node/test_node_box.py": "node 2",
     # An API server without gpuledger.
