@@ -12,6 +12,7 @@ GROUPS = {  # file -> group
     "node/test_driver_limits.py": "node 2",
     "node/test_daemonset.py": "node 2",
     "node/test_isolation.py": "node 2",
+    "node/test_mps_daemons.py": "node 2",
     "node/test_image.py": "node 2",
     "node/test_node_box.py": "node 2",
     # An API server without gpuledger.

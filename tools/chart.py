@@ -111,7 +111,7 @@ def other_value(name: str) -> Any:
     if isinstance(default, bool):
         return not default
     if isinstance(default, int | float):
-        return default + 1
+        return default - 1 if default == OPTIONS[name].metadata["most"] else default + 1
     if isinstance(default, tuple):
         known = {
             "vendors": [],

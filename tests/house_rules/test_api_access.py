@@ -31,6 +31,8 @@ CONNECTED = {  # file -> what it uses
     "controller/scheduler_health.py": {"aiohttp.request"},
     # Nor is this: the node agents' /usage.
     "controller/web/agents_usage.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
+    # NVIDIA's MPS daemons.
+    "agent/mps/daemon_process.py": {"asyncio.create_subprocess_exec"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.
     "command_line/cluster_access.py": {"subprocess.Popen", "subprocess.run"},
     "command_line/operator_view.py": {"http.client", "urllib.request"},

@@ -51,6 +51,8 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"hamiCore": {"directory": "/a; rm -rf /"}}, "/hamiCore/directory", "does not match pattern"),
     ({"hamiCore": {"pullPolicy": "Sometimes"}}, "/hamiCore/pullPolicy", "'Always', 'IfNotPresent', 'Never'"),
     ({"hamiCore": {"repository": "x"}}, "/hamiCore", NOT_ALLOWED.format("repository")),
+    ({"agent": {"mps": {"image": "x"}}}, "/agent/mps", NOT_ALLOWED.format("image")),
+    ({"settings": {"mps_client_memory_percent": 0}}, "/settings/mps_client_memory_percent", "minimum: got 0, want 1"),
     ({"overHami": "yes"}, "/overHami", "got string, want boolean"),
     ({"admission": {"mode": "policy"}}, "/admission/mode", "'auto', 'policies', 'validating', 'webhook', 'none'"),
     ({"admission": {"webhook": {"certificate": "mine"}}}, "/admission/webhook/certificate", "'certManager'"),

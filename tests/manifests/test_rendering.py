@@ -17,13 +17,14 @@ import container_image
 from chart import MANIFESTS, REPOSITORY, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.mps.daemon_process import QUIT_S
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import scheduler_health
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 from native_gangs import BY_VERSION
 
-AGENT, OPERATOR = ("DaemonSet", "gpuledger-agent"), ("Deployment", "gpuledger")
+AGENT, OPERATOR, MPS = ("DaemonSet", "gpuledger-agent"), ("Deployment", "gpuledger"), ("DaemonSet", "gpuledger-mps")
 FAIL_OVER_S, TAKE_OVER_S = 20.0, 3.0
 """Within which time the next pod is bound, and what of it is left to the replica that then has the Lease."""
 
@@ -72,7 +73,7 @@ def test_a_release_has_what_the_base_has(helm: Helm) -> None:
     of_base = {
         (each["kind"], each["metadata"]["name"]): each
         for path, text in base(helm.program).items()
-        if path.parent.name not in ("webhook", "monitoring", "over-hami") and path.name != "settings.yaml"
+        if path.parent.name not in ("webhook", "monitoring", "over-hami", "mps") and path.name != "settings.yaml"
         for each in yaml.safe_load_all(text)
     }
     objects = helm.objects(namespace={"create": True})
@@ -282,6 +283,28 @@ def test_ports_and_directories_of_the_settings_are_those_of_the_pods(helm: Helm)
         assert mounts[name] == volumes[name]["hostPath"]["path"] == path
     assert volumes["device-plugins"]["hostPath"]["path"] == "/var/snap/kubelet/device-plugins"
     assert mounts["device-plugins"] == "/var/lib/kubelet/device-plugins"  # where the program looks
+
+
+def test_mps_daemons_run_where_the_setting_says_so_and_no_upgrade_ends_them(helm: Helm) -> None:
+    assert MPS not in helm.objects()
+    changed = {"mps_daemon": True, "mps_directory": "/opt/mps"}
+    found = helm.objects(settings=changed, agent={"nodeSelector": {"gpu": "yes"}, "runtimeClassName": "nvidia"})
+    spec = found[MPS]["spec"]
+    assert spec["updateStrategy"] == {"type": "OnDelete"}
+    assert "annotations" not in spec["template"]["metadata"], "a digest of the settings would roll nothing, and mislead"
+    pod, (container,) = spec["template"]["spec"], containers(found[MPS]).values()
+    of_agent = found[AGENT]["spec"]["template"]["spec"]
+    for same in ("hostPID", "nodeSelector", "runtimeClassName", "tolerations", "priorityClassName"):
+        assert pod[same] == of_agent[same]
+    assert pod["automountServiceAccountToken"] is False
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert mounts["mps"] == volumes["mps"]["hostPath"]["path"] == "/opt/mps"
+    assert (mounts["shared-memory"], volumes["shared-memory"]["hostPath"]["path"]) == ("/dev/shm", "/opt/mps/shm")
+    assert pod["terminationGracePeriodSeconds"] > QUIT_S
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert container["securityContext"] == {"privileged": True}
 
 
 def test_files_lie_beside_the_settings(helm: Helm) -> None:

@@ -69,6 +69,8 @@ class AgentPlan:
     mps_directory: str = ""
     keeps_reserved_memory: bool = False
     """Whether what the driver itself takes of a card's memory is not given away."""
+    mps_daemon: bool = False
+    """Whether `gpuledger mps-daemon` runs the MPS daemons."""
     priority_resource: str = ""
     capacity: CapacityNames | None = None
     """The names of what the Node's capacity is to show of all cards; None if nothing."""
@@ -109,6 +111,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         ),
         mps_directory=settings.mps_directory,
         keeps_reserved_memory=_keeps_reserved_memory(settings.reserved_memory, isolation),
+        mps_daemon=settings.mps_daemon,
         priority_resource=settings.resource_priority,
         capacity=_capacity_names(settings),
         own_pod_uid=own_pod_uid,

@@ -187,7 +187,7 @@ class ContainerStarts:
             choice = without_hami_core(choice, cards, capabilities.isolation, capabilities.installed)
         if choice.why_not_as_wished:
             logger.warning("pod %s, %s: %s", identity, ISOLATION_ANNOTATION, choice.why_not_as_wished)
-        problem = missing(choice.isolation, capabilities.installed)
+        problem = missing(choice.isolation, capabilities.installed, cards)
         if problem:
             raise NotKnownYet(problem)
         own_directory = ""

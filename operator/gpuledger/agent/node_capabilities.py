@@ -12,13 +12,11 @@ import yaml
 
 from gpuledger.agent.container_starts import NodeCapabilities
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
-from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation
+from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation, MpsPipes
+from gpuledger.agent.mps.daemon_process import running_daemon
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 
 logger = logging.getLogger(__name__)
-
-MPS_PID_FILE = "pipe/nvidia-cuda-mps-control.pid"
-"""Written by MPS' control daemon below its CUDA_MPS_PIPE_DIRECTORY."""
 
 
 class NodeCapabilitiesReader:
@@ -35,7 +33,10 @@ class NodeCapabilitiesReader:
         why_no_driver_limits: Callable[[], str] = lambda: Installed().why_no_driver_limits,
         library: HamiCoreLibrary | None = None,
         hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
+        mps_pipes: Callable[[], MpsPipes] | None = None,
     ) -> None:
+        """Make one; `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does."""
+        self._mps_pipes = mps_pipes
         self._isolation, self._priority_resource = isolation, priority_resource
         self._cdi_directories = cdi_directories
         self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
@@ -51,19 +52,16 @@ class NodeCapabilitiesReader:
 
     def _installed(self) -> Installed:
         library = self._library.found()
+        pipes = self._mps_pipes() if self._mps_pipes is not None else None
+        with_mps = pipes is not None or running_daemon(Path(self._mps_directory) / "pipe", self._proc)
         return Installed(
             hami_core_directory=self._hami_core_directory if library else "",
-            mps_directory=self._mps_directory if self._mps_runs() else "",
+            mps_directory=self._mps_directory if with_mps else "",
+            mps_pipes=pipes,
             why_no_driver_limits=self._why_no_driver_limits(),
             hami_core=replace(self._hami_core, library_directory=library.directory if library else ""),
             why_no_hami_core=self._library.why_not,
         )
-
-    def _mps_runs(self) -> bool:
-        with contextlib.suppress(OSError, ValueError):
-            pid = int((Path(self._mps_directory) / MPS_PID_FILE).read_text())
-            return "mps" in (self._proc / str(pid) / "comm").read_text()
-        return False
 
     def _vendor_devices(self) -> VendorDevices:
         files = [

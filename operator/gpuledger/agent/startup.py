@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Awaitable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,15 @@ from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.kubelet.slots import NodeSlots, VendorSlots
 from gpuledger.agent.ledger_view import LedgerView
+from gpuledger.agent.mps.view import MpsView, report_faults
 from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry
+from gpuledger.agent.node_events import NodeEvents
 from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage import Usage
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.objects.event import node_event
 from gpuledger.formats.objects.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.objects.pod import container_ids
 from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION
@@ -94,6 +95,7 @@ class Agent:
         self._grants = GrantFiles(plan.cdi_directory)
         self._directories = DirectoryFiles(plan.state_directory / "shares")
         self._plugins = plan.kubelet_directory / "device-plugins"
+        self._mps = MpsView(Path(plan.mps_directory), self._all_grants) if plan.mps_daemon else None
         owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
         ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
         self._hami_core = HamiCoreLibrary(
@@ -108,6 +110,7 @@ class Agent:
             why_no_driver_limits=lambda: self._why_no_limits,
             library=self._hami_core,
             hami_core=plan.hami_core,
+            mps_pipes=self._mps.pipes if self._mps else None,
         )
         prompt = plan.isolation is Isolation.DRIVER
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
@@ -136,11 +139,17 @@ class Agent:
         self._on_node: list[NodeEntry[Any]] = [self._register, self._ends]
         if self._capacity:
             self._on_node.append(self._capacity)
-        self._usage = Usage(self._all_grants, ledger.holds, self._post_node_event, containers=self._containers)
+        self._events = NodeEvents(plan.node_name, self._store)
+        self._usage = Usage(
+            self._all_grants,
+            ledger.holds,
+            partial(self._events.post, EventReason.USED_WITHOUT_SHARE),
+            containers=self._containers,
+            node_pods=self._mps.pods if self._mps else tuple,
+        )
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, beat: int | None = None) -> None:
         """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
@@ -162,6 +171,8 @@ class Agent:
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
                 group.create_task(self._hami_core.run(self._mounted))
+                if self._mps:
+                    group.create_task(report_faults(self._mps, partial(self._events.post, EventReason.MPS_FAULT)))
 
     async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
@@ -276,19 +287,6 @@ class Agent:
         """Return the paths of the node that containers have mounted."""
         return {mount["hostPath"] for grant in self._all_grants() for mount in grant.edits.get("mounts", ())}
 
-    def _post_node_event(self, sentence: str) -> None:
-        logger.warning("%s", sentence)
-        task = asyncio.create_task(self._post(sentence))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _post(self, sentence: str) -> None:
-        event = node_event(self._plan.node_name, EventReason.USED_WITHOUT_SHARE, sentence, datetime.now(UTC))
-        try:
-            await self._store.create_event(event)
-        except ApiError as error:
-            logger.warning("node %s: the Event could not be created: %s", self._plan.node_name, error)
-
     # Health.
 
     async def _serve_health(self, sites: contextlib.AsyncExitStack) -> None:
@@ -339,6 +337,8 @@ class Agent:
         yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
         yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
+        if self._mps:
+            yield from self._mps.metrics()
         writes = float(sum(entry.writes for entry in self._on_node))
         yield counter("node_writes", "Writes of this node's annotations and capacity.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +49,13 @@ class Usage:
         report: Callable[[str], None],
         proc: Path = Path("/proc"),
         containers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+        node_pods: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._grants = grants  # returns what containers of this node were given
         self._holds = holds  # pod UID, card UUID -> whether the ledger says so, too
         self._report_event = report  # shows a sentence as an event of this node
         self._proc = proc
+        self._node_pods = node_pods  # returns UIDs of pods whose processes are the node's own, such as MPS' servers
         self._containers = containers  # returns the id of each container of this node -> UID of its pod
         self._pods: dict[str, str] = {}  # id of a container -> UID of its pod
         self._of_no_pod: dict[str, float] = {}  # id of a container -> when it was found in no pod
@@ -64,8 +66,10 @@ class Usage:
         """Observe the processes on all cards."""
         memory_mib: Counter[tuple[str, str]] = Counter()  # card UUID, pod UID -> memory
         number: Counter[tuple[str, str]] = Counter()
+        of_node = self._node_pods()
         for process in processes:
-            key = process.uuid, await self._pod_of(process.pid)
+            uid = await self._pod_of(process.pid)
+            key = process.uuid, "" if uid in of_node else uid
             memory_mib[key] += process.memory_mib or 0
             number[key] += 1
         given = {(grant.pod_uid, uuid) for grant in self._grants() for uuid in grant.uuids}

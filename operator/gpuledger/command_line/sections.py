@@ -28,6 +28,7 @@ SECTIONS = {
         "agent": "Run the node agent: report this node's GPUs, and give containers their cards.",
         "crd": "Print the CustomResourceDefinition of GPUAllocation.",
         "fake-nodes": "Register simulated nodes, as a node agent and its kubelet would.",
+        "mps-daemon": "Run NVIDIA's MPS daemons for this node's GPUs, and watch them.",
         "run": "Run the operator: keep the ledger, and serve kube-scheduler as its extender.",
         "scheduler-config": "Print the kube-scheduler configuration that matches the settings.",
         "webhook-config": "Print the admission webhook's configurations, for clusters without the policies.",

@@ -219,6 +219,17 @@ class Settings:
         -1, "How much HAMi-core logs in containers, from 0 to 4; -1: as each container says.", least=-1, most=4
     )
     mps_directory: str = option("/run/nvidia/mps", "Where MPS has its pipe/ and shm/ on nodes that run its daemon.")
+    mps_daemon: bool = option(False, "Whether `gpuledger mps-daemon` runs MPS' daemons on nodes, and nobody else does.")
+    mps_multiuser: bool = option(
+        True, "Whether programs of different users share an MPS server; if not, those of another user wait."
+    )
+    mps_client_memory_percent: int = option(
+        100,
+        "Most memory of a card that one program may allocate under MPS, whatever its container says, in percent.",
+        least=1,
+        most=100,
+    )
+    mps_client_cores_percent: int = option(100, "The same of its cores.", least=1, most=100)
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
     fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")
     ignored_xids: tuple[str, ...] = option(

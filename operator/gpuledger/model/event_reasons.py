@@ -12,6 +12,8 @@ class EventReason(StrEnum):
     """On a node: its list of cards can't be read, or contradicts the ledger."""
     USED_WITHOUT_SHARE = "GPUUsedWithoutShare"
     """On a node: processes of a pod use a card of which the pod holds no share."""
+    MPS_FAULT = "MPSFault"
+    """On a node: an MPS daemon, or its server, has lost the programs that used a card by it."""
     UNHEALTHY = "GPUUnhealthy"
     """On a pod: a card that it holds has a fault."""
     HEALTHY = "GPUHealthy"

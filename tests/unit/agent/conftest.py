@@ -14,7 +14,7 @@ from fakes.virtual_time import LOOP_FACTORIES
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    real = {"kubelet", "devices", "driver_limits"} & {*item.path.parts} or item.path.stem == "test_health_server"
+    real = {"kubelet", "devices", "driver_limits", "mps"} & {*item.path.parts} or item.path.stem == "test_health_server"
     return {"real time": asyncio.SelectorEventLoop} if real else LOOP_FACTORIES
 
 

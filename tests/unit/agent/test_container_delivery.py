@@ -1,6 +1,7 @@
 """What a container is given: written anew where it is missing, apart from others, and on any runtime."""
 
 import asyncio
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
 from gpuledger.agent.container_starts import ISOLATION_ANNOTATION, NodeCapabilities
-from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.isolation.ways import Installed, Isolation, MpsPipes
 from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import StartRefused, Unreachable
 
@@ -73,6 +74,27 @@ async def test_what_the_nodes_isolation_needs_is_waited_for(node: AgentNode) -> 
     node.capabilities = NodeCapabilities(Isolation.MPS, Installed(mps_directory="/mps"), VendorDevices())
     await starting
     assert any("CUDA_MPS_PINNED" in line for grant in node.grants.all() for line in grant.edits["env"])
+
+
+async def test_a_card_whose_mps_daemon_takes_no_programs_is_waited_for_with_the_reason(
+    node: AgentNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    def daemons(pipes: MpsPipes) -> NodeCapabilities:
+        return NodeCapabilities(Isolation.MPS, Installed(mps_directory="/mps", mps_pipes=pipes), VendorDevices())
+
+    pod = node.bind("a", {"main": [0]})
+    uuid = node.cards[0].uuid
+    node.capabilities = daemons(MpsPipes(why_not={uuid: "a fatal fault"}))
+    await node.admit(pod)
+    with caplog.at_level(logging.INFO):
+        starting = asyncio.create_task(node.start(pod, "main"))
+        await asyncio.sleep(2)
+    assert node.grants.all() == ()
+    assert f"the MPS daemon of GPU {uuid} takes no programs: a fatal fault" in caplog.text
+    node.capabilities = daemons(MpsPipes({uuid: "/mps/one"}))
+    await starting
+    (grant,) = node.grants.all()
+    assert [mount["hostPath"] for mount in grant.edits["mounts"]] == ["/mps/one", "/mps/shm"]
 
 
 async def test_a_pods_wish_is_heard_where_it_harms_nobody(node: AgentNode, caplog: pytest.LogCaptureFixture) -> None:

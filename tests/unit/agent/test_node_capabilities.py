@@ -7,7 +7,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent import node_capabilities
-from gpuledger.agent.isolation.ways import Isolation
+from gpuledger.agent.isolation.ways import Isolation, MpsPipes
 from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
 from gpuledger.formats.runtime.cdi import grant_file
 
@@ -99,3 +99,10 @@ def test_mps_is_there_while_its_daemon_runs(machine: Machine, pid_file: str, com
         (machine.proc / "42").mkdir(parents=True)
         (machine.proc / "42" / "comm").write_text(comm)
     assert bool(machine.reader().installed.mps_directory) == runs
+
+
+def test_our_own_daemons_are_looked_at_whenever_a_container_starts(machine: Machine) -> None:
+    pipes = MpsPipes({"GPU-0": "/mps/0"})
+    reader = NodeCapabilitiesReader(Isolation.MPS, [], "", str(machine.mps), "", machine.proc, mps_pipes=lambda: pipes)
+    assert reader().installed.mps_directory == str(machine.mps)
+    assert reader().installed.mps_pipes is pipes

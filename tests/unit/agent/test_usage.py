@@ -53,6 +53,13 @@ async def test_memory_and_processes_of_a_pod_are_added_up_for_each_card(machine:
     assert machine.usage.uses == (PodUsage("GPU-1", UID, 100, 2, True), PodUsage("GPU-2", UID, 7, 1, True))
 
 
+async def test_processes_of_a_pod_that_serves_the_node_are_the_nodes_own(machine: Machine) -> None:
+    machine.usage = Usage(list, machine._holds, machine.told.append, machine.proc, node_pods=lambda: {OTHER})
+    await machine.usage.compare([machine.process(1, OTHER), machine.process(2)])
+    assert machine.usage.uses == (PodUsage("GPU-1", "", 200, 2, True),)
+    assert (machine.asked, machine.told) == ([], [])
+
+
 async def test_what_a_grant_explains_is_not_asked_of_the_ledger(machine: Machine) -> None:
     await machine.usage.compare([machine.process(1, UID), machine.process(2)])
     assert (machine.asked, machine.told) == ([], [])

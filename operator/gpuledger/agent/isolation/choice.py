@@ -54,8 +54,10 @@ def without_hami_core(
     return choose(cards, of_node, Isolation.NONE, installed)
 
 
-def missing(isolation: Isolation, installed: Installed) -> str:
-    """Return what the node lacks for this way, an empty string for nothing."""
+def missing(isolation: Isolation, installed: Installed, cards: Sequence[GrantedCard] = ()) -> str:
+    """Return what the node lacks for this way and these cards, an empty string for nothing."""
+    if isolation is Isolation.MPS and installed.mps_pipes is not None and cards:
+        return installed.mps_pipes.missing(cards)
     if _is_installed(isolation, installed):
         return ""
     reasons = {Isolation.DRIVER: installed.why_no_driver_limits, Isolation.HAMI_CORE: installed.why_no_hami_core}

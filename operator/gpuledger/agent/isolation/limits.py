@@ -26,7 +26,7 @@ def limits(
     `core_policy` HAMi-core's for this container; empty: the node's.
     """
     if isolation is Isolation.MPS:
-        return mps_edits(cards, installed.mps_directory)
+        return mps_edits(cards, installed.mps_directory, installed.mps_pipes)
     if isolation is Isolation.HAMI_CORE:
         node = installed.hami_core
         return hami_core_edits(cards, installed.hami_core_directory, own_directory, priority, node, core_policy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.ways import GrantedCard, MpsPipes
 from gpuledger.formats.runtime.cdi import bind_mount
 
 Json = dict[str, Any]
@@ -16,8 +16,11 @@ Json = dict[str, Any]
 MPS_PIPES, MPS_MEMORY = "/tmp/nvidia-mps", "/dev/shm"  # noqa: S108 - where CUDA looks for them in a container
 
 
-def mps_edits(cards: Sequence[GrantedCard], directory: str) -> Json:
-    """Return the edits for a container with these cards; `directory` is MPS' on the node."""
+def mps_edits(cards: Sequence[GrantedCard], directory: str, pipes: MpsPipes | None = None) -> Json:
+    """Return the edits for a container with these cards.
+
+    `directory` is MPS' on the node, `pipes` says where the daemons are that we run ourselves.
+    """
     memory = ",".join(f"{position}={card.memory_mib}M" for position, card in enumerate(cards))
     env = [f"CUDA_MPS_PIPE_DIRECTORY={MPS_PIPES}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
     if not all(card.exclusive for card in cards):
@@ -25,5 +28,6 @@ def mps_edits(cards: Sequence[GrantedCard], directory: str) -> Json:
     promised = [card.cores for card in cards if card.cores]
     if promised and min(promised) < 100:  # one number for all of a client's cards
         env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={min(promised)}")
-    mounts = [bind_mount(f"{directory}/pipe", MPS_PIPES, "rw"), bind_mount(f"{directory}/shm", MPS_MEMORY, "rw")]
+    own = pipes.of(cards) if pipes is not None else f"{directory}/pipe"
+    mounts = [bind_mount(own, MPS_PIPES, "rw"), bind_mount(f"{directory}/shm", MPS_MEMORY, "rw")]
     return {"env": env, "mounts": mounts}

@@ -29,11 +29,22 @@ def pod_event(pod: Pod, warning: bool, reason: str, sentence: str, now: datetime
     return _event(about, pod.namespace, "Warning" if warning else "Normal", reason, sentence, now)
 
 
+def node_event_once(node_name: str, reason: str, sentence: str, now: datetime, key: str) -> Json:
+    """Return the same under a name that only this node and key have: a second one is refused as existing."""
+    event = node_event(node_name, reason, sentence, now)
+    return event | {"metadata": {"name": _name(node_name, f"{node_name}/{reason}/{key}"), "namespace": "default"}}
+
+
 def named_once(event: Json, pod: Pod, key: str) -> Json:
     """Return an event under a name that only this pod and key have: a second one is refused as existing."""
-    digest = sha256(f"{pod.uid}/{event['reason']}/{key}".encode()).hexdigest()[:DIGEST_LENGTH]
-    name = f"{pod.name[: NAME_LENGTH - DIGEST_LENGTH - 1].rstrip('.-')}.{digest}"
-    return event | {"metadata": {"name": name, "namespace": pod.namespace}}
+    return event | {
+        "metadata": {"name": _name(pod.name, f"{pod.uid}/{event['reason']}/{key}"), "namespace": pod.namespace}
+    }
+
+
+def _name(of: str, key: str) -> str:
+    digest = sha256(key.encode()).hexdigest()[:DIGEST_LENGTH]
+    return f"{of[: NAME_LENGTH - DIGEST_LENGTH - 1].rstrip('.-')}.{digest}"
 
 
 def _event(about: Json, namespace: str, kind: str, reason: str, sentence: str, now: datetime) -> Json:

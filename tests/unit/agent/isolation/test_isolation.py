@@ -10,8 +10,9 @@ from gpuledger.agent.isolation.driver import driver_edits, driver_limits
 from gpuledger.agent.isolation.hami_core import core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
-from gpuledger.agent.isolation.ways import GrantedCard, HamiCore, Installed, Isolation
+from gpuledger.agent.isolation.ways import GrantedCard, HamiCore, Installed, Isolation, MpsPipes
 from gpuledger.formats.runtime.cdi import CardLimit
+from gpuledger.formats.runtime.mps_status import SEVERAL
 
 ALL = Installed(hami_core_directory="/hami", mps_directory="/mps", why_no_driver_limits="")
 BARE = Installed()
@@ -145,6 +146,31 @@ def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> N
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
     }
     assert mounts_of(edits) == {MPS_PIPES: ("/mps/pipe", "rw"), MPS_MEMORY: ("/mps/shm", "rw")}
+
+
+OWN = Installed(
+    mps_directory="/mps",
+    mps_pipes=MpsPipes({"GPU-0": "/mps/0", SEVERAL: "/mps/several"}, {"GPU-7": "it has ended"}, "nothing is known"),
+)
+
+
+def test_a_container_gets_the_daemon_of_its_card_or_that_of_containers_with_several() -> None:
+    other = replace(SHARED, uuid="GPU-7")
+    assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_PIPES] == ("/mps/0", "rw")
+    assert mounts_of(limits(Isolation.MPS, [SHARED, other], OWN, "", ""))[MPS_PIPES] == ("/mps/several", "rw")
+    assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_MEMORY] == ("/mps/shm", "rw")
+
+
+def test_a_card_whose_daemon_takes_no_programs_is_missing_and_others_are_not() -> None:
+    assert missing(Isolation.MPS, OWN, [SHARED]) == ""
+    assert missing(Isolation.MPS, OWN, [replace(SHARED, uuid="GPU-7")]) == (
+        "the MPS daemon of GPU GPU-7 takes no programs: it has ended"
+    )
+    assert "nothing is known" in missing(Isolation.MPS, OWN, [replace(SHARED, uuid="GPU-8")])
+    several = Installed(mps_directory="/mps", mps_pipes=MpsPipes({"GPU-0": "/mps/0"}))
+    assert "containers with several GPUs takes no programs: there is none" in missing(
+        Isolation.MPS, several, [SHARED, SHARED]
+    )
 
 
 def test_mps_leaves_a_pod_that_is_alone_all_of_its_cards() -> None:

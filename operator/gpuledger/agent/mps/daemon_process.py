@@ -1,0 +1,236 @@
+"""One MPS control daemon as a process: started, asked, read, and ended only when everything ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuledger.formats.runtime.mps import (
+    CONTROL,
+    LEFT_OVER,
+    PID_FILE,
+    QUIT,
+    SERVER_LIST,
+    LogEntry,
+    ServerStatus,
+    daemon_command,
+    daemon_environment,
+    is_amount,
+    log_entries,
+    server_status,
+    servers_of,
+    status_of,
+)
+from gpuledger.formats.runtime.mps_status import MpsPlaces
+from gpuledger.model.errors import GpuledgerError
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 10.0
+"""How long a command may take."""
+
+QUIT_S = 20.0
+"""How long a daemon may take to end its servers when it is asked to: less than terminationGracePeriodSeconds."""
+
+ANSWER_LENGTH = 65_536
+LOG_KEPT = 4 * 2**20
+"""Bytes of a log after which it is emptied: the node's /run is memory."""
+
+LOG_READ = 256 * 1024
+"""Bytes of a log that are read at once at most, the last ones."""
+
+LINE_LENGTH = 300
+
+
+class NotAnswered(GpuledgerError):  # noqa: N818 - reads as what it is
+    """A daemon does not answer, or it or its program can't be started; the message says why."""
+
+
+@dataclass(slots=True)
+class LogFile:
+    """A log that grows, of which each line is read once."""
+
+    path: Path
+    _offset: int = -1  # -1: nothing was read, and what is there is of before
+
+    def new_lines(self) -> list[str]:
+        """Return the whole lines that were written since the last call. A log that can't be read has none."""
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if self._offset < 0 or size < self._offset:
+                self._offset = size if self._offset < 0 else 0
+            file.seek(max(self._offset, size - LOG_READ))
+            text = file.read(LOG_READ)  # a writer that knows nothing of the emptying leaves zeros before its next line
+            whole = text[: text.rfind(b"\n") + 1]
+            self._offset = file.tell() - len(text) + len(whole)
+            if size > LOG_KEPT and len(whole) == len(text):
+                os.truncate(self.path, 0)
+                self._offset = 0
+            return whole.lstrip(b"\0").decode(errors="replace").splitlines()
+        return []
+
+    def begin(self) -> None:
+        """Read everything that is written from now on, also where there is no file yet."""
+        self._offset = self.path.stat().st_size if self.path.exists() else 0
+
+
+@dataclass(slots=True)
+class DaemonProcess:
+    """One daemon. Paths are as this process sees them."""
+
+    places: MpsPlaces
+    cards: tuple[str, ...]
+    multiuser: bool = True
+    proc: Path = Path("/proc")
+    _process: asyncio.subprocess.Process | None = None
+    _output: asyncio.Task[str] | None = None  # -> the last line that it has printed
+    _logs: list[LogFile] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        """Return its process id; 0: it does not run."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+
+    async def start(self) -> int:
+        """Start it, and return its process id. Raises NotAnswered."""
+        try:
+            self._prepare()
+            self._process = await asyncio.create_subprocess_exec(
+                *daemon_command(self.multiuser),
+                env=self._environment(),
+                stdin=asyncio.subprocess.PIPE,  # at its end the daemon would end, too
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise NotAnswered(
+                f"{error.filename} is missing: it comes with the driver, where {_NEEDS} asks for it"
+            ) from None
+        except OSError as error:
+            raise NotAnswered(f"{CONTROL} can't be started: {error.strerror or error}") from error
+        self._output = asyncio.create_task(self._show_output(self._process.stdout))
+        return self._process.pid
+
+    def _prepare(self) -> None:
+        """Have its directories as it needs them. Raises NotAnswered, OSError."""
+        pipes, logs = Path(self.places.pipes), Path(self.places.logs)
+        for directory in (pipes, logs):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if other := running_daemon(pipes, self.proc):
+            raise NotAnswered(f"another MPS daemon, process {other}, runs in {pipes}")
+        for name in LEFT_OVER:  # never the directory itself: it is mounted into containers
+            (pipes / name).unlink(missing_ok=True)
+        self._logs = [LogFile(logs / f"{name}.log") for name in ("control", "server")]
+        for log in self._logs:
+            log.begin()
+
+    async def ended(self) -> str:
+        """Wait until it has ended, and return how. Raises NotAnswered if it was not started."""
+        if self._process is None or self._output is None:
+            raise NotAnswered("it was not started")
+        status = await self._process.wait()
+        # A server that is left keeps the pipe open: what the daemon had to say is there at once.
+        await asyncio.wait([self._output], timeout=0.5)
+        last = self._output.result() if self._output.done() else ""
+        self._output.cancel()
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        return f"it has ended with {how}{last and f': {last}'}"
+
+    async def servers(self) -> Mapping[int, ServerStatus]:
+        """Return its servers, and how each is. Raises NotAnswered."""
+        listed = servers_of(await self.ask(SERVER_LIST))
+        return {each: server_status(await self.ask(status_of(each))) for each in listed}
+
+    async def limit(self, commands: Sequence[tuple[str, str]]) -> None:
+        """Set limits, each by a command that sets it and one that reads it. Raises NotAnswered where one is not set."""
+        for set_it, read_it in commands:
+            said = await self.ask(set_it)
+            answer = await self.ask(read_it)
+            if not is_amount(answer):
+                raise NotAnswered(f"`{set_it}` was not taken: {(said or answer)[:LINE_LENGTH]!r}")
+
+    async def ask(self, command: str) -> str:
+        """Return the daemon's answer to a command. Raises NotAnswered."""
+        try:
+            asking = await asyncio.create_subprocess_exec(
+                CONTROL,
+                env=self._environment(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except OSError as error:
+            raise NotAnswered(f"{CONTROL} can't be started: {error.strerror or error}") from error
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                answer, _ = await asking.communicate(f"{command}\n".encode())
+        except TimeoutError as error:
+            raise NotAnswered(f"`{command}` was not answered in {ANSWER_S:g} s") from error
+        finally:
+            if asking.returncode is None:
+                asking.kill()
+                await asking.wait()
+        text = answer[:ANSWER_LENGTH].decode(errors="replace").strip()
+        if asking.returncode:
+            raise NotAnswered(f"`{command}` failed with status {asking.returncode}: {text[:LINE_LENGTH]}")
+        return text
+
+    def logged(self) -> list[LogEntry]:
+        """Return what was logged since the last call."""
+        return [entry for log in self._logs for entry in log_entries(log.new_lines())]
+
+    def kill(self) -> None:
+        """End it at once: only where it serves nobody."""
+        if self.pid and self._process is not None:
+            self._process.kill()
+
+    async def quit(self) -> None:
+        """Have it end with its servers."""
+        process = self._process
+        if process is None or process.returncode is not None or process.stdin is None:
+            return
+        with contextlib.suppress(OSError):
+            process.stdin.write(f"{QUIT}\n".encode())
+            await process.stdin.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(QUIT_S):
+                await process.wait()
+        self.kill()
+        await process.wait()
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+        return inherited | daemon_environment(str(self.places.pipes), str(self.places.logs), self.cards)
+
+    async def _show_output(self, output: asyncio.StreamReader | None) -> str:
+        last = ""
+        while output is not None and (text := await output.read(4096)):
+            for line in filter(None, map(str.strip, text.decode(errors="replace").splitlines())):
+                last = line[:LINE_LENGTH]
+                logger.info("MPS, %s: %s", self.places.name, last)
+        return last
+
+
+def running_daemon(pipes: Path, proc: Path = Path("/proc")) -> int:
+    """Return the process id of the MPS daemon that listens in a directory of pipes, 0 if none does."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((pipes / PID_FILE).read_text())
+        if is_mps(pid, proc):
+            return pid
+    return 0
+
+
+def is_mps(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Tell whether a process of MPS has this process id, which needs the node's PID namespace."""
+    with contextlib.suppress(OSError):
+        return pid > 0 and "mps" in (proc / str(pid) / "comm").read_text()
+    return False
+
+
+_NEEDS = "NVIDIA_DRIVER_CAPABILITIES=compute,utility"

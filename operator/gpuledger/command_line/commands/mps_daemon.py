@@ -1,0 +1,34 @@
+"""`gpuledger mps-daemon`: NVIDIA's MPS on a node. It talks to nobody but the daemons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpuledger.command_line.options import settings_option, settings_refused, until_interrupted
+
+
+@click.command("mps-daemon")
+@settings_option
+@click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod that it runs in.  [env: POD_UID]")
+def mps_daemon(settings_file: Path | None, pod_uid: str) -> None:
+    """Run NVIDIA's MPS daemons for this node's GPUs, and watch them.
+
+    One for each card, and one for containers with several; when this program ends, they end, and with them the programs
+    that use them. It needs nvidia-cuda-mps-control, the setting mps_directory, and the process ids of the node.
+    """
+    from gpuledger.agent.agent_plan import device_source
+    from gpuledger.agent.mps.daemons import MpsPlan, run_mps
+    from gpuledger.configuration.settings_file import settings_before_cluster
+
+    with settings_refused():
+        settings = settings_before_cluster(settings_file)
+    plan = MpsPlan(
+        directory=Path(settings.mps_directory),
+        multiuser=settings.mps_multiuser,
+        most_memory_percent=settings.mps_client_memory_percent,
+        most_cores_percent=settings.mps_client_cores_percent,
+        pod_uid=pod_uid,
+    )
+    until_interrupted(lambda: run_mps(plan, lambda: device_source(settings)))

@@ -1,0 +1,131 @@
+"""The words of NVIDIA's MPS: what its control daemon is told, what it answers, and what it and its servers log.
+
+Sources: NVIDIA's MPS documentation, releases 550 to 615 (nvidia-cuda-mps-control, environment variables, logging
+format, error containment), and logs in public reports of its users, where a server's exit is told with its status.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+CONTROL = "nvidia-cuda-mps-control"
+"""The program: the daemon, and without options the one that passes commands on to it."""
+
+PID_FILE = f"{CONTROL}.pid"
+"""Written by the daemon into its directory of pipes."""
+
+LEFT_OVER = ("control", "control_lock", "control_privileged", "log", PID_FILE)
+"""What a daemon that was killed leaves in its directory of pipes, and what keeps the next one from starting there."""
+
+SOCKET_PATH_LENGTH = 107
+"""Of a Unix socket, without the zero at its end: unix(7)."""
+
+SERVER_LIST = "get_server_list"
+QUIT = "quit"
+
+_LINE = re.compile(r"\[[^]]*\s(?P<pid>\d+)\]\s*(?P<text>.*)")
+_FATAL = "handling a fatal GPU error"
+_CLIENTS = "clients have a sticky error set"
+_EXIT = re.compile(r"Server (?P<pid>\d+) exited with status (?P<status>-?\d+)")
+_NUMBER = re.compile(r"\d{1,10}")
+_LIMIT = re.compile(r"\d+\s*[MG]?B?")
+
+
+class ServerStatus(StrEnum):
+    """The states of a server, as `get_server_status` names them."""
+
+    INITIALIZING = "INITIALIZING"
+    ACTIVE = "ACTIVE"
+    FAULT = "FAULT"
+    """A client's fatal fault: no new client is served before all clients of the cards concerned have ended."""
+    UNKNOWN = ""
+    """An answer of another form."""
+
+
+@dataclass(frozen=True, slots=True)
+class FatalFault:
+    """A server's line that a fatal fault was found, with the programs that it has ended."""
+
+    server: int
+    clients: tuple[int, ...] = ()
+    """Process ids as the server sees them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEnded:
+    """The daemon's line that a server has ended."""
+
+    server: int
+    status: int
+
+
+LogEntry = FatalFault | ServerEnded
+
+
+def daemon_command(multiuser: bool) -> list[str]:
+    """Return how the daemon is started: in the foreground, so that its end is seen; its input has to stay open."""
+    return [CONTROL, "-f", *(["-multiuser-server"] if multiuser else [])]
+
+
+def daemon_environment(pipes: str, logs: str, cards: Iterable[str]) -> dict[str, str]:
+    """Return the daemon's variables: where it listens and logs, and the UUIDs of its cards."""
+    return {
+        "CUDA_MPS_PIPE_DIRECTORY": pipes,
+        "CUDA_MPS_LOG_DIRECTORY": logs,
+        "CUDA_VISIBLE_DEVICES": ",".join(cards),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+
+
+def status_of(server: int) -> str:
+    """Return the command that asks how a server is."""
+    return f"get_server_status {server}"
+
+
+def most_memory(card: str, mib: int) -> tuple[str, str]:
+    """Return the command that sets the most that a client process may allocate of a card, and the one that reads it."""
+    return f"set_default_device_pinned_mem_limit {card} {mib}M", f"get_default_device_pinned_mem_limit {card}"
+
+
+def most_cores(percent: int) -> tuple[str, str]:
+    """Return the command that sets the most threads that a client process may use, in percent, and the other one."""
+    return f"set_default_active_thread_percentage {percent}", "get_default_active_thread_percentage"
+
+
+def is_amount(answer: str) -> bool:
+    """Tell whether an answer is an amount, as 3G, 2048M or 30.0: any other says that it was not set."""
+    return bool(_LIMIT.match(answer.strip()))
+
+
+def servers_of(answer: str) -> tuple[int, ...]:
+    """Return the process ids that SERVER_LIST names: one a line, whatever stands beside them."""
+    return tuple(int(line) for line in map(str.strip, answer.splitlines()) if _NUMBER.fullmatch(line))
+
+
+def server_status(answer: str) -> ServerStatus:
+    """Return the state that `get_server_status` names."""
+    words = set(re.findall(r"[A-Z]+", answer))
+    # The worst counts, should an answer ever speak of several.
+    known = (ServerStatus.FAULT, ServerStatus.INITIALIZING, ServerStatus.ACTIVE)
+    return next((each for each in known if each in words), ServerStatus.UNKNOWN)
+
+
+def log_entries(lines: Sequence[str]) -> list[LogEntry]:
+    """Return what lines of control.log or server.log tell that somebody has to know."""
+    found: list[LogEntry] = []
+    lists_clients = False
+    for line in lines:
+        parts = _LINE.match(line)
+        text = parts["text"].strip() if parts else ""
+        if lists_clients and _NUMBER.fullmatch(text) and found and isinstance(found[-1], FatalFault):
+            found[-1] = FatalFault(found[-1].server, (*found[-1].clients, int(text)))
+            continue
+        lists_clients = _CLIENTS in text
+        if parts and _FATAL in text:
+            found.append(FatalFault(int(parts["pid"])))
+        elif ended := _EXIT.search(text):
+            found.append(ServerEnded(int(ended["pid"]), int(ended["status"])))
+    return found

@@ -1,0 +1,157 @@
+"""`isolation: mps` without handwork, on a real kubelet: a container waits for the daemon of its card, and for no other.
+
+NVIDIA's program is a stand-in (fakes/mps/control_program.py): what MPS does with a card is tested in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import pytest
+
+from cluster.cluster import COUNT
+from fakes.mps import control_program
+from fakes.nvml import fake_nvml
+from gpuledger.agent.isolation.mps import MPS_PIPES
+from gpuledger.formats.runtime.mps_status import SEVERAL, MpsPlaces, MpsStatus, Phase
+from local_node import BoxProcess
+from node.gpu_node import STATE, GpuNode, gpu_pod, one_card
+
+DIRECTORY, PROGRAMS = "/var/lib/mps", "/var/lib/mps-programs"
+
+
+@dataclass
+class Mps:
+    """A node whose MPS daemons gpuledger runs."""
+
+    gpu: GpuNode
+    daemons: BoxProcess | None = None
+    started: int = 0
+
+    def start(self) -> None:
+        """Start what the pod of gpuledger-mps runs."""
+        self.started += 1
+        environment = {
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": str(fake_nvml.library_directory()),
+            "FAKE_NVML_STATE": STATE,
+            "PYTHONPATH": ":".join(sys.path),
+        }
+        argv = [sys.executable, "-m", "gpuledger", "mps-daemon", "--settings", str(self.gpu.installation.settings_file)]
+        self.daemons = self.gpu.node.run(f"mps-daemon-{self.started}", argv, env=environment)
+
+    @property
+    def status(self) -> MpsStatus:
+        file = self.gpu.node.path(DIRECTORY) / "status.json"
+        return MpsStatus.read(file.read_text()) if file.exists() else MpsStatus()
+
+    def phases(self) -> dict[str, Phase]:
+        return {each.name: each.phase for each in self.status.daemons}
+
+    def pids(self) -> dict[str, int]:
+        return {each.name: each.pid for each in self.status.daemons}
+
+    def wait(self, name: str, phase: Phase) -> None:
+        self.gpu.cluster.wait(lambda: self.phases().get(name) is phase, f"the MPS daemon of {name} is {phase}")
+
+    def tell(self, name: str, command: str) -> str:
+        """Give a daemon a command, as an administrator or a client would."""
+        script = f"echo {command} | {PROGRAMS}/{control_program.NAME}"
+        environment = {"CUDA_MPS_PIPE_DIRECTORY": pipes(name)}
+        return self.gpu.node.execute("sh", "-c", script, env=environment)
+
+    def pipes_of(self, pod: str) -> str:
+        """Return the directory of the node that a container has as its directory of pipes."""
+        uid = self.gpu.cluster.pod(pod)["metadata"]["uid"]
+        for spec in self.gpu.grant_files().values():
+            (device,) = spec["devices"]
+            if device["annotations"]["gpuledger.dev/pod-uid"] == uid:
+                mounts = {each["containerPath"]: each["hostPath"] for each in device["containerEdits"]["mounts"]}
+                return str(mounts[MPS_PIPES])
+        raise AssertionError(f"no file of {pod}: {json.dumps(self.gpu.grant_files())[:2000]}")
+
+    def wait_told(self, pod: str, what: str) -> None:
+        """Wait until a pod's events say this."""
+        self.gpu.cluster.wait(
+            lambda: any(what in text for text in self.gpu.cluster.messages(pod)),
+            f"the events of {pod} say {what!r}: {self.gpu.cluster.messages(pod)}",
+        )
+
+
+@pytest.fixture
+def mps(gpu: GpuNode) -> Iterator[Mps]:
+    control_program.install(str(gpu.node.path(PROGRAMS)))
+    found = Mps(gpu)
+    gpu.kill_agent()
+    gpu.change_settings(isolation="mps", mps_daemon=True, mps_directory=DIRECTORY)
+    gpu.start_agent()
+    gpu.wait_ready()
+    yield found
+    gpu.remove_all()
+    if found.daemons:
+        found.daemons.kill()
+    gpu.kill_agent()
+    gpu.change_settings(isolation="none", mps_daemon=False)
+    gpu.start_agent()
+    gpu.wait_ready()
+
+
+def pipes(daemon: str) -> str:
+    """Return a daemon's directory of pipes, as the node has it."""
+    return str(MpsPlaces(PurePath(DIRECTORY), daemon).pipes)
+
+
+def on(card: str) -> dict[str, str]:
+    return {"nvidia.com/use-gpuuuid": card}
+
+
+def test_containers_wait_for_the_daemon_of_their_card_and_a_fault_closes_that_card_alone(mps: Mps) -> None:
+    gpu, (first, second, *_) = mps.gpu, [card.uuid for card in mps.gpu.state.cards]
+    gpu.create(gpu_pod("early", one_card(), annotations=on(first)))
+    mps.wait_told("early", "which the pod of gpuledger-mps writes: is it running?")
+    mps.start()
+    gpu.wait_running("early")
+    assert gpu.node.container_environment("default", "early", "main")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1000M"
+    assert mps.pipes_of("early") == pipes(first)
+    found = gpu.node.container_execute("default", "early", "main", "ls", MPS_PIPES)
+    assert "control" in found.split(), "the socket of its daemon is in the container"
+
+    gpu.create(gpu_pod("several", {COUNT: 2, "nvidia.com/gpumem": 500}))
+    gpu.wait_running("several")
+    assert mps.pipes_of("several") == pipes(SEVERAL)
+
+    before = mps.pids()
+    gpu.kill_agent()
+    gpu.start_agent()
+    gpu.wait_ready()
+    assert mps.pids() == before, "an agent that is restarted touches no daemon"
+
+    mps.tell(first, "test_client 0")
+    mps.tell(first, "test_fault")
+    mps.wait(first, Phase.FAULT)
+    told = f"the MPS daemon of GPU {first}: its server "
+    gpu.cluster.wait(
+        lambda: any(text.startswith(told) and "default/early" in text for text in node_events(gpu)),
+        f"the node's events tell of the fault and its pods: {node_events(gpu)}",
+    )
+    gpu.create(
+        gpu_pod("late", one_card(), annotations=on(first)), gpu_pod("beside", one_card(), annotations=on(second))
+    )
+    gpu.wait_running("beside")
+    mps.wait_told("late", f"the MPS daemon of GPU {first} takes no programs: a fatal fault has ended its programs")
+    assert gpu.phase("late") == "Pending"
+    mps.tell(first, "test_recover")
+    gpu.wait_running("late")
+    metrics = gpu.agent_metrics()
+    assert metrics[f'gpuledger_agent_mps_faults_total{{kind="fatal",uuid="{first}"}}'] == 1
+    assert metrics[f'gpuledger_agent_mps_daemon_up{{uuid="{first}"}}'] == 1
+    assert sum(text.startswith(told) for text in node_events(gpu)) == 1
+
+
+def node_events(gpu: GpuNode) -> list[str]:
+    return gpu.cluster.messages(gpu.node.name, "Node")
