@@ -13,6 +13,7 @@ GROUPS = {  # file -> group
     "node/test_daemonset.py": "node 2",
     "node/test_isolation.py": "node 2",
     "node/test_mps_daemons.py": "node 2",
+    "node/test_monitor.py": "node 2",
     "node/test_image.py": "node 2",
     "node/test_node_box.py": "node 2",
     # An API server without gpuledger.

@@ -10,7 +10,7 @@ def main() -> None:
     source = NvmlSource()
     source.open()
     snapshot = source.snapshot()
-    source.processes()
+    source.uses()
     source.close()
     devices = [
         {field.name: getattr(device, field.name) for field in dataclasses.fields(device)} for device in snapshot.devices

@@ -13,6 +13,7 @@ from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.isolation.ways import Isolation
 from gpuledger.agent.startup import Agent
+from gpuledger.agent.usage.compatible_usage_metrics import CARDS, CONTAINERS
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
 from gpuledger.kube_api.client import KubeClient
@@ -67,6 +68,17 @@ def test_the_documents_have_each_metric_of_an_agent(agents: dict[str, str]) -> N
     assert own == agents
     elsewhere = (ROOT / "docs" / "node-agent.md").read_text()
     assert set(re.findall(r"^\| `(gpuledger_agent_\w+)", elsewhere, re.MULTILINE)) == agents.keys()
+
+
+def test_the_document_has_what_agents_show_under_other_names() -> None:
+    section = DOCUMENT.partition("### Of node agents")[2]
+    labels_of = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", section, re.MULTILINE))
+    rows = [row for sheets in (CARDS, CONTAINERS) for sheet in sheets.values() for row in sheet]
+    shown = {name: labels for name, _, labels, _ in reversed(rows)}  # where names are the same, HAMi's labels
+    assert labels_of.keys() == shown.keys()
+    for name, labels in labels_of.items():
+        if not labels.startswith("the same"):
+            assert re.findall(r"`(\w+)`", labels) == ["zone", *shown[name]]
 
 
 def test_every_metric_that_is_asked_for_is_exported(agents: dict[str, str]) -> None:

@@ -72,6 +72,10 @@ class AgentPlan:
     mps_daemon: bool = False
     """Whether `gpuledger mps-daemon` runs the MPS daemons."""
     priority_resource: str = ""
+    monitor_interval_s: float = 5.0
+    """How often containers' shared regions are looked at; 0: never."""
+    metrics_compatibility: tuple[str, ...] = ()
+    """Systems under whose names there are metrics, too."""
     capacity: CapacityNames | None = None
     """The names of what the Node's capacity is to show of all cards; None if nothing."""
     own_pod_uid: str = ""
@@ -113,6 +117,8 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         keeps_reserved_memory=_keeps_reserved_memory(settings.reserved_memory, isolation),
         mps_daemon=settings.mps_daemon,
         priority_resource=settings.resource_priority,
+        monitor_interval_s=settings.monitor_interval_s,
+        metrics_compatibility=settings.metrics_compatibility,
         capacity=_capacity_names(settings),
         own_pod_uid=own_pod_uid,
         health_host=settings.agent_health_host,

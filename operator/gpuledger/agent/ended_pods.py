@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.agent.pod_processes import Sight
-from gpuledger.formats.objects.pod import container_ids, has_ended, is_finished
+from gpuledger.formats.objects.pod import container_names, has_ended, is_finished
 from gpuledger.formats.objects.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.formats.objects.resources import resources_asked
 from gpuledger.model.errors import BadInput
@@ -81,9 +81,9 @@ class EndedPods:
         if has_ended(pod):
             self._living.pop(uid, None)  # one that is looked for goes on being looked for
         elif gone or is_finished(pod):
-            self._doubt(uid, container_ids(pod))
+            self._doubt(uid, container_names(pod))
         else:
-            self._living[uid] = frozenset(container_ids(pod))
+            self._living[uid] = frozenset(container_names(pod))
 
     def may_run(self) -> frozenset[str]:
         """Return the UIDs of pods that have ended at the API server, and of which something may still run."""

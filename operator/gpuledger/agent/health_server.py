@@ -1,4 +1,4 @@
-"""Whether the agent lives, over HTTP, for its probes; and its metrics.
+"""Whether the agent lives, over HTTP, for its probes; its metrics; and what is used on its node.
 
 It lives while its event loop, the thread that talks to the driver, and its streams to the kubelet do. The first answers
 by answering at all.
@@ -6,7 +6,8 @@ by answering at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import prometheus_client
 from aiohttp import web
@@ -14,13 +15,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 Problems = Callable[[], list[str]]
+Usage = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class HealthServer:
-    """/healthz for what a restart would fix, /readyz for all that the node's pods need, /metrics."""
+    """/healthz for what a restart would fix, /readyz for all that the node's pods need, /metrics, /usage."""
 
-    def __init__(self, dead: Problems, not_ready: Problems, metrics: Collector) -> None:
-        self._dead, self._not_ready = dead, not_ready
+    def __init__(self, dead: Problems, not_ready: Problems, metrics: Collector, usage: Usage) -> None:
+        self._dead, self._not_ready, self._usage_now = dead, not_ready, usage
         self._registry = prometheus_client.CollectorRegistry()
         self._registry.register(metrics)
 
@@ -30,6 +32,7 @@ class HealthServer:
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
         application.router.add_get("/metrics", self._metrics)
+        application.router.add_get("/usage", self._usage)
         return application
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -41,6 +44,9 @@ class HealthServer:
     async def _metrics(self, _: web.Request) -> web.Response:
         text = prometheus_client.generate_latest(self._registry)
         return web.Response(body=text, headers={"Content-Type": prometheus_client.CONTENT_TYPE_LATEST})
+
+    async def _usage(self, _: web.Request) -> web.Response:
+        return web.json_response(await self._usage_now())
 
 
 def _answer(problems: list[str]) -> web.Response:

@@ -21,7 +21,7 @@ from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
-from gpuledger.agent.devices.source import DeviceSource, DriverGone, Snapshot
+from gpuledger.agent.devices.source import DeviceSource, Snapshot
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.ended_pods import EndedPods
@@ -43,10 +43,12 @@ from gpuledger.agent.node_events import NodeEvents
 from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
-from gpuledger.agent.usage import Usage
+from gpuledger.agent.usage.comparison import Comparison, ContainerOfPod
+from gpuledger.agent.usage.monitor import Monitor, resume_all
+from gpuledger.agent.usage.report import UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.node import NVIDIA, REGISTER_ANNOTATION, register_of
-from gpuledger.formats.objects.pod import container_ids
+from gpuledger.formats.objects.pod import container_names
 from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.kube_api.client import KubeClient
@@ -92,7 +94,8 @@ class Agent:
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
-        self._grants = GrantFiles(plan.cdi_directory)
+        self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
+        self._grants = GrantFiles(plan.cdi_directory, self._monitor.wake)
         self._directories = DirectoryFiles(plan.state_directory / "shares")
         self._plugins = plan.kubelet_directory / "device-plugins"
         self._mps = MpsView(Path(plan.mps_directory), self._all_grants) if plan.mps_daemon else None
@@ -140,13 +143,14 @@ class Agent:
         if self._capacity:
             self._on_node.append(self._capacity)
         self._events = NodeEvents(plan.node_name, self._store)
-        self._usage = Usage(
+        comparison = Comparison(
             self._all_grants,
             ledger.holds,
             partial(self._events.post, EventReason.USED_WITHOUT_SHARE),
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
         )
+        self._usage = UsageReport(plan.node_name, self._all_grants, self._watcher.uses, comparison, self._monitor)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
@@ -173,6 +177,7 @@ class Agent:
                 group.create_task(self._hami_core.run(self._mounted))
                 if self._mps:
                     group.create_task(report_faults(self._mps, partial(self._events.post, EventReason.MPS_FAULT)))
+                group.create_task(self._monitor.run())
 
     async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
@@ -262,8 +267,7 @@ class Agent:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             await self._tidy()
-            with contextlib.suppress(DriverGone):
-                await self._usage.compare(await self._watcher.processes())
+            await self._usage.look()
 
     async def _tidy(self) -> None:
         """Forget pods that are gone."""
@@ -275,10 +279,14 @@ class Agent:
             return
         self._starts.forget(lambda grant: grant.pod_uid in gone)
 
-    async def _containers(self) -> dict[str, str]:
-        """Return the id of each container of this node -> UID of its pod."""
+    async def _containers(self) -> dict[str, ContainerOfPod]:
+        """Return the id of each container of this node -> its pod and its name."""
         pods = await self._store.pods_of_node(self._plan.node_name)
-        return {identity: pod["metadata"]["uid"] for pod in pods for identity in container_ids(pod)}
+        return {
+            identity: ContainerOfPod(pod["metadata"]["uid"], name)
+            for pod in pods
+            for identity, name in container_names(pod).items()
+        }
 
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
@@ -290,7 +298,9 @@ class Agent:
     # Health.
 
     async def _serve_health(self, sites: contextlib.AsyncExitStack) -> None:
-        server = HealthServer(self._dead, self._not_ready, AgentMetrics(self._metrics))
+        server = HealthServer(
+            self._dead, self._not_ready, AgentMetrics(self._metrics), lambda: self._usage.answer(self.cards)
+        )
         runner = web.AppRunner(server.application(), access_log=None)
         await runner.setup()
         sites.push_async_callback(runner.cleanup)
@@ -329,12 +339,6 @@ class Agent:
         yield gauge("hami_core_info", "The HAMi-core of new containers.", versions, ["version", "sha256"])
         cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
-        uses = [([use.uuid, use.pod_uid, str(use.allowed).lower()], use) for use in self._usage.uses]
-        labels = ["uuid", "pod_uid", "has_share"]
-        memory = [(values, use.memory_mib * 2.0**20) for values, use in uses]
-        yield gauge("process_memory_bytes", "Memory that a pod's processes use of a card.", memory, labels)
-        processes = [(values, float(use.processes)) for values, use in uses]
-        yield gauge("processes", "Processes of a pod on a card; without a pod, the node's own.", processes, labels)
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
         yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
         if self._mps:
@@ -342,6 +346,7 @@ class Agent:
         writes = float(sum(entry.writes for entry in self._on_node))
         yield counter("node_writes", "Writes of this node's annotations and capacity.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
+        yield from self._usage.metrics(self.cards, self._plan.metrics_compatibility)
 
 
 async def _look_for_pods(containers: Mapping[str, Collection[str]]) -> Sight:
@@ -380,6 +385,7 @@ async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
     """
     asked_to_end = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
+    await resume_all(Path(options.settings.cdi_directory))
     client = await KubeClient.connect(options.kubeconfig, options.context)
     try:
         settings = await settings_in_cluster(client, options.settings, options.settings_file)

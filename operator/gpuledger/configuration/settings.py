@@ -230,6 +230,11 @@ class Settings:
         most=100,
     )
     mps_client_cores_percent: int = option(100, "The same of its cores.", least=1, most=100)
+    monitor_interval_s: float = option(
+        5.0,
+        "How often the agent looks at the containers with HAMi-core: what they use, and who pauses by "
+        "resource_priority; 0: never.",
+    )
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
     fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")
     ignored_xids: tuple[str, ...] = option(

@@ -6,11 +6,11 @@
  *   driver   version= cuda=12040      or, when it is gone: error=9, what every call returns (nvmlReturn_t)
  *            limits=PATH              a file to which each limit of memory is added; without: the library is too old
  *   card     uuid= name= memory=BYTES bus= numa= mig=0|1 migs=7 events=MASK ecc= retired= remap_pending= remap_failed=
- *            reserved=BYTES
+ *            used=BYTES gpu=PERCENT controller=PERCENT reserved=BYTES
  *   mig      card=UUID place= uuid= name= memory=BYTES gi= ci=
  *   nvlink   card=UUID link= active=0|1 bus= type=0 (a card) | 2 (a switch)
  *   pair     a=UUID b=UUID ancestor= nvlink=STATUS
- *   process  card=UUID pid= memory=BYTES list=compute|graphics|mps
+ *   process  card=UUID pid= memory=BYTES list=compute|graphics|mps sm=PERCENT
  *   event    id= card=UUID type= data= gi= ci=       each is delivered once to each event set made before it was written
  *   fail     call=NAME|* card=UUID code=             such calls return this; without a card: for all of them
  *   hang     call=NAME|*                             such calls return only when this line has gone
@@ -35,7 +35,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_F
        DRIVER_NOT_LOADED = 9, TIMED_OUT = 10, FUNCTION_NOT_FOUND = 13, GPU_IS_LOST = 15, OUT_OF_MEMORY = 20,
        UNKNOWN = 999 };
 
-enum { MAX_TEXT = 1 << 20, MAX_RECORDS = 8192, MAX_PAIRS = 16, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_WATCHED = 64 };
+enum { MAX_TEXT = 1 << 20, MAX_RECORDS = 8192, MAX_PAIRS = 24, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_WATCHED = 64 };
 
 static const uint64_t UNKNOWN_AMOUNT = ~0ull;
 static const unsigned NO_INSTANCE = 0xFFFFFFFFu;
@@ -47,6 +47,8 @@ struct event_set { int used, inotify; uint64_t delivered; int count; struct watc
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
 struct memory { uint64_t total, free, used; };
+struct rates { unsigned gpu, memory; };
+struct sample { unsigned pid; unsigned long long time_us; unsigned sm, memory, encoder, decoder; };
 struct memory_v2 { unsigned version; uint64_t total, reserved, free, used; };
 struct new_limits { const char *group; uint64_t soft, hard; };
 struct found_limits { const char *group; uint64_t soft, hard, used; };
@@ -324,8 +326,20 @@ int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
     const struct record *device = device_of(handle->uuid);
     if (!value_of(device, "memory"))
         return NOT_SUPPORTED;
-    memory->total = memory->free = number_of(device, "memory", 0);
-    memory->used = 0;
+    memory->total = number_of(device, "memory", 0);
+    memory->used = number_of(device, "used", 0);
+    memory->free = memory->total - memory->used;
+    return OK;
+}
+
+int nvmlDeviceGetUtilizationRates(struct handle *handle, struct rates *rates)
+{
+    ENTER(handle);
+    const struct record *device = device_of(handle->uuid);
+    if (!value_of(device, "gpu"))
+        return NOT_SUPPORTED;
+    rates->gpu = (unsigned)number_of(device, "gpu", 0);
+    rates->memory = (unsigned)number_of(device, "controller", 0);
     return OK;
 }
 
@@ -545,6 +559,24 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct handle *handle, unsigned *
 {
     ENTER(handle);
     return list_processes(handle, "mps", count, found);
+}
+
+/* A process that has not computed has no sample; with none at all, NVML says that it has not found any. */
+int nvmlDeviceGetProcessUtilization(struct handle *handle, struct sample *found, unsigned *count, unsigned long long since_us)
+{
+    ENTER(handle);
+    unsigned room = found ? *count : 0;
+    struct record *record = NULL;
+    *count = 0;
+    while ((record = next(record, "process", "card", handle->uuid))) {
+        if (!value_of(record, "sm"))
+            continue;
+        if (*count < room)
+            found[*count] = (struct sample){(unsigned)number_of(record, "pid", 0), since_us + 1,
+                                            (unsigned)number_of(record, "sm", 0), 0, 0, 0};
+        ++*count;
+    }
+    return !*count ? NOT_FOUND : *count > room ? INSUFFICIENT_SIZE : OK;
 }
 
 /* --- events ------------------------------------------------------------------------------------------------------- */

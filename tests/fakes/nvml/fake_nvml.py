@@ -85,6 +85,10 @@ class Card:
     remap_pending: int | None = 0
     remap_failed: int | None = 0
     retired_pending: int | None = None
+    memory_used_mib: int | None = None
+    """None: none is."""
+    cores_percent: int | None = None
+    memory_controller_percent: int | None = None
     reserved_mib: int | None = None
 
 
@@ -106,6 +110,8 @@ class Process:
     pid: int
     memory_mib: int | None = None
     kind: Literal["compute", "graphics", "mps"] = "compute"
+    cores_percent: int | None = None
+    """None: it has not computed lately, so NVML has no sample of it."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +171,8 @@ class NvmlState:
         for pair in self.pairs:
             yield _line("pair", a=pair.one, b=pair.other, ancestor=pair.ancestor, nvlink=pair.nvlink)
         for process in self.processes:
-            memory = _bytes(process.memory_mib)
-            yield _line("process", card=process.uuid, pid=process.pid, memory=memory, list=process.kind)
+            values = {"pid": process.pid, "memory": _bytes(process.memory_mib), "list": process.kind}
+            yield _line("process", card=process.uuid, **values, sm=process.cores_percent)
         for event in self.events:
             instance = {"gi": event.gpu_instance, "ci": event.compute_instance}
             yield _line("event", id=event.id, card=event.uuid, type=event.type, data=event.data, **instance)
@@ -191,6 +197,9 @@ def _card_lines(card: Card) -> Iterable[str]:
         remap_pending=card.remap_pending,
         remap_failed=card.remap_failed,
         retired=card.retired_pending,
+        used=_bytes(card.memory_used_mib),
+        gpu=card.cores_percent,
+        controller=card.memory_controller_percent,
         reserved=_bytes(card.reserved_mib),
     )
     for mig in card.mig or ():

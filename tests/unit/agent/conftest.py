@@ -14,7 +14,8 @@ from fakes.virtual_time import LOOP_FACTORIES
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    real = {"kubelet", "devices", "driver_limits", "mps"} & {*item.path.parts} or item.path.stem == "test_health_server"
+    of_threads = {"kubelet", "devices", "driver_limits", "mps"} & {*item.path.parts}
+    real = of_threads or item.path.stem in ("test_health_server", "test_monitor")
     return {"real time": asyncio.SelectorEventLoop} if real else LOOP_FACTORIES
 
 

@@ -23,8 +23,9 @@ UNFINISHED = ".unfinished"
 class GrantFiles:
     """All grants of this node: in memory, and as files in a directory. What is in memory is in the directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, changed: Callable[[], None] = lambda: None) -> None:
+        """Make them; `changed` is called when there are others than before."""
+        self._directory, self._changed = directory, changed
         self._grants: dict[str, Grant] = {}  # name -> grant
 
     def load(self) -> None:
@@ -57,6 +58,7 @@ class GrantFiles:
         text = grant_file(grant)
         write_whole(file, text)
         self._grants[grant.name] = grant
+        self._changed()
 
     def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
         """Remove the grants that are over, with their files; return them. What a disk does not let go stays."""

@@ -1,8 +1,8 @@
 """The one thread that owns the source of cards.
 
 A call into a driver can hang for good, and nothing can stop it. So no other thread ever waits for one: the rest of the
-agent gets snapshots when they change, asks for processes with a deadline, and sees by `last_alive_s` when the thread is
-stuck. The thread is a daemon: it does not keep the process from ending.
+agent gets snapshots when they change, asks for what is used with a deadline, and sees by `last_alive_s` when the thread
+is stuck. The thread is a daemon: it does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 
 from gpuledger.agent.devices.health import CardHealth, HealthPolicy
 from gpuledger.agent.devices.source import (
-    DeviceProcess,
     DeviceSource,
+    DeviceUses,
     DriverGone,
     DriverReplaced,
     LimitRefused,
@@ -36,7 +36,7 @@ PROMPT_ROUND_S = 0.25
 STOP_TIMEOUT_S = 2 * ROUND_S
 
 OnChange = Callable[[Snapshot | None], None]
-_Answer = asyncio.Future[tuple[DeviceProcess, ...]]
+_Answer = asyncio.Future[DeviceUses]
 _Done = asyncio.Future[None]
 
 
@@ -55,7 +55,7 @@ class DeviceWatcher:
         on_change: OnChange,
         poll_interval_s: float = 30.0,
         retry_interval_s: float = 5.0,
-        processes_timeout_s: float = 10.0,
+        uses_timeout_s: float = 10.0,
         prompt: bool = False,
     ) -> None:
         self._source = source
@@ -63,10 +63,10 @@ class DeviceWatcher:
         self._on_change = on_change
         self._poll_interval_s = poll_interval_s
         self._retry_interval_s = retry_interval_s
-        self._processes_timeout_s = processes_timeout_s
+        self._uses_timeout_s = uses_timeout_s
         self._prompt, self._called = prompt, threading.Event()
         self._alive_s = time.monotonic()
-        self._asked: deque[_Answer] = deque()  # who waits for processes
+        self._asked: deque[_Answer] = deque()  # who waits for what is used
         self._to_limit: deque[tuple[tuple[MemoryLimit, ...], _Done]] = deque()  # limits to set, and who waits for that
         self._stop = threading.Event()
         self._open = False
@@ -94,16 +94,16 @@ class DeviceWatcher:
             # A thread that hangs in the driver is left behind.
             await asyncio.wait([ended], timeout=STOP_TIMEOUT_S)
 
-    async def processes(self) -> tuple[DeviceProcess, ...]:
-        """Return the processes on the cards; it takes up to a second. Raises DriverGone, also for one that hangs."""
+    async def uses(self) -> DeviceUses:
+        """Return what is used of the cards; it takes up to a second. Raises DriverGone, also for one that hangs."""
         answer: _Answer = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         self._called.set()
         try:
-            async with asyncio.timeout(self._processes_timeout_s):
+            async with asyncio.timeout(self._uses_timeout_s):
                 return await answer
         except TimeoutError:
-            raise DriverGone(f"the driver has not answered for {self._processes_timeout_s:g} s") from None
+            raise DriverGone(f"the driver has not answered for {self._uses_timeout_s:g} s") from None
 
     async def limit_memory(self, limits: Iterable[MemoryLimit], timeout_s: float) -> None:
         """Have control groups keep to these limits, one after the other; the first that fails leaves out the rest.
@@ -184,7 +184,7 @@ class DeviceWatcher:
         return min(next_poll_s, self._health.next_return_s() or next_poll_s)
 
     def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read the processes once for all who wait for them."""
+        """Read what is used once for all who wait for it."""
         waiting: list[_Answer] = []
         while self._asked:
             waiting.append(self._asked.popleft())
@@ -193,7 +193,7 @@ class DeviceWatcher:
         try:
             if not self._open:
                 raise DriverGone("the NVIDIA driver is not available")
-            processes = self._source.processes()
+            uses = self._source.uses()
         except DriverGone as error:
             for answer in waiting:
                 _in_loop(loop, _fail, answer, error)
@@ -201,7 +201,7 @@ class DeviceWatcher:
                 raise
         else:
             for answer in waiting:
-                _in_loop(loop, _give, answer, processes)
+                _in_loop(loop, _give, answer, uses)
 
     def _limit(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the limits that are asked for; those that nobody waits for any more are not set."""
@@ -249,9 +249,9 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *argume
         logger.debug("the event loop ended before the thread")
 
 
-def _give(answer: _Answer, processes: tuple[DeviceProcess, ...]) -> None:
+def _give(answer: _Answer, uses: DeviceUses) -> None:
     if not answer.done():
-        answer.set_result(processes)
+        answer.set_result(uses)
 
 
 def _fail(answer: _Answer, error: DriverGone) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,10 +28,10 @@ from gpuledger.agent.devices.nvml_calls import (
 from gpuledger.agent.devices.nvml_faults import FaultEvents, probe
 from gpuledger.agent.devices.nvml_limits import GroupTree, NvmlLimits, reserved_mib
 from gpuledger.agent.devices.nvml_links import Wired, read_links
-from gpuledger.agent.devices.nvml_processes import Context, processes_of
+from gpuledger.agent.devices.nvml_processes import Context, processes_of, use_of
 from gpuledger.agent.devices.source import (
     Device,
-    DeviceProcess,
+    DeviceUses,
     DriverGone,
     DriverReplaced,
     Fault,
@@ -135,10 +136,14 @@ class NvmlSource:
         """Wait for events of the cards that the last snapshot had. Raises DriverGone."""
         return self._must_be_open().wait(timeout_s)
 
-    def processes(self) -> tuple[DeviceProcess, ...]:
-        """Return the processes on the cards of the last snapshot. Raises DriverGone."""
+    def uses(self) -> DeviceUses:
+        """Return what is used of the cards of the last snapshot. Raises DriverGone."""
         self._must_be_open()
-        return tuple(process for context in self._contexts for process in processes_of(context))
+        now_us = int(time.time() * 1e6)
+        return DeviceUses(
+            tuple(use_of(context) for context in self._contexts),
+            tuple(process for context in self._contexts for process in processes_of(context, now_us)),
+        )
 
     def limit_memory(self, limit: MemoryLimit) -> None:
         """Have a control group keep to a limit on a card of the last snapshot. Raises LimitRefused, DriverGone."""

@@ -76,6 +76,28 @@ class DeviceProcess:
     uuid: str
     memory_mib: int | None
     """None where the driver does not tell."""
+    cores_percent: int | None = None
+    """Of the card's multiprocessors' time in the last second; None where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """What is used of a card, by whomever. None where the driver does not tell."""
+
+    uuid: str
+    memory_mib: int | None
+    cores_percent: int | None
+    """The part of the last moments in which a kernel ran."""
+    memory_controller_percent: int | None = None
+    """The part of them in which the card's memory was read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUses:
+    """All that is used, at one moment."""
+
+    cards: tuple[CardUse, ...] = ()
+    processes: tuple[DeviceProcess, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +136,8 @@ class DeviceSource(Protocol):
     def wait_for_faults(self, timeout_s: float) -> Sequence[Fault]:
         """Wait for faults; return early when there are some, and nothing when there are none. Raises DriverGone."""
 
-    def processes(self) -> tuple[DeviceProcess, ...]:
-        """Return the processes on the cards, each once per card. Raises DriverGone."""
+    def uses(self) -> DeviceUses:
+        """Return what is used of the cards, and each process once per card. Raises DriverGone."""
 
     def limit_memory(self, limit: MemoryLimit) -> None:
         """Have a control group keep to a limit, in place of its earlier one. Raises LimitRefused, DriverGone."""

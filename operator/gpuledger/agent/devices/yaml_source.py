@@ -25,7 +25,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpuledger.agent.devices.source import NOT_ASKED, Device, DeviceProcess, Fault, LimitRefused, MemoryLimit, Snapshot
+from gpuledger.agent.devices.source import NOT_ASKED, Device, DeviceUses, Fault, LimitRefused, MemoryLimit, Snapshot
 from gpuledger.formats.custom_resource.gpu_allocation import (
     MAX_INDEX,
     MAX_LINKS,
@@ -122,9 +122,9 @@ class YamlSource:
         time.sleep(timeout_s)
         return []
 
-    def processes(self) -> tuple[DeviceProcess, ...]:
+    def uses(self) -> DeviceUses:
         """Return nothing: no driver is asked."""
-        return ()
+        return DeviceUses()
 
     def limit_memory(self, limit: MemoryLimit) -> None:
         """Refuse: no driver is asked. Raises LimitRefused."""

@@ -219,9 +219,10 @@ def bound_at(pod: Json) -> str:
     return next((str(c.get("lastTransitionTime") or "") for c in found), "")
 
 
-def container_ids(pod: Json) -> list[str]:
-    """Return the runtime's ids of the pod's containers, as far as the kubelet has reported them."""
-    return [str(each["containerID"]).rpartition("//")[2] for each in _statuses(pod) if each.get("containerID")]
+def container_names(pod: Json) -> dict[str, str]:
+    """Return the runtime's id of each of the pod's containers -> its name, as far as the kubelet has reported them."""
+    found = (each for each in _statuses(pod) if each.get("containerID"))
+    return {str(each["containerID"]).rpartition("//")[2]: str(each.get("name", "")) for each in found}
 
 
 def bound_node(pod: Json) -> str:

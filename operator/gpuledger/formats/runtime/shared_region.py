@@ -35,6 +35,9 @@ GPU_CORE_UTILIZATION_POLICY says neither `force` nor `disable`. The library sets
 
 _VERSION = struct.Struct("<iII")
 _CONTROL = struct.Struct("<i")
+START_BYTES = _VERSION.size
+"""How much of the start of a file `layout_of` wants; the first four are 0 before the library has set the file up."""
+
 _UUID_BYTES = 96
 _UUID = re.compile(rb"([!-~]*)\0")
 
@@ -159,6 +162,8 @@ class SharedRegion:
     devices: tuple[RegionDevice, ...]
     """None until a process has asked NVML."""
     processes: tuple[RegionProcess, ...]
+    process_count: int
+    """How many places of its list are in use; more than `processes` if not all were read, or some have ended."""
     priority: int
     """CUDA_TASK_PRIORITY of the process that made the file: 0 high; 1 low, and where there is none."""
     recent_kernel: int
@@ -176,8 +181,10 @@ def packed(value: int) -> bytes:
     return _CONTROL.pack(value)
 
 
-def read_shared_region(size_bytes: int, read: Read) -> SharedRegion:
+def read_shared_region(size_bytes: int, read: Read, most_processes: int = MAX_PROCESSES) -> SharedRegion:
     """Return what a file of this size has, reading some kilobytes of its two megabytes.
+
+    Of its processes the first `most_processes` are read: how many there are is the container's word.
 
     Raises BadInput for a file that is none, is not set up yet, or is of a version that is not known.
     """
@@ -190,7 +197,7 @@ def read_shared_region(size_bytes: int, read: Read) -> SharedRegion:
     )
     if not 0 <= process_num <= MAX_PROCESSES:
         raise BadInput(f"the shared region has {process_num} processes, and room for {MAX_PROCESSES}")
-    processes = _exactly(read, layout.processes_at, process_num * layout.process.size)
+    processes = _exactly(read, layout.processes_at, min(process_num, most_processes) * layout.process.size)
     return SharedRegion(
         layout=layout,
         devices=tuple(
@@ -200,6 +207,7 @@ def read_shared_region(size_bytes: int, read: Read) -> SharedRegion:
         processes=tuple(
             process for numbers in layout.process.iter_unpack(processes) if (process := _process(numbers, device_num))
         ),
+        process_count=process_num,
         priority=priority,
         recent_kernel=recent_kernel,
         utilization_switch=switch,

@@ -20,6 +20,7 @@ from gpuledger.agent.devices.source import (
     Device,
     DeviceProcess,
     DeviceSource,
+    DeviceUses,
     DriverGone,
     DriverReplaced,
     Fault,
@@ -94,7 +95,7 @@ async def watching(
     told: Told,
     poll_interval_s: float = NEVER_S,
     fault_quiet_s: float = NEVER_S,
-    processes_timeout_s: float = PATIENCE_S,
+    uses_timeout_s: float = PATIENCE_S,
     prompt: bool = False,
 ) -> AsyncIterator[DeviceWatcher]:
     watcher = DeviceWatcher(
@@ -103,7 +104,7 @@ async def watching(
         told,
         poll_interval_s=poll_interval_s,
         retry_interval_s=0.02,
-        processes_timeout_s=processes_timeout_s,
+        uses_timeout_s=uses_timeout_s,
         prompt=prompt,
     )
     task = asyncio.create_task(watcher.run())
@@ -182,7 +183,7 @@ async def test_a_driver_that_goes_is_told_once_and_again_when_it_is_back(driver:
         driver.says(driver_error=GONE)
         await until(lambda: told.last is None and source.openings > 5)
         with pytest.raises(DriverGone):
-            await watcher.processes()
+            await watcher.uses()
         assert len(told.snapshots) == 3
         driver.says(driver_error=None)
         await until(lambda: told.last == {"GPU-00000000": "", "GPU-00000001": ""})
@@ -200,25 +201,25 @@ async def test_a_driver_that_is_not_there_at_the_start_is_waited_for(driver: Fak
 async def test_processes_are_read_when_asked_for(driver: FakeDriver, told: Told) -> None:
     driver.says(processes=(Process("GPU-00000001", 4711, 500),))
     async with watching(NvmlSource(), told) as watcher:
-        answers = await asyncio.gather(*(watcher.processes() for _ in range(5)))
-        assert answers == [(DeviceProcess(4711, "GPU-00000001", 500),)] * 5
+        answers = await asyncio.gather(*(watcher.uses() for _ in range(5)))
+        assert [answer.processes for answer in answers] == [(DeviceProcess(4711, "GPU-00000001", 500, 0),)] * 5
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetMemoryInfo", "nvmlEventSetWait_v2", "*"])
 async def test_a_driver_that_hangs_blocks_nobody_and_shows_as_a_thread_that_is_not_alive(
     driver: FakeDriver, told: Told, call: str
 ) -> None:
-    async with watching(NvmlSource(), told, poll_interval_s=0.05, processes_timeout_s=0.1) as watcher:
+    async with watching(NvmlSource(), told, poll_interval_s=0.05, uses_timeout_s=0.1) as watcher:
         await until(lambda: told.last)
         begin = watcher.last_alive_s()
         await until(lambda: watcher.last_alive_s() > begin)
         driver.says(hangs=(call,))
         await until(lambda: time.monotonic() - watcher.last_alive_s() > 0.5)
         with pytest.raises(DriverGone, match="has not answered for"):
-            await watcher.processes()
+            await watcher.uses()
         driver.says(hangs=())
         await until(lambda: time.monotonic() - watcher.last_alive_s() < 0.2)
-        assert await answer_of(watcher) == ()
+        assert (await answer_of(watcher)).processes == ()
         assert len(told.snapshots) == 1
 
 
@@ -236,12 +237,12 @@ async def test_a_thread_that_hangs_does_not_keep_the_agent_from_ending(
     await until(lambda: not any(thread.name == "devices" for thread in threading.enumerate()))
 
 
-async def answer_of(watcher: DeviceWatcher) -> tuple[DeviceProcess, ...]:
+async def answer_of(watcher: DeviceWatcher) -> DeviceUses:
     """Ask until there is an answer in time: the machine may be busy."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             with contextlib.suppress(DriverGone):
-                return await watcher.processes()
+                return await watcher.uses()
 
 
 class Scripted:
@@ -269,9 +270,9 @@ class Scripted:
         time.sleep(0.001)
         return self.faults
 
-    def processes(self) -> tuple[DeviceProcess, ...]:
+    def uses(self) -> DeviceUses:
         self._called()
-        return ()
+        return DeviceUses()
 
     def limit_memory(self, limit: MemoryLimit) -> None:
         self._called()
@@ -292,7 +293,7 @@ async def test_one_thread_makes_all_calls_and_closes_the_source(told: Told) -> N
     source = Scripted()
     async with watching(source, told, poll_interval_s=0.01) as watcher:
         await until(lambda: source.snapshots > 3)
-        await watcher.processes()
+        await watcher.uses()
     assert len(source.threads) == 1
     assert source.threads != {threading.get_ident()}
     assert source.closed == 1
@@ -429,7 +430,7 @@ async def test_a_prompt_thread_lets_no_caller_wait(told: Told, monkeypatch: pyte
     async with watching(source, told, prompt=True) as watcher:
         for _ in range(3):
             await watcher.limit_memory(LIMITS[:1], PATIENCE_S)
-            assert await watcher.processes() == ()
+            assert await watcher.uses() == DeviceUses()
         watcher._stop.set()
         watcher._called.set()
     assert source.limits == [LIMITS[0]] * 3

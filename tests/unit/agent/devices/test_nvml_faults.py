@@ -32,7 +32,7 @@ FALLEN_OFF = Fault("GPU-00000001", 79, "Xid 79: fallen off the bus")
 
 USES: list[Callable[[NvmlSource], object]] = [
     NvmlSource.snapshot,
-    NvmlSource.processes,
+    NvmlSource.uses,
     lambda source: source.wait_for_faults(1.0),
 ]
 

@@ -25,7 +25,7 @@ from fakes.nvml.fake_nvml import (
     some_cards,
 )
 from gpuledger.agent.devices.nvml_source import NvmlSource
-from gpuledger.agent.devices.source import Device, DeviceProcess
+from gpuledger.agent.devices.source import CardUse, Device, DeviceProcess
 
 OPTIONAL = [
     "nvmlSystemGetCudaDriverVersion_v2",
@@ -94,7 +94,7 @@ def test_what_a_driver_can_not_answer_costs_no_card(driver: FakeDriver, source: 
         ("GPU-00000001", 81920, ""),
     ]
     assert source.wait_for_faults(0.01) == []
-    assert source.processes() == ()
+    assert source.uses().processes == ()
 
 
 def test_a_uuid_is_text_whichever_way_pynvml_spells_it(source: NvmlSource, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,9 +291,32 @@ def test_a_process_is_told_once_for_each_card_whatever_lists_it_is_in(driver: Fa
         ),
     )
     source.snapshot()
-    assert set(source.processes()) == {
-        DeviceProcess(100, "GPU-00000000", 700),
-        DeviceProcess(100, "GPU-00000001", 20),
-        DeviceProcess(200, "GPU-00000001", None),
-        DeviceProcess(300, "MIG-a", 1000),
+    assert set(source.uses().processes) == {
+        DeviceProcess(100, "GPU-00000000", 700, 0),
+        DeviceProcess(100, "GPU-00000001", 20, 0),
+        DeviceProcess(200, "GPU-00000001", None, 0),
+        DeviceProcess(300, "MIG-a", 1000, 0),
     }
+
+
+def test_what_is_used_of_a_card_is_told_and_what_a_driver_lacks_is_none(driver: FakeDriver, source: NvmlSource) -> None:
+    busy = replace(some_cards(1)[0], memory_used_mib=1200, cores_percent=37, memory_controller_percent=5)
+    driver.says(
+        cards=(busy, some_cards(2)[1], MIG_CARD),
+        processes=(
+            Process(busy.uuid, 100, 700, cores_percent=30),
+            Process(busy.uuid, 200, 100),
+            Process("GPU-00000001", 300, 20),
+        ),
+    )
+    source.snapshot()
+    uses = source.uses()
+    assert uses.cards == (
+        CardUse(busy.uuid, 1200, 37, 5),
+        CardUse("GPU-00000001", 0, None, None),
+        CardUse("MIG-a", 0, None, None),
+        CardUse("MIG-b", 0, None, None),
+    )
+    assert {process.pid: process.cores_percent for process in uses.processes} == {100: 30, 200: 0, 300: 0}
+    driver.says(failures=(Failure(NOT_SUPPORTED, "nvmlDeviceGetProcessUtilization"),))
+    assert {process.cores_percent for process in source.uses().processes} == {None}

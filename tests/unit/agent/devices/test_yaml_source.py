@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.devices.source import Device
+from gpuledger.agent.devices.source import Device, DeviceUses
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.model.errors import BadInput
 
@@ -113,5 +113,5 @@ def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path, content: bytes |
 
 def test_a_file_has_no_faults_of_its_own_and_no_processes(source: YamlSource) -> None:
     assert list(source.wait_for_faults(0.01)) == []
-    assert source.processes() == ()
+    assert source.uses() == DeviceUses()
     source.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fakes.mps import control_program
-from gpuledger.agent.devices.source import Device, Fault, LimitRefused, MemoryLimit, Snapshot
+from gpuledger.agent.devices.source import Device, DeviceUses, Fault, LimitRefused, MemoryLimit, Snapshot
 from gpuledger.agent.mps import daemon_state, daemons
 from gpuledger.agent.mps.daemon_process import is_mps
 from gpuledger.agent.mps.daemons import Daemons, MpsPlan, cards_for_mps
@@ -336,8 +336,8 @@ class Source:
     def wait_for_faults(self, timeout_s: float) -> list[Fault]:
         return []
 
-    def processes(self) -> tuple[()]:
-        return ()
+    def uses(self) -> DeviceUses:
+        return DeviceUses()
 
     def limit_memory(self, limit: MemoryLimit) -> None:
         raise LimitRefused(limit.uuid)

@@ -1,7 +1,8 @@
 """Checks the actual use of cards: the driver's processes, compared with the containers' grants.
 
 A process is looked up by its control group, which its container can't choose. One that uses a card of which its pod
-holds no share is a finding, once the ledger has said so, too.
+holds no share is a finding, once the ledger has said so, too. What is used counts for a container if its pod has no
+other one with that card, or if the API server knows its id.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuledger.agent.devices.source import DeviceProcess
+from gpuledger.agent.usage.containers import ContainerKey, ProcessesUse
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.cgroup import container_id, pod_uid
 from gpuledger.model.errors import ApiError, GpuledgerError
@@ -28,6 +30,19 @@ REPORT_AGAIN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerOfPod:
+    """Whose a process is; empty where that is not known."""
+
+    pod_uid: str = ""
+    """Also empty for processes of the node itself."""
+    name: str = ""
+    """Of the container."""
+
+
+NOBODY = ContainerOfPod()
+
+
+@dataclass(frozen=True, slots=True)
 class PodUsage:
     """One pod's use of one card."""
 
@@ -39,7 +54,7 @@ class PodUsage:
     allowed: bool
 
 
-class Usage:
+class Comparison:
     """The last comparison."""
 
     def __init__(
@@ -48,7 +63,7 @@ class Usage:
         holds: Callable[[str, str], Awaitable[bool]],
         report: Callable[[str], None],
         proc: Path = Path("/proc"),
-        containers: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+        containers: Callable[[], Awaitable[Mapping[str, ContainerOfPod]]] | None = None,
         node_pods: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._grants = grants  # returns what containers of this node were given
@@ -56,23 +71,33 @@ class Usage:
         self._report_event = report  # shows a sentence as an event of this node
         self._proc = proc
         self._node_pods = node_pods  # returns UIDs of pods whose processes are the node's own, such as MPS' servers
-        self._containers = containers  # returns the id of each container of this node -> UID of its pod
-        self._pods: dict[str, str] = {}  # id of a container -> UID of its pod
+        self._containers = containers  # returns the id of each container of this node -> its pod and name
+        self._known: dict[str, ContainerOfPod] = {}  # id of a container -> its pod and name
         self._of_no_pod: dict[str, float] = {}  # id of a container -> when it was found in no pod
         self._reported: dict[tuple[str, str], float] = {}  # pod UID, card UUID -> when it was last seen
         self.uses: tuple[PodUsage, ...] = ()
+        self.of_containers: dict[ContainerKey, ProcessesUse] = {}
 
     async def compare(self, processes: Iterable[DeviceProcess]) -> None:
         """Observe the processes on all cards."""
         memory_mib: Counter[tuple[str, str]] = Counter()  # card UUID, pod UID -> memory
         number: Counter[tuple[str, str]] = Counter()
+        given: dict[tuple[str, str], set[str]] = {}  # pod UID, card UUID -> names of its containers
+        for grant in self._grants():
+            for uuid in grant.uuids:
+                given.setdefault((grant.pod_uid, uuid), set()).add(grant.container)
+        of_containers: dict[ContainerKey, list[DeviceProcess]] = {}
         of_node = self._node_pods()
         for process in processes:
-            uid = await self._pod_of(process.pid)
-            key = process.uuid, "" if uid in of_node else uid
+            owner = await self._owner_of(process, given)
+            if owner.pod_uid in of_node:
+                owner = NOBODY
+            key = process.uuid, owner.pod_uid
             memory_mib[key] += process.memory_mib or 0
             number[key] += 1
-        given = {(grant.pod_uid, uuid) for grant in self._grants() for uuid in grant.uuids}
+            if owner.name:
+                of_containers.setdefault((*key, owner.name), []).append(process)
+        self.of_containers = {key: _together(found) for key, found in of_containers.items()}
         uses = []
         for uuid, uid in sorted(number):
             # Processes of the node itself, such as a monitor or MPS' server, belong to the node's administrator.
@@ -83,26 +108,35 @@ class Usage:
             {(use.pod_uid, use.uuid) for use in uses if not use.allowed}, {(uid, uuid) for uuid, uid in number}
         )
 
-    async def _pod_of(self, pid: int) -> str:
+    async def _owner_of(
+        self, process: DeviceProcess, given: Mapping[tuple[str, str], Collection[str]]
+    ) -> ContainerOfPod:
+        """Return whose process it is; `given` is as in `compare`."""
         try:
-            groups = (self._proc / str(pid) / "cgroup").read_text()
+            groups = (self._proc / str(process.pid) / "cgroup").read_text()
         except OSError:
-            return ""  # it has ended, or the process ids are not the node's
-        container = container_id(groups)
-        return pod_uid(groups) or (await self._pod_of_container(container) if container else "")
+            return NOBODY  # it has ended, or the process ids are not the node's
+        uid, container = pod_uid(groups), container_id(groups)
+        names = given.get((uid, process.uuid), ()) if uid else ()
+        if uid and len(names) < 2:
+            return ContainerOfPod(uid, *names)
+        known = await self._container(container) if container else NOBODY
+        if uid:
+            return ContainerOfPod(uid, known.name if known.pod_uid == uid else "")
+        return known
 
-    async def _pod_of_container(self, container: str) -> str:
+    async def _container(self, container: str) -> ContainerOfPod:
         now_s = asyncio.get_running_loop().time()
         self._of_no_pod = {each: at for each, at in self._of_no_pod.items() if now_s < at + ASK_AGAIN_S}
-        if container not in self._pods and container not in self._of_no_pod and self._containers is not None:
+        if container not in self._known and container not in self._of_no_pod and self._containers is not None:
             try:
-                self._pods = {**await self._containers()}
+                self._known = {**await self._containers()}
             except ApiError as error:
                 logger.info("the pod of container %s can't be looked up: %s", container, error)
-                return ""
-            if container not in self._pods:  # or its kubelet has not reported it yet
+                return NOBODY
+            if container not in self._known:  # or its kubelet has not reported it yet
                 self._of_no_pod[container] = now_s
-        return self._pods.get(container, "")
+        return self._known.get(container, NOBODY)
 
     async def _may(self, uid: str, uuid: str) -> bool:
         try:
@@ -120,3 +154,10 @@ class Usage:
                 f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger"
             )
         self._reported |= dict.fromkeys((self._reported.keys() & used) | found, now_s)
+
+
+def _together(processes: list[DeviceProcess]) -> ProcessesUse:
+    """Return what they use; None for what the driver tells of none of them."""
+    memory = [process.memory_mib for process in processes if process.memory_mib is not None]
+    cores = [process.cores_percent for process in processes if process.cores_percent is not None]
+    return ProcessesUse(sum(memory) if memory else None, min(sum(cores), 100) if cores else None)

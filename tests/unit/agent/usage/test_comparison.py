@@ -1,13 +1,15 @@
 """Who uses a card is known by control group, and who has no share of it is told once."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DeviceProcess
-from gpuledger.agent.usage import ASK_AGAIN_S, REPORT_AGAIN_S, PodUsage, Usage
+from gpuledger.agent.usage.comparison import ASK_AGAIN_S, REPORT_AGAIN_S, Comparison, ContainerOfPod, PodUsage
+from gpuledger.agent.usage.containers import ProcessesUse
 from gpuledger.model.errors import BadInput, Unreachable
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
@@ -24,7 +26,7 @@ class Machine:
         self.asked: list[tuple[str, str]] = []
         self.told: list[str] = []
         self.error: Exception | None = None
-        self.usage = Usage(lambda: self.grants, self._holds, self.told.append, proc)
+        self.usage = Comparison(lambda: self.grants, self._holds, self.told.append, proc)
 
     def process(self, pid: int, uid: str = "", uuid: str = "GPU-1", memory_mib: int | None = 100) -> DeviceProcess:
         folder = self.proc / str(pid)
@@ -54,7 +56,7 @@ async def test_memory_and_processes_of_a_pod_are_added_up_for_each_card(machine:
 
 
 async def test_processes_of_a_pod_that_serves_the_node_are_the_nodes_own(machine: Machine) -> None:
-    machine.usage = Usage(list, machine._holds, machine.told.append, machine.proc, node_pods=lambda: {OTHER})
+    machine.usage = Comparison(list, machine._holds, machine.told.append, machine.proc, node_pods=lambda: {OTHER})
     await machine.usage.compare([machine.process(1, OTHER), machine.process(2)])
     assert machine.usage.uses == (PodUsage("GPU-1", "", 200, 2, True),)
     assert (machine.asked, machine.told) == ([], [])
@@ -130,13 +132,13 @@ async def test_a_container_does_not_choose_whose_it_is(machine: Machine) -> None
 
 async def test_a_container_is_looked_up_where_the_kubelet_keeps_no_groups_for_pods(machine: Machine) -> None:
     """Once for all, and one that is in no pod again after some minutes: its kubelet may not have told yet."""
-    known, asked = {"a" * 64: UID}, []
+    known, asked = {"a" * 64: ContainerOfPod(UID, "main")}, []
 
-    async def containers() -> dict[str, str]:
+    async def containers() -> dict[str, ContainerOfPod]:
         asked.append(True)
         return dict(known)
 
-    usage = Usage(lambda: machine.grants, machine._holds, machine.told.append, machine.proc, containers)
+    usage = Comparison(lambda: machine.grants, machine._holds, machine.told.append, machine.proc, containers)
     processes = [machine.process(pid) for pid in (1, 2, 3)]
     for pid, container in {1: "a" * 64, 2: "b" * 64, 3: "c" * 64}.items():
         (machine.proc / str(pid) / "cgroup").write_text(f"5:pids:/k8s.io/{container}\n")
@@ -144,7 +146,33 @@ async def test_a_container_is_looked_up_where_the_kubelet_keeps_no_groups_for_po
         await usage.compare(processes)
     assert usage.uses == (PodUsage("GPU-1", "", 200, 2, True), PodUsage("GPU-1", UID, 100, 1, True))
     assert len(asked) == 3
-    known["b" * 64] = OTHER
+    known["b" * 64] = ContainerOfPod(OTHER, "main")
     await asyncio.sleep(ASK_AGAIN_S)
     await usage.compare(processes)
     assert PodUsage("GPU-1", OTHER, 100, 1, False) in usage.uses
+
+
+async def test_what_is_used_counts_for_the_container_that_has_the_card(machine: Machine) -> None:
+    processes = [machine.process(1, UID), machine.process(2, UID, memory_mib=None), machine.process(3)]
+    processes[0] = replace(processes[0], cores_percent=60)
+    processes[1] = replace(processes[1], cores_percent=50)
+    await machine.usage.compare(processes)
+    assert machine.usage.of_containers == {("GPU-1", UID, "main"): ProcessesUse(100, 100)}
+    await machine.usage.compare([machine.process(2, UID, memory_mib=None)])
+    assert machine.usage.of_containers == {("GPU-1", UID, "main"): ProcessesUse(None, None)}
+
+
+async def test_of_several_containers_with_a_card_it_is_the_one_that_the_api_server_names(machine: Machine) -> None:
+    machine.grants = [a_grant(name, pod_uid=UID, container=name) for name in ("main", "second")]
+    known = {"a" * 64: ContainerOfPod(UID, "second"), "b" * 64: ContainerOfPod(OTHER, "main")}
+
+    async def containers() -> dict[str, ContainerOfPod]:
+        return known
+
+    usage = Comparison(lambda: machine.grants, machine._holds, machine.told.append, machine.proc, containers)
+    processes = [machine.process(pid) for pid in (1, 2, 3)]
+    for pid, container in {1: "a" * 64, 2: "b" * 64, 3: "c" * 64}.items():
+        (machine.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{UID}/{container}\n")
+    await usage.compare(processes)
+    assert usage.of_containers == {("GPU-1", UID, "second"): ProcessesUse(100, None)}
+    assert usage.uses == (PodUsage("GPU-1", UID, 300, 3, True),)

@@ -1,0 +1,79 @@
+"""The monitor on a real node: regions of containers that the kubelet has started, and an agent that is killed.
+
+The test writes what HAMi-core would. With the library itself, the same is tested over a stand-in for the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.cluster import COUNT
+from fakes.shared_regions import controls, write_region
+from gpuledger.formats.runtime.shared_region import IDLE, LIMITER_ON, PAUSED
+from node.gpu_node import GpuNode, gpu_container, gpu_pod
+
+HOME = "/var/lib/hami-core-monitored"
+
+
+@pytest.fixture
+def monitored(gpu: GpuNode) -> Iterator[GpuNode]:
+    """Yield the node with something that lies where HAMi-core does, and an agent that looks often."""
+    home = gpu.node.path("/var/lib") / Path(HOME).name
+    home.mkdir(exist_ok=True)
+    (home / "libvgpu.so").write_text("the library\n")
+    (home / "ld.so.preload").write_text("\n")
+    _start(gpu, isolation="hami-core", hami_core_directory=HOME, monitor_interval_s=1.0)
+    yield gpu
+    gpu.remove_all()
+    gpu.kill_agent()
+    _start(gpu, isolation="none", monitor_interval_s=5.0)
+
+
+def _start(gpu: GpuNode, **settings: object) -> None:
+    gpu.kill_agent()
+    gpu.change_settings(**settings)
+    gpu.start_agent()
+    gpu.wait_ready()
+
+
+def test_a_low_priority_waits_for_a_high_one_and_a_killed_agent_leaves_nobody_waiting(monitored: GpuNode) -> None:
+    gpu = monitored
+    card = gpu.state.cards[0].uuid
+    for name, priority in {"high": 0, "low": 1}.items():
+        limits = {COUNT: 1, "nvidia.com/gpumem": 1000, "nvidia.com/priority": priority}
+        gpu.create(gpu_pod(name, gpu_container("main", limits), annotations={"nvidia.com/use-gpuuuid": card}))
+    gpu.wait_running("high", "low")
+    own = {
+        name: gpu.node.path(HOME) / "containers" / f"{gpu.cluster.pod(name)['metadata']['uid']}_main" / "usage.cache"
+        for name in ("high", "low")
+    }
+    write_region(own["low"], (card,), processes=[(1, 700)])
+
+    def launches_and_the_other_pauses() -> bool:
+        write_region(own["high"], (card,), last_kernel_s=int(time.time()))
+        return controls(own["low"]) == (PAUSED, LIMITER_ON)
+
+    gpu.cluster.wait(launches_and_the_other_pauses, "low pauses")
+    gpu.cluster.wait(lambda: launches_and_the_other_pauses() and _usage(gpu)["low"]["paused"] is True, "and it shows")
+    said = _usage(gpu)["low"]
+    assert (said["source"], said["memoryUsedMiB"], said["memoryHeldMiB"], said["uuid"]) == ("region", 700, 1000, card)
+    assert sum(value for name, value in gpu.agent_metrics().items() if "container_paused" in name) == 1
+    gpu.cluster.wait(lambda: controls(own["low"])[0] == IDLE, "low goes on when high launches nothing more")
+
+    gpu.kill_agent()
+    write_region(own["low"], (card,), recent_kernel=PAUSED)  # as it would leave it
+    gpu.start_agent()
+    gpu.cluster.wait(lambda: controls(own["low"])[0] == IDLE, "the next agent resumes it")
+    gpu.wait_ready()
+
+
+def _usage(gpu: GpuNode) -> dict[str, dict[str, object]]:
+    """Return what the agent answers of each pod."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{gpu.port}/usage", timeout=10) as answer:
+        return {each["pod"]: each for each in json.loads(answer.read())["containers"]}
