@@ -16,7 +16,7 @@ from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE, container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
-from gpuledger.agent.isolation.driver import driver_edits, driver_limits
+from gpuledger.agent.isolation.driver import driver_edits, driver_limits, without_vendors_limits
 from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
@@ -202,9 +202,11 @@ class ContainerStarts:
         by_driver: tuple[CardLimit, ...] = ()
         if choice.isolation is Isolation.DRIVER:
             by_driver = driver_limits(cards)
-            kept = driver_edits(name, str(self._by_driver.directory))
+            kept = driver_edits(name, str(self._by_driver.directory), by_driver)
             self._by_driver.expect(name)
         edits = container_edits(cards, capabilities.vendor, kept)
+        if by_driver:
+            edits = without_vendors_limits(edits)
         uuids = tuple(card.uuid for card in cards)
         grant = Grant(
             name, identity.uid, identity.namespace, identity.name, container, resource, slots, uuids, edits, by_driver

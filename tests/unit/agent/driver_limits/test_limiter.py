@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import errno
 import os
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from effort import times
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DriverGone, LimitRefused, MemoryLimit
 from gpuledger.agent.driver_limits import limiter
@@ -320,6 +322,74 @@ def test_a_node_says_why_its_groups_can_not_be_limited(tmp_path: Path) -> None:
     (tmp_path / "a" / "b" / "cgroup.procs").write_text(f"{os.getpid()}\n")
     assert groups.why_no_limits() == ""
     assert groups.own() == tmp_path / "a" / "b"
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "start", "start", "end", "end", "remove", "crash", "driver fails", "driver works"]),
+        st.integers(0, 3),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=times(40, 400))
+@given(steps=STEPS)
+def test_whatever_happens_in_whatever_order_who_may_start_is_limited_and_nothing_is_left(
+    steps: list[tuple[str, int]],
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_live(Path(directory), steps))
+
+
+async def _live(root: Path, steps: list[tuple[str, int]]) -> None:
+    scene, serial, running = Scene(root), 0, dict[int, Path]()
+    names = [f"slot-{number}-0a1b" for number in range(4)]
+    for name in names:
+        scene.give(name)
+
+    def last(directory: Path) -> list[MemoryLimit]:
+        return [limit for limit in scene.set if limit.group == str(directory)][-len(LIMITS) :]
+
+    for step, number in steps:
+        if step == "start" and number not in running:
+            serial += 1
+            directory = scene.tree.group(path_of(container=f"c{serial}"))
+            if await scene.ask(names[number], f"0::{path_of(container=f'c{serial}')}", serial) == "ok":
+                assert last(directory) == limits_in(directory)
+                running[number] = directory
+            else:
+                assert scene.failure is not None
+                _vanish(directory)
+        elif step in ("end", "remove") and number in running:
+            directory = running.pop(number)
+            if step == "end":
+                (directory / "cgroup.events").write_text("populated 0\n")
+            else:
+                _vanish(directory)
+            scene.tree.on_change(directory)
+        elif step == "crash":
+            scene.limits.close()
+            scene.limits = scene.agent()
+            scene.limits.resume()
+        elif step.startswith("driver"):
+            scene.failure = DriverGone("not now") if step == "driver fails" else None
+        assert all(last(directory) == limits_in(directory) for directory in running.values())
+    scene.failure = None
+    await scene.settled()
+    for directory in running.values():
+        (directory / "cgroup.events").write_text("populated 0\n")
+    scene.limits.tidy()
+    await scene.settled()
+    left = [path.parent for path in scene.tree.root.rglob("cgroup.events")]
+    assert all(last(directory) == none_in(directory) for directory in left)
+    assert scene.records() == []
+    scene.limits.close()
+
+
+def _vanish(directory: Path) -> None:
+    (directory / "cgroup.events").unlink()
+    directory.rmdir()
 
 
 @given(st.binary(max_size=200))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
-from gpuledger.agent.isolation.driver import driver_edits, driver_limits
+from gpuledger.agent.isolation.driver import driver_edits, driver_limits, without_vendors_limits
 from gpuledger.agent.isolation.hami_core import core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
@@ -126,14 +126,28 @@ def test_the_driver_limits_each_card_to_its_share_and_guarantees_what_is_asked_f
 
 
 def test_the_drivers_hook_is_a_script_of_the_nodes_shell_with_a_time_limit() -> None:
-    (hook,) = driver_edits("slot-1-a", "/var/lib/gpuledger/limits")["hooks"]
     directory = "/var/lib/gpuledger/limits"
+    edits = driver_edits("slot-1-a", directory, [])
+    assert edits.keys() == {"hooks"}
+    (hook,) = edits["hooks"]
     assert hook == {
         "hookName": "createRuntime",
         "path": "/bin/sh",
         "args": ["/bin/sh", f"{directory}/limit-memory.sh", "slot-1-a", directory],
         "timeout": 10,
     }
+
+
+def test_what_a_user_writes_for_the_toolkits_hook_does_not_count() -> None:
+    limits = [CardLimit("GPU-0", 500, 4_000), CardLimit("GPU-1", 0, 2_000)]
+    assert env_of(driver_edits("slot-1-a", "/limits", limits)) == {
+        "NVIDIA_GPU_MEMORY_REQUEST": "0",
+        "NVIDIA_GPU_MEMORY_LIMIT": "2000",
+    }
+    vendors = {"path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "apply-cuda-memory-limits"]}
+    others = [{"path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", "update-ldcache"]}, {"path": "/x"}]
+    assert without_vendors_limits({"hooks": [vendors, *others], "env": ["A=1"]}) == {"hooks": others, "env": ["A=1"]}
+    assert without_vendors_limits({"env": ["A=1"]}) == {"env": ["A=1"]}
 
 
 def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> None:
