@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -47,3 +48,8 @@ def utc_now() -> datetime:
 def plural(count: int, noun: str) -> str:
     """Return "1 card" or "2 cards"."""
     return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def in_reading_order(name: str) -> list[tuple[int, str]]:
+    """Sort key: node-2 comes before node-10, and a node's cards in the order of their index, node-2/10 after node-2/9."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -223,3 +223,9 @@ operator_option = click.option(
     help="URL of the operator's view server; without it, the command runs kubectl port-forward.  "
     "[env: GPULEDGER_URL; a bearer token in GPULEDGER_TOKEN]",
 )
+usage_operator_option = click.option(
+    "--operator-url",
+    envvar="GPULEDGER_URL",
+    help="With --usage: URL of the operator's view server, which then asks the agents in the command's place.  "
+    "[env: GPULEDGER_URL; a bearer token in GPULEDGER_TOKEN]",
+)

@@ -11,7 +11,13 @@ import click
 
 from gpuledger.command_line.cards import NO_CARDS, begin_cards, uncollected
 from gpuledger.command_line.cluster_access import cluster_access
-from gpuledger.command_line.options import access_options, completed_names, errors_shown, output_option
+from gpuledger.command_line.options import (
+    access_options,
+    completed_names,
+    errors_shown,
+    output_option,
+    usage_operator_option,
+)
 from gpuledger.command_line.top.views import SORTS, VIEWS
 
 Json = dict[str, Any]
@@ -24,6 +30,20 @@ Json = dict[str, Any]
     type=click.Choice(["namespace", "queue"]),
     help="What each namespace, or each ClusterQueue of Kueue, may have, holds, and waits for.",
 )
+@click.option(
+    "--usage",
+    is_flag=True,
+    help="What is used beside what is held, and what is held and idle: of each container, or of the cards, nodes or "
+    "namespaces.",
+)
+@click.option(
+    "--idle-after-s",
+    type=click.IntRange(1, 365 * 86_400),
+    default=300,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --usage: how long ago the last kernel of an idle container began, at least.",
+)
 @click.option("-w", "--watch", is_flag=True, help="Keep running and show changes, until Ctrl-C.")
 @click.option("--node", shell_complete=completed_names("node"), help="Only the cards of this node.")
 @click.option("-l", "--selector", help="Only the cards of nodes with these labels, like kubectl's -l.")
@@ -35,16 +55,20 @@ Json = dict[str, Any]
     show_default=True,
     help="By name, or the fullest first.",
 )
+@usage_operator_option
 @output_option("table", "wide", "json", "yaml")
 @access_options
 def top(
     view: str | None,
     by: str | None,
+    usage: bool,
+    idle_after_s: int,
     watch: bool,
     node: str | None,
     selector: str | None,
     gang: str | None,
     sort: str,
+    operator_url: str | None,
     output: str,
     kubeconfig: str | None,
     context: str | None,
@@ -52,8 +76,11 @@ def top(
 ) -> None:
     """Show how much of the GPUs is used: memory, compute, slots.
 
-    Reads the ledger from the API server; the operator need not run. Exit status: 0, or 2 after an error.
+    Reads the ledger from the API server; the operator need not run. What is used, it asks the nodes' agents, through the
+    API server. Exit status: 0, or 2 after an error.
     """
+    if usage and (watch or by or gang):
+        raise click.UsageError("--usage is read once, of all gangs: leave out --watch, --by and --gang")
     if watch and selector:
         raise click.UsageError("--watch can't follow the labels of nodes: use --node")
     if watch and gang:
@@ -64,6 +91,13 @@ def top(
         )
     if by:
         _show_teams(by, watch, sort, output, kubeconfig, context, no_color)
+        return
+    if usage:
+        with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+            from gpuledger.command_line.top.usage import UsageOptions, show_usage
+
+            wanted_usage = UsageOptions(view, sort, output, no_color, idle_after_s, node, selector, operator_url)
+            show_usage(cluster, wanted_usage)
         return
     view = view or "nodes"
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.command_line.bars import bar
+from gpuledger.command_line.formatting import in_reading_order
 from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.amounts import NOTHING, Amounts, total
@@ -236,9 +236,7 @@ def _sum(lines: Sequence[Line]) -> Line:
 
 
 def _in_reading_order(line: Line) -> list[tuple[int, str]]:
-    """Sort key: node-2 comes before node-10, and a node's cards in the order of their index."""
-    name = "/".join(line.lead) or line.name
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+    return in_reading_order("/".join(line.lead) or line.name)
 
 
 def _line_json(key: str, line: Line) -> Json:

@@ -1,0 +1,118 @@
+"""What a node's agent answers to `GET /usage`: JSON, docs/node-agent.md has an example.
+
+An agent is as trustworthy as its node. What it says is read strictly, and a reader asks for no more bytes than
+LONGEST_ANSWER_BYTES. Whether the ledger knows the cards and pods that it names is for the reader to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node_usage import CardUsage, ContainerUsage, NodeUsage
+
+Json = Mapping[str, Any]
+Part = TypeVar("Part")
+
+LONGEST_ANSWER_BYTES = 1024 * 1024
+"""A container on a card takes some 300; sixteen cards with a hundred containers each have room."""
+
+SOURCES = ("region", "nvml")
+
+NAME_LENGTH = 253
+"""Of names and UIDs, as Kubernetes allows it."""
+TIME_LENGTH = 40
+
+MOST_MIB = 2**40
+MOST_PERCENT = 100
+"""A container's processes are measured one by one; more together is the whole card."""
+MOST_S = 2**40
+
+
+def read_node_usage(answer: object, node_name: str) -> NodeUsage:
+    """Return what the agent of a node answers. Raises BadInput: it can't be read, or is another node's."""
+    found = _object(answer, "the answer")
+    name = _text(found, "node", "the answer")
+    if name != node_name:
+        raise BadInput(f"the agent answers for node {name!r}, not for {node_name!r}")
+    cards = _parts(found, "cards", _card)
+    return NodeUsage(name, _time(found), cards, _parts(found, "containers", _container))
+
+
+def _card(found: Json, where: str) -> CardUsage:
+    return CardUsage(
+        _text(found, "uuid", where),
+        _number(found, "memoryUsedMiB", where, MOST_MIB),
+        _percent(found, where),
+    )
+
+
+def _container(found: Json, where: str) -> ContainerUsage:
+    paused, source = found.get("paused"), found.get("source")
+    if not isinstance(paused, bool):
+        raise BadInput(f"{where}: paused is neither true nor false")
+    if source not in SOURCES:
+        raise BadInput(f"{where}: source is none of {', '.join(SOURCES)}")
+    return ContainerUsage(
+        _text(found, "podUID", where),
+        _text(found, "container", where),
+        _text(found, "uuid", where),
+        _number(found, "memoryUsedMiB", where, MOST_MIB),
+        _number(found, "memoryLimitMiB", where, MOST_MIB),
+        _percent(found, where),
+        _number(found, "lastKernelSecondsAgo", where, MOST_S),
+        paused,
+        str(source),
+    )
+
+
+def _parts(found: Json, key: str, read: Callable[[Json, str], Part]) -> tuple[Part, ...]:
+    def each() -> Iterator[Part]:
+        for position, part in enumerate(parts):
+            where = f"{key}[{position}]"
+            yield read(_object(part, where), where)
+
+    parts = found.get(key)
+    if not isinstance(parts, list):
+        raise BadInput(f"the answer: {key} is no list")
+    return tuple(each())
+
+
+def _object(found: object, where: str) -> Json:
+    if not isinstance(found, dict):
+        raise BadInput(f"{where} is no object")
+    return found
+
+
+def _text(found: Json, key: str, where: str) -> str:
+    text = found.get(key)
+    if not isinstance(text, str) or not 0 < len(text) <= NAME_LENGTH:
+        raise BadInput(f"{where}: {key} is no text of 1 to {NAME_LENGTH} characters")
+    return text
+
+
+def _time(found: Json) -> str:
+    text = _text(found, "at", "the answer")
+    try:
+        if len(text) > TIME_LENGTH or datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError
+    except ValueError:
+        raise BadInput("the answer: at is no time with a zone, such as 2026-01-31T12:00:00Z") from None
+    return text
+
+
+def _percent(found: Json, where: str) -> int | None:
+    percent = _number(found, "utilizationPercent", where, MOST_MIB)
+    return None if percent is None else min(percent, MOST_PERCENT)
+
+
+def _number(found: Json, key: str, where: str, most: int) -> int | None:
+    """Return a number in whole units, None for null and where it is left out."""
+    number = found.get(key)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= most:
+        raise BadInput(f"{where}: {key} is no number from 0 to {most}")
+    return round(number)
