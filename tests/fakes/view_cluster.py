@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any
@@ -16,6 +16,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import NotFound
 from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.node_usage import NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
@@ -40,7 +41,10 @@ class ViewCluster:
             self.history,
             lambda: self.active_elsewhere,
             lambda uid: self.gangs.get(uid, ""),
+            agents_answers=self.agents_answers,
         )
+        self.measured: dict[str, NodeUsage | str] = {}  # node name -> what its agent says, or why it says nothing
+        self.asked_agents = 0
         self.gangs: dict[str, str] = {}  # pod UID -> its gang
         self.gang_reports: dict[str, Json] = {}  # namespace/name -> how far it has come
         self.waiting: list[Json] = []
@@ -181,6 +185,11 @@ class ViewCluster:
         if gang not in self.gang_reports:
             raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
         return self.gang_reports[gang]
+
+    async def agents_answers(self) -> Mapping[str, NodeUsage | str]:
+        """Return what the agents say: nothing, where the test has not said what."""
+        self.asked_agents += 1
+        return {name: self.measured.get(name, "no agent of gpuledger runs there") for name in self.ledger.node_names()}
 
     def history(self, query: HistoryQuery) -> Json:
         """Return the last records of a pod or a gang, or of all."""

@@ -29,6 +29,8 @@ CONNECTED = {  # file -> what it uses
     "controller/kopf_session.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
     # Not the API server: kube-scheduler's /livez.
     "controller/scheduler_health.py": {"aiohttp.request"},
+    # Nor is this: the node agents' /usage.
+    "controller/web/agents_usage.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.
     "command_line/cluster_access.py": {"subprocess.Popen", "subprocess.run"},
     "command_line/operator_view.py": {"http.client", "urllib.request"},
@@ -42,9 +44,11 @@ WITH_PATHS = {  # all of them commands
     "command_line/completion.py",
     "command_line/operator_view.py",
     "command_line/own_namespace.py",
+    "command_line/top/agents.py",
     "command_line/top/gangs.py",
     "command_line/top/other_nodes.py",
     "command_line/top/team_sources.py",
+    "command_line/top/usage.py",
     "doctor/reading.py",
 }
 

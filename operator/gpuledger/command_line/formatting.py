@@ -51,5 +51,5 @@ def plural(count: int, noun: str) -> str:
 
 
 def in_reading_order(name: str) -> list[tuple[int, str]]:
-    """Sort key: node-2 comes before node-10, and a node's cards in the order of their index, node-2/10 after node-2/9."""
+    """Sort key: node-2 comes before node-10, and card node-2/9 before node-2/10."""
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -74,6 +74,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         workflows.trail,
         workflows.leadership.active_elsewhere,
         workflows.gang_trials.gang_of,
+        workflows.agents,
     )
     workflows.ledger.on_stored.append(view_source.note)
     workflows.members.on_joined.append(view_source.note_pod)

@@ -6,7 +6,7 @@ LONGEST_ANSWER_BYTES. Whether the ledger knows the cards and pods that it names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -69,15 +69,11 @@ def _container(found: Json, where: str) -> ContainerUsage:
 
 
 def _parts(found: Json, key: str, read: Callable[[Json, str], Part]) -> tuple[Part, ...]:
-    def each() -> Iterator[Part]:
-        for position, part in enumerate(parts):
-            where = f"{key}[{position}]"
-            yield read(_object(part, where), where)
-
     parts = found.get(key)
     if not isinstance(parts, list):
         raise BadInput(f"the answer: {key} is no list")
-    return tuple(each())
+    places = ((f"{key}[{position}]", part) for position, part in enumerate(parts))
+    return tuple(read(_object(part, where), where) for where, part in places)
 
 
 def _object(found: object, where: str) -> Json:

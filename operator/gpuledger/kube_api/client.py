@@ -93,11 +93,13 @@ class KubeClient:
         parameters: Mapping[str, str] | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
         longest_bytes: int | None = None,
+        follow: bool = True,
     ) -> Json:
         """Send one request, return the object in its answer.
 
         Raises a subclass of ApiError; after Unreachable the request may have been carried out. An answer of more bytes
-        than is allowed is not read to its end: AnswerTooLong.
+        than is allowed is not read to its end: AnswerTooLong. Without `follow`, an answer that leads elsewhere is an
+        error: what a pod answers through the API server could lead anywhere.
         """
         headers = {"Content-Type": content_type, **await self._headers()}
         try:
@@ -109,6 +111,7 @@ class KubeClient:
                 headers=headers,
                 proxy=self.configuration.proxy,
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
+                allow_redirects=follow,
             ) as response:
                 answer = await read_at_most(response, longest_bytes)
                 if response.status < 300:

@@ -76,19 +76,10 @@ def top(
 ) -> None:
     """Show how much of the GPUs is used: memory, compute, slots.
 
-    Reads the ledger from the API server; the operator need not run. What is used, it asks the nodes' agents, through the
-    API server. Exit status: 0, or 2 after an error.
+    Reads the ledger from the API server; the operator need not run. With --usage, it asks the nodes' agents, too,
+    through the API server. Exit status: 0, or 2 after an error.
     """
-    if usage and (watch or by or gang):
-        raise click.UsageError("--usage is read once, of all gangs: leave out --watch, --by and --gang")
-    if watch and selector:
-        raise click.UsageError("--watch can't follow the labels of nodes: use --node")
-    if watch and gang:
-        raise click.UsageError("--watch can't follow which pods are of a gang")
-    if by and (view or node or selector or gang):
-        raise click.UsageError(
-            "--by is a view of its own, of all cards: leave out the other view, --node, -l and --gang"
-        )
+    _check(watch, bool(by), usage, narrowed=bool(view or node or selector or gang), labelled=bool(selector), gang=gang)
     if by:
         _show_teams(by, watch, sort, output, kubeconfig, context, no_color)
         return
@@ -144,6 +135,20 @@ def top(
         else:
             lines = lines_of(view, reports, sort, others, cordoned)
             out.write(top_table(view, lines, terminal, output == "wide", terminal.width is not None))
+
+
+def _check(watch: bool, by: bool, usage: bool, *, narrowed: bool, labelled: bool, gang: str | None) -> None:
+    """Raise for options that don't go together."""
+    if usage and (watch or by or gang):
+        raise click.UsageError("--usage is read once, whatever the gang: leave out --watch, --by and --gang")
+    if watch and labelled:
+        raise click.UsageError("--watch can't follow the labels of nodes: use --node")
+    if watch and gang:
+        raise click.UsageError("--watch can't follow which pods are of a gang")
+    if by and narrowed:
+        raise click.UsageError(
+            "--by is a view of its own, of all cards: leave out the other view, --node, -l and --gang"
+        )
 
 
 def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator[Json]:

@@ -58,7 +58,7 @@ def agents_asked(cluster: ClusterAccess, pods: Iterable[Json], nodes: Collection
             f"{error}; --usage needs `list` on pods and `get` on pods/proxy in namespace {NAMESPACE}"
         ) from None
     answers: Answers = {name: NOT_RUNNING if name in agents else NO_AGENT for name in nodes}
-    to_ask = [agents[name] for name in nodes if name in agents and agents[name].address]
+    to_ask = [agents[name] for name in nodes if name in agents and agents[name].address and agents[name].port]
     if to_ask:
         cluster.open()
         with where_asked():
@@ -90,7 +90,9 @@ async def _ask_all(cluster: ClusterAccess, agents: Iterable[AgentPod], answers: 
 async def _ask(client: KubeClient, agent: AgentPod) -> NodeUsage | str:
     path = f"{PODS}/{agent.name}:{agent.port}/proxy/usage"
     try:
-        found = await client.request("GET", path, timeout_s=AGENT_TIMEOUT_S, longest_bytes=LONGEST_ANSWER_BYTES)
+        found = await client.request(
+            "GET", path, timeout_s=AGENT_TIMEOUT_S, longest_bytes=LONGEST_ANSWER_BYTES, follow=False
+        )
         return read_node_usage(found, agent.node_name)
     except NotFound as error:
         return NOT_RUNNING if "pods " in _said(error, path) else TOO_OLD  # the API server's own words, or the agent's

@@ -17,6 +17,7 @@ from gpuledger.command_line.top.usage_rows import SORTS, notes, usage_rows, usag
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.cards import by_node, report_of_stored
+from gpuledger.reports.tables import harmless
 from gpuledger.reports.usage import node_use
 
 Json = dict[str, Any]
@@ -54,7 +55,7 @@ def show_usage(cluster: ClusterAccess, options: UsageOptions) -> None:
     else:
         click.echo("No pod holds a card there." if nodes else NO_CARDS, err=True)
     for note in notes(nodes):
-        click.echo(note, err=True)
+        click.echo(harmless(note), err=True)  # an agent chooses some of it
 
 
 def _nodes(cluster: ClusterAccess, options: UsageOptions) -> list[Json]:

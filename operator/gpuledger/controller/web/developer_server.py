@@ -10,7 +10,7 @@ import asyncio
 from aiohttp import web
 
 from gpuledger.controller.web.view_access import TokenVerdicts, add_headers, judged, refusal
-from gpuledger.controller.web.view_server import ViewSource, asked_about, check_active, explained, explanation_response
+from gpuledger.controller.web.view_server import ViewSource, asked_about, check_active, explained, nodes_response
 from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.reports.seen_from import seen_from
@@ -55,6 +55,6 @@ class DeveloperServer:
         self._asking.add(own)
         try:
             async with self._turns:
-                return await explanation_response(seen_from(await explained(self._source, asked), own))
+                return await nodes_response(seen_from(await explained(self._source, asked), own))
         finally:
             self._asking.discard(own)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, fields
 from importlib import resources
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 from gpuledger.controller.web.view_access import Access, add_headers, guard, refusal
 from gpuledger.controller.web.view_feed import CHUNK_BYTES, ClusterSource, Feed, Pace
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
+from gpuledger.reports.usage import IDLE_AFTER_S
 
 CLIENTS_LIMIT = 50
 """How many pages can follow the changes at the same time."""
@@ -81,6 +82,10 @@ class ViewSource(ClusterSource, Protocol):
         """Return why a workload of Kueue waits. Raises NotFound if there is none."""
         ...
 
+    async def usage(self, idle_after_s: int) -> Iterable[Json]:
+        """Return what is used of each node's cards beside what is held. Raises NotFound where no agents are asked."""
+        ...
+
     def history(self, query: HistoryQuery) -> Json:
         """Return what has happened, the newest last."""
         ...
@@ -106,6 +111,7 @@ class ViewServer:
                 web.get("/v1/changes", self._changes, allow_head=False),
                 web.get("/v1/explain", self._explain),
                 web.get("/v1/history", self._history),
+                web.get("/v1/usage", self._usage, allow_head=False),
             ]
         )
         application.on_response_prepare.append(add_headers)
@@ -175,7 +181,16 @@ class ViewServer:
     async def _explain(self, request: web.Request) -> web.Response:
         asked = asked_about(request)
         check_active(self._source)
-        return await explanation_response(await explained(self._source, asked))
+        return await nodes_response(await explained(self._source, asked))
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        idle_after_s = _number(request, "idleAfterS", default=IDLE_AFTER_S) or IDLE_AFTER_S
+        try:
+            nodes = await self._source.usage(idle_after_s)
+        except NotFound as error:
+            raise refusal(web.HTTPNotFound, str(error)) from error
+        async with self._downloads:  # thousands of nodes are megabytes
+            return await nodes_response({"idleAfterS": idle_after_s, "nodes": nodes})
 
     async def _history(self, request: web.Request) -> web.Response:
         words = {field.name: request.query.get(field.name, "") for field in fields(HistoryQuery)}
@@ -265,7 +280,7 @@ def _answer(content: Json) -> web.Response:
     return web.Response(body=orjson.dumps(content), content_type="application/json")
 
 
-async def explanation_response(content: Json) -> web.Response:
+async def nodes_response(content: Json) -> web.Response:
     """Return an answer that can have thousands of nodes: encoded in slices, and zipped in a thread."""
     nodes, pace = [], Pace()
     for node in content.get("nodes", ()):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
+from gpuledger.controller.web.agents_usage import NO_TIME, AgentsUsage, Answers
 from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touches
 from gpuledger.model.errors import NotFound
 from gpuledger.reports.cards import NodeCards, report_of
+from gpuledger.reports.usage import node_use
 from gpuledger.workflows.gangs.gang_report import GangReporter
+from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.trail import RecordFilter, Trail
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
@@ -36,6 +39,7 @@ class LedgerSource:
         active_elsewhere: Callable[[], str | None] = lambda: None,
         gang_of: Callable[[str], str] = lambda uid: "",
         explain_workload: Callable[[str, str], Awaitable[Json]] | None = None,
+        agents_answers: Callable[[], Awaitable[Answers]] | None = None,
     ) -> None:
         self._ledger = ledger
         self._active_elsewhere = active_elsewhere
@@ -43,6 +47,7 @@ class LedgerSource:
         self._waiting, self._explain, self._history = waiting, explain, history
         self._explain_gang = explain_gang
         self._explain_workload = explain_workload
+        self._agents_answers = agents_answers
         self._taken = 0  # the ledger's number of its last change that was looked at
         self._touches = Touches()  # an edition is the number of one
 
@@ -72,8 +77,7 @@ class LedgerSource:
 
     def node(self, name: str) -> NodeCards | None:
         """Return a node's cards as they are now; None if it has none."""
-        entries = self._ledger.entries_of_node(name)
-        return NodeCards(name, tuple(report_of(entry, self._gang_of) for entry in entries)) if entries else None
+        return node_cards(self._ledger, name, self._gang_of)
 
     def active_elsewhere(self) -> str | None:
         """Return the name of the active replica, empty if there is none; None if this one is active."""
@@ -97,9 +101,23 @@ class LedgerSource:
             raise NotFound("there are no workloads here", 404)
         return await self._explain_workload(namespace, name)
 
+    async def usage(self, idle_after_s: int) -> Iterator[Json]:
+        """Return what is used of each node's cards beside what is held, a node when it is taken. Raises NotFound."""
+        if self._agents_answers is None:
+            raise NotFound("no agents are asked here", 404)
+        answers = await self._agents_answers()
+        nodes = (self.node(name) for name in sorted(self._ledger.node_names()))
+        return (node_use(node, answers.get(node.name, NO_TIME), idle_after_s).json() for node in nodes if node)
+
     def history(self, query: HistoryQuery) -> Json:
         """Return what has happened."""
         return self._history(query)
+
+
+def node_cards(ledger: Ledger, name: str, gang_of: Callable[[str], str] = lambda uid: "") -> NodeCards | None:
+    """Return a node's cards as they are now; None if it has none."""
+    entries = ledger.entries_of_node(name)
+    return NodeCards(name, tuple(report_of(entry, gang_of) for entry in entries)) if entries else None
 
 
 def operators_source(
@@ -111,6 +129,7 @@ def operators_source(
     trail: Trail,
     active_elsewhere: Callable[[], str | None],
     gang_of: Callable[[str], str],
+    agents: AgentPods,
 ) -> LedgerSource:
     """Return what the page shows of an operator."""
 
@@ -131,4 +150,7 @@ def operators_source(
     def reports() -> Iterable[Json]:
         return (report.json() for report in waiting.reports())
 
-    return LedgerSource(ledger, reports, explain, explain_gang, history, active_elsewhere, gang_of, explain_workload)
+    usage = AgentsUsage(agents.by_node, lambda: sorted(ledger.node_names()), lambda name: node_cards(ledger, name))
+    return LedgerSource(
+        ledger, reports, explain, explain_gang, history, active_elsewhere, gang_of, explain_workload, usage.answers
+    )

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from gpuledger.formats.objects.pod import bound_node, is_ready
+from gpuledger.formats.objects.agent_pod import AgentPod, agent_pod, best_by_node
 from gpuledger.model.listeners import Listeners
 
 Json = dict[str, Any]
@@ -24,7 +24,7 @@ class AgentPods:
     """The nodes that have an agent's pod, and those of them whose pod is Ready."""
 
     def __init__(self) -> None:
-        self._nodes: dict[str, str] = {}  # UID of an agent's pod -> its node's name
+        self._known: dict[str, AgentPod] = {}  # UID of an agent's pod -> where it is
         self._pods: dict[str, dict[str, bool]] = {}  # node name -> UID of an agent's pod -> whether it is Ready
         self.listed = asyncio.Event()
         """Set once all pods were shown: before, nothing can be said of a node."""
@@ -36,20 +36,24 @@ class AgentPods:
         pods = self._pods.get(node_name)
         return pods is not None and not any(pods.values())
 
+    def by_node(self) -> dict[str, AgentPod]:
+        """Return node name -> its agent's pod, one that is Ready if there is one."""
+        return best_by_node(self._known.values())
+
     def observe(self, pod: Json, gone: bool) -> None:
         """Observe an agent's pod."""
-        uid, node_name = pod["metadata"]["uid"], bound_node(pod)
+        uid, agent = pod["metadata"]["uid"], agent_pod(pod)
         if gone:
             self._forget(uid)
-        elif node_name:
-            before = self.not_ready(node_name)
-            self._nodes[uid] = node_name
-            self._pods.setdefault(node_name, {})[uid] = is_ready(pod)
-            self._notify(node_name, before)
+        elif agent.node_name:
+            before = self.not_ready(agent.node_name)
+            self._known[uid] = agent
+            self._pods.setdefault(agent.node_name, {})[uid] = agent.ready
+            self._notify(agent.node_name, before)
 
     def listing(self) -> Callable[[set[str]], None]:
         """Return what forgets the pods known now that are not in the list read since."""
-        before = set(self._nodes)
+        before = set(self._known)
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
@@ -59,9 +63,10 @@ class AgentPods:
         return listed
 
     def _forget(self, uid: str) -> None:
-        node_name = self._nodes.pop(uid, None)
-        if node_name is None:
+        agent = self._known.pop(uid, None)
+        if agent is None:
             return
+        node_name = agent.node_name
         before = self.not_ready(node_name)
         pods = self._pods[node_name]
         del pods[uid]
