@@ -2,6 +2,7 @@
 
 import { isAlone, phaseOf, podOf } from "./cluster.js";
 import { duration, el, mib, moment, number, percent, plural, secondsSince } from "./dom.js";
+import { useDetails } from "./usage.js";
 
 const NODES_SHOWN = 50; // of a group; the others are counted
 const OPEN_UP_TO = 3; // so few nodes are shown without being asked for
@@ -23,7 +24,8 @@ function gauge(label, used, capacity, text) {
 
 export function fact(label, value) { return value === null || value === undefined || value === "" ? null : el("div", {}, el("dt", { text: label }), el("dd", {}, value)); }
 
-export function cardDetails(card) {
+/** A card, and what is used of it by its node's agent's word; null where that is not shown. */
+export function cardDetails(card, use, node) {
   const phase = phaseOf(card);
   const { used, capacity } = card;
   const state = [chip(phase.mark ? `${phase.mark} ${phase.word}` : phase.word, `is-${phase.word.replaceAll(" ", "-")}`)];
@@ -38,6 +40,7 @@ export function cardDetails(card) {
       gauge("Slots", used.number, capacity.number, `${used.number} of ${capacity.number}`)),
     el("h3", { text: card.holders.length ? plural(card.holders.length, "pod") : "No pods" }),
     card.holders.length ? holders(card) : el("p", { class: "dim", text: "No pod holds a share of this card." }),
+    useDetails(use, node),
     el("dl", { class: "facts" },
       fact("Model", card.model), fact("Vendor", card.vendor), fact("Mode", card.mode), fact("NUMA node", card.numaNode === null ? "" : String(card.numaNode)),
       fact("Promised to", card.claims ? `${plural(card.claims, "waiting pod")}, once others have left` : ""),

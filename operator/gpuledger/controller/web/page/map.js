@@ -3,6 +3,7 @@
 
 import { isAlone, phaseOf, podOf } from "./cluster.js";
 import { el, memoryOf, number, percent, plural } from "./dom.js";
+import { IDLE, spokenUse, usedBy } from "./usage.js";
 
 const SMALL_FROM = 40; // nodes: more than this are drawn small
 const NARROW_PX = 560;
@@ -12,8 +13,8 @@ const HIGHLIGHT_MS = 2000;
 
 export class CardMap {
   /** `choose(card)` is called when somebody wants to see a card's details. */
-  constructor(cluster, scroller, canvas, choose) {
-    Object.assign(this, { cluster, scroller, canvas, choose });
+  constructor(cluster, usage, scroller, canvas, choose) {
+    Object.assign(this, { cluster, usage, scroller, canvas, choose });
     this.names = []; // of the nodes to show, in order
     this.places = new Map(); // name -> position in `names`
     this.words = [];
@@ -140,38 +141,49 @@ export class CardMap {
     const phase = phaseOf(card);
     const alone = isAlone(card);
     const active = this.active?.node === node.node && this.active.position === position;
+    const use = this.usage.of(card.uuid);
     const changed = this.changed.has(card.uuid);
     const classes = ["card", `is-${phase.word.replaceAll(" ", "-")}`];
     if (alone) classes.push("alone");
+    if (this.usage.on) classes.push("with-use");
     if (changed) classes.push("changed");
     if (matching && !matching.has(position)) classes.push("other");
     cell.className = classes.join(" ");
     cell.tabIndex = active ? 0 : -1;
     cell.setAttribute("aria-selected", String(card.uuid === this.chosen));
-    cell.setAttribute("aria-label", spoken(card));
-    cell.title = hint(card);
+    cell.setAttribute("aria-label", [spoken(card), spokenUse(use)].filter(Boolean).join(", "));
+    cell.title = hint(card, use);
     const [head, memory, cores, badge] = cell.children;
     head.firstChild.textContent = String(card.index);
-    head.lastChild.textContent = card.holders.length ? percent(card.used.memoryMiB, card.capacity.memoryMiB) : "free";
-    memory.style.setProperty("--fill", this.bar(card, "memoryMiB"));
-    cores.style.setProperty("--fill", this.bar(card, "cores"));
-    badge.textContent = phase.mark + (alone && !this.shape.small ? "A" : "");
+    const held = percent(card.used.memoryMiB, card.capacity.memoryMiB);
+    head.lastChild.textContent = !card.holders.length ? "free" : use ? `${usedPercent(use)} of ${held}` : held;
+    memory.style.setProperty("--fill", this.bar(card, "memoryMiB", use));
+    cores.style.setProperty("--fill", use ? this.busy(use) : this.bar(card, "cores"));
+    badge.textContent = phase.mark + (alone && !this.shape.small ? "A" : "") + (use?.memoryIdleMiB ? IDLE.mark : "");
   }
 
   /** A holder's part of the bar each, with a gap between two, as one background: cheaper than an element each. */
-  bar(card, amount) {
+  bar(card, amount, use = null) {
     const stops = [];
     let from = 0;
     for (const holder of card.holders) {
       const part = (100 * holder[amount]) / Math.max(1, card.capacity[amount]);
       if (part <= 0) continue;
       const to = Math.min(100, from + part);
-      const colour = holder.state === "allocated" ? this.colourOf(card, holder) : `color-mix(in srgb, ${this.colourOf(card, holder)} 45%, var(--cell))`;
-      stops.push(`${colour} ${from}% calc(${to}% - 1px)`, `var(--cell) calc(${to}% - 1px) ${to}%`);
+      const [full, pale] = [this.colourOf(card, holder), `color-mix(in srgb, ${this.colourOf(card, holder)} ${use ? 28 : 45}%, var(--cell))`];
+      const used = use ? Math.min(part, (100 * (usedBy(use, holder.podUID) ?? 0)) / Math.max(1, card.capacity[amount])) : 0;
+      if (used) stops.push(`${full} ${from}% ${from + used}%`);
+      stops.push(`${use || holder.state !== "allocated" ? pale : full} ${from + used}% max(${from + used}%, calc(${to}% - 1px))`, `var(--cell) calc(${to}% - 1px) ${to}%`);
       from = to;
     }
     const towards = amount === "memoryMiB" && this.shape.small ? "top" : "right"; // a small cell is higher than wide
     return stops.length ? `linear-gradient(to ${towards}, ${stops.join(", ")}, transparent ${from}%)` : "none";
+  }
+
+  /** For which part of the time kernels ran on a card. */
+  busy(use) {
+    const part = use.utilizationPercent ?? 0;
+    return part ? `linear-gradient(to right, var(--text) ${part}%, transparent ${part}%)` : "none";
   }
 
   colourOf(card, holder) {
@@ -247,7 +259,9 @@ export function spoken(card) {
   return [`GPU ${card.index} of ${card.node}: ${used}`, ...more.filter(Boolean)].join(", ");
 }
 
-function hint(card) {
-  return [spoken(card), card.model, card.reason, ...card.holders.slice(0, 8).map((holder) => `${podOf(holder)}: ${number(holder.memoryMiB)} MiB, ${holder.cores} % cores`),
+function usedPercent(use) { return use.memoryUsedMiB === null ? "?" : percent(use.memoryUsedMiB, use.memoryMiB); }
+
+function hint(card, use) {
+  return [spoken(card), spokenUse(use), card.model, card.reason, ...card.holders.slice(0, 8).map((holder) => `${podOf(holder)}: ${number(holder.memoryMiB)} MiB, ${holder.cores} % cores`),
     card.holders.length > 8 ? `and ${card.holders.length - 8} more` : ""].filter(Boolean).join("\n");
 }

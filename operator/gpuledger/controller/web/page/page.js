@@ -6,6 +6,7 @@ import { Feed } from "./feed.js";
 import { CardMap } from "./map.js";
 import { Panel } from "./panel.js";
 import { CardTable } from "./table.js";
+import { IDLE, Usage } from "./usage.js";
 
 const LEGEND_LIMIT = 10;
 const ANNOUNCE_MS = 5000;
@@ -19,9 +20,10 @@ let order = []; // names of all nodes, sorted by name
 let state = { kind: "wait", text: "Connecting" };
 
 const feed = new Feed({ cluster: take, change: take, state: setState, token: askForToken });
-const panel = new Panel(cluster, feed, (uuid) => { map.chosen = uuid; map.redraw(); }, filterBy);
-const map = new CardMap(cluster, byId("map"), byId("canvas"), (card, byKey) => panel.showCard(card.uuid, byKey));
-const table = new CardTable(cluster, byId("table"), (card) => panel.showCard(card.uuid, true));
+const usage = new Usage(feed, showUse);
+const panel = new Panel(cluster, usage, feed, (uuid) => { map.chosen = uuid; map.redraw(); }, filterBy);
+const map = new CardMap(cluster, usage, byId("map"), byId("canvas"), (card, byKey) => panel.showCard(card.uuid, byKey));
+const table = new CardTable(cluster, usage, byId("table"), (card) => panel.showCard(card.uuid, true));
 
 function take(message) {
   const first = !loaded;
@@ -54,6 +56,7 @@ const SORTS = {
   empty: (node) => node.used.memoryMiB / Math.max(1, node.capacity.memoryMiB),
   trouble: (node) => -node.cards.filter((card) => card.phase !== "Ready" || card.conflicts).length,
   pods: (node) => -node.cards.reduce((sum, card) => sum + card.holders.length, 0),
+  idle: (node) => -usage.idleOf(node.node),
 };
 
 function arrange() {
@@ -79,6 +82,18 @@ function drawCluster(names) {
   if (nothing) drawEmpty();
   else if (asTable) table.draw();
   say(byId("found"), words.length ? `${plural(names.length, "node")} of ${number(cluster.nodes.size)}` : "");
+}
+
+/** What is used was chosen, or there is something new to say of it. */
+function showUse() {
+  byId("sort-idle").disabled = !usage.on;
+  if (!usage.on && byId("sort").value === "idle") byId("sort").value = "name";
+  say(byId("usage-note"), usage.note());
+  map.redraw();
+  arrange();
+  drawTotals();
+  drawLegend();
+  panel.drawDetails();
 }
 
 function drawEmpty() {
@@ -108,11 +123,18 @@ function drawTotals() {
     total("Memory", memoryOf(used.memoryMiB, capacity.memoryMiB), used.memoryMiB, capacity.memoryMiB),
     total("Cores", percent(used.cores, capacity.cores), used.cores, capacity.cores),
     total("Slots", `${number(used.number)} of ${number(capacity.number)}`, used.number, capacity.number),
+    ...(usage.on ? uses() : []),
     el("div", {}, el("dt", { text: "Waiting" }), el("dd", {}, el("button", { type: "button", class: "link", "data-key": "waiting", text: plural(cluster.waiting.length, "pod"), on: { click: () => panel.showWaiting() } }))),
     el("div", { class: "phases" }, el("dt", { text: plural(cluster.nodes.size, "node") }), el("dd", { text: plural(cards, "card") }),
       el("dd", { class: "small" }, counts.map(([word, mark, many]) => el("span", { class: `is-${word}` }, mark ? el("span", { class: "mark", "aria-hidden": "true", text: mark }) : null, `${number(many)} ${word}`)))),
   ];
   refill(byId("totals"), content);
+}
+
+function uses() {
+  const { used: inUse, held, idle } = usage.sums;
+  const all = cluster.totals.used.memoryMiB;
+  return [total("In use, of what is held", memoryOf(inUse, held), inUse, held), total("Held and idle", memoryOf(idle, all), idle, all)];
 }
 
 function total(label, text, used, capacity) {
@@ -134,6 +156,7 @@ function drawLegend() {
   }
   const { phases, alone } = cluster.totals; // only letters that are on the map
   const marks = Object.values(PHASES).filter(({ mark, word }) => mark && phases.has(word)).map(({ mark, word }) => [mark, word]);
+  if (usage.sums.idle) marks.push([IDLE.mark, IDLE.word]);
   refill(byId("legend"), entries, el("span", { class: "marks" }, marks.map(([mark, word]) => el("span", { class: "entry phase" }, el("span", { class: "mark", text: mark }), word)),
     alone ? el("span", { class: "entry" }, el("span", { class: "swatch alone", "aria-hidden": "true" }), "one pod alone (A)") : null));
 }
@@ -198,6 +221,7 @@ byId("token").addEventListener("cancel", (event) => event.preventDefault());
 byId("colour").addEventListener("change", () => { map.colour = byId("colour").value; map.redraw(); drawLegend(); });
 byId("sort").addEventListener("change", () => { byId("map").scrollTop = 0; arrange(); });
 byId("view").addEventListener("change", () => { map.view = byId("view").value; byId("map").scrollTop = 0; arrange(); });
+byId("usage").addEventListener("change", () => usage.choose(byId("usage").value ? Number(byId("usage").value) : null));
 byId("retry").addEventListener("click", () => feed.retryNow());
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); toMap(); });
 byId("to-map").addEventListener("click", toMap);

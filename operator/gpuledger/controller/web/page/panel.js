@@ -10,8 +10,8 @@ const WAITING_SHOWN = 200;
 const HISTORY_PAUSE_MS = 5000;
 
 export class Panel {
-  constructor(cluster, feed, chosen, filterBy) {
-    Object.assign(this, { cluster, feed, chosen, filterBy });
+  constructor(cluster, usage, feed, chosen, filterBy) {
+    Object.assign(this, { cluster, usage, feed, chosen, filterBy });
     this.shown = null; // { card: UUID }, { pod: "namespace/name" } or { gang: "namespace/name" }
     this.drawn = ""; // the card as it is drawn, as JSON
     this.historyAt = 0;
@@ -114,10 +114,11 @@ export class Panel {
     const panel = byId("details");
     if (!this.shown) { refill(panel, el("p", { class: "dim", text: "Choose a card on the map, or a waiting pod." })); return; }
     const card = this.cluster.cards.get(this.shown.card);
-    const drawn = JSON.stringify(card ?? null);
+    const use = this.usage.of(this.shown.card), node = card && this.usage.nodes.get(card.node);
+    const drawn = JSON.stringify([card ?? null, use, node?.problem]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
-    refill(panel, card ? cardDetails(card) : [title("No such card"), el("p", { class: "dim" }, "The ledger has no card ", el("code", { text: this.shown.card }), ".")]);
+    refill(panel, card ? cardDetails(card, use, node) : [title("No such card"), el("p", { class: "dim" }, "The ledger has no card ", el("code", { text: this.shown.card }), ".")]);
   }
 
   drawWaiting() {
