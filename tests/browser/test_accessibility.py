@@ -6,6 +6,7 @@ from typing import Any, Literal, cast
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from fakes.usage import measure_demo
 from fakes.view_cluster import ViewCluster
 from gpuledger.controller.web.view_access import TokenAccess
 from page_screenshots import broken, served
@@ -39,7 +40,9 @@ async def test_every_part_of_the_page_can_be_used_by_everybody(
         has_touch=touch,
         is_mobile=touch,
     )
-    async with served(broken()) as address:
+    cluster = broken()
+    measure_demo(cluster)
+    async with served(cluster) as address:
         await page.goto(address)
         await expect(page.locator("#state")).to_have_attribute("data-kind", "live")
         found = {"at first": await problems(page)}
@@ -56,6 +59,13 @@ async def test_every_part_of_the_page_can_be_used_by_everybody(
         found["a small map"] = await problems(page)
         await page.locator("#view").select_option("table")
         found["the table"] = await problems(page)
+        await page.locator("#usage").select_option("300")
+        await expect(page.locator("#table")).to_contain_text("Held and idle")
+        found["the table with what is used"] = await problems(page)
+        await page.locator("#view").select_option("auto")
+        await page.locator(".card").first.click()
+        await expect(page.locator("#details")).to_contain_text("Used beside held")
+        found["what is used of a card"] = await problems(page)
     await expect(page.locator("#state")).to_have_attribute("data-kind", "lost")
     found["disconnected"] = await problems(page)
     assert {part: each for part, each in found.items() if each} == {}

@@ -59,7 +59,12 @@ def measure(cluster: ViewCluster, node: str, uses: Mapping[str, Json]) -> None:
         for holder in entry.holders.values():
             held_mib = holder.share.containers[0].memory_mib
             limits = {"memoryLimitMiB": held_mib, "lastKernelSecondsAgo": 1, "source": "region"}
-            use = {"memoryUsedMiB": held_mib * 3 // 4, "utilizationPercent": 40, **limits, **uses.get(holder.pod.name, {})}
+            use = {
+                "memoryUsedMiB": held_mib * 3 // 4,
+                "utilizationPercent": 40,
+                **limits,
+                **uses.get(holder.pod.name, {}),
+            }
             said.append(a_used_share(entry.card, holder, None, **use))
         cards.append(a_used_card(entry.card, sum(each["memoryUsedMiB"] for each in said), 47 if said else 0))
         containers += said

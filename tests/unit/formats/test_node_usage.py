@@ -112,8 +112,7 @@ def test_nothing_but_bad_input_comes_of_anything(answer: object) -> None:
 def test_of_an_answer_with_anything_in_one_place_only_what_is_in_bounds_is_taken(path: str, value: object) -> None:
     try:
         found = read_node_usage(changed(path, value), "gpu-1")
-    except BadInput as error:
-        assert len(str(error)) < 1_200
+    except BadInput:
         return
     for card in found.cards:
         assert card.utilization_percent is None or 0 <= card.utilization_percent <= 100

@@ -2,7 +2,6 @@
 
 import { isAlone, phaseOf, podOf } from "./cluster.js";
 import { duration, el, mib, moment, number, percent, plural, secondsSince } from "./dom.js";
-import { useDetails } from "./usage.js";
 
 const NODES_SHOWN = 50; // of a group; the others are counted
 const OPEN_UP_TO = 3; // so few nodes are shown without being asked for
@@ -62,6 +61,37 @@ function holders(card) {
         el("td", { class: "figure", text: String(holder.number) }),
         el("td", { class: "figure", text: String(holder.priority) }));
     }))));
+}
+
+const KINDS = { "in use": "is-ready", idle: "is-cordoned" };
+const known = (value, text) => (value === null ? "?" : text(value));
+
+/** What is used of a card, container by container; nothing while nobody looks at that. */
+function useDetails(use, node) {
+  if (!use) return null;
+  const rows = use.pods.flatMap((pod) => pod.containers.map((container) => [`${pod.namespace}/${pod.pod}: ${container.container}`, container]));
+  const { memoryUsedMiB, memoryHeldMiB, memoryIdleMiB, utilizationPercent } = use;
+  return [
+    el("h3", { text: "Used beside held" }),
+    node?.problem ? el("p", { class: "reason", text: `Not known: ${node.problem}.` }) : null,
+    el("dl", { class: "gauges" },
+      gauge("In use", memoryUsedMiB ?? 0, memoryHeldMiB, `${known(memoryUsedMiB, number)} of ${mib(memoryHeldMiB)} held`),
+      gauge("Busy", utilizationPercent ?? 0, 100, known(utilizationPercent, (percent) => `${percent} % of the time`)),
+      memoryIdleMiB ? gauge("Idle", memoryIdleMiB, memoryHeldMiB, `${mib(memoryIdleMiB)} held and idle`) : null),
+    rows.length ? containers(rows) : null,
+  ];
+}
+
+function containers(rows) {
+  const heads = ["Container", "MiB in use", "Busy", "State"];
+  return el("div", { class: "scroll uses", tabindex: 0, role: "region", "aria-label": "What containers use of this card" }, el("table", {},
+    el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place && place < 3 ? "figure" : null, text: head })))),
+    el("tbody", {}, rows.map(([name, each]) => el("tr", {},
+      el("th", { scope: "row", text: name }),
+      el("td", { class: "figure", title: each.memoryLimitMiB === null ? "no limit is enforced" : `limited to ${mib(each.memoryLimitMiB)}`, text: `${known(each.memoryUsedMiB, number)} of ${number(each.memoryHeldMiB)}` }),
+      el("td", { class: "figure", text: known(each.utilizationPercent, (percent) => `${percent} %`) }),
+      el("td", { title: each.lastKernelSecondsAgo === null ? null : `its last kernel began ${duration(each.lastKernelSecondsAgo)} ago` },
+        el("span", { class: `chip ${KINDS[each.state] ?? ""}`, text: each.state === "idle" && each.lastKernelSecondsAgo !== null ? `idle, ${duration(each.lastKernelSecondsAgo)}` : each.state })))))));
 }
 
 const STATES = { waiting: "waits", placed: "has its cards", "being-freed": "room is being made", "on-hold": "cards are on hold for it", "not-tried": "not tried yet" };

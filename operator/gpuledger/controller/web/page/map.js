@@ -156,7 +156,7 @@ export class CardMap {
     const [head, memory, cores, badge] = cell.children;
     head.firstChild.textContent = String(card.index);
     const held = percent(card.used.memoryMiB, card.capacity.memoryMiB);
-    head.lastChild.textContent = !card.holders.length ? "free" : use ? `${usedPercent(use)} of ${held}` : held;
+    head.lastChild.textContent = !card.holders.length ? "free" : use ? `${usedPercent(use)}/${held}` : held;
     memory.style.setProperty("--fill", this.bar(card, "memoryMiB", use));
     cores.style.setProperty("--fill", use ? this.busy(use) : this.bar(card, "cores"));
     badge.textContent = phase.mark + (alone && !this.shape.small ? "A" : "") + (use?.memoryIdleMiB ? IDLE.mark : "");
@@ -259,7 +259,7 @@ export function spoken(card) {
   return [`GPU ${card.index} of ${card.node}: ${used}`, ...more.filter(Boolean)].join(", ");
 }
 
-function usedPercent(use) { return use.memoryUsedMiB === null ? "?" : percent(use.memoryUsedMiB, use.memoryMiB); }
+function usedPercent(use) { return use.memoryUsedMiB === null ? "?" : Math.round((100 * use.memoryUsedMiB) / Math.max(1, use.memoryMiB)); }
 
 function hint(card, use) {
   return [spoken(card), spokenUse(use), card.model, card.reason, ...card.holders.slice(0, 8).map((holder) => `${podOf(holder)}: ${number(holder.memoryMiB)} MiB, ${holder.cores} % cores`),

@@ -134,13 +134,13 @@ function drawTotals() {
 function uses() {
   const { used: inUse, held, idle } = usage.sums;
   const all = cluster.totals.used.memoryMiB;
-  return [total("In use, of what is held", memoryOf(inUse, held), inUse, held), total("Held and idle", memoryOf(idle, all), idle, all)];
+  return [total("In use, of what is held", memoryOf(inUse, held), inUse, held), total([el("span", { class: "mark", "aria-hidden": "true", text: IDLE.mark }), "Held and idle"], memoryOf(idle, all), idle, all)];
 }
 
 function total(label, text, used, capacity) {
   const meter = el("span", { class: "meter", "aria-hidden": "true" }, el("span", {}));
   meter.firstChild.style.width = `${capacity ? (100 * used) / capacity : 0}%`;
-  return el("div", {}, el("dt", { text: label }), el("dd", { text }), el("dd", {}, meter));
+  return el("div", {}, el("dt", {}, label), el("dd", { text }), el("dd", {}, meter));
 }
 
 function drawLegend() {

@@ -1,6 +1,6 @@
 // What is used beside what is held: asked for while somebody looks at it, and only then.
 
-import { el, mib, number, plural, duration } from "./dom.js";
+import { number, plural } from "./dom.js";
 import { Refused } from "./feed.js";
 
 const AGAIN_MS = 10000;
@@ -95,31 +95,4 @@ export function spokenUse(use) {
   const used = use.memoryUsedMiB === null ? "use not known" : `${number(use.memoryUsedMiB)} MiB in use`;
   const busy = use.utilizationPercent === null ? "" : `${use.utilizationPercent} % busy`;
   return [used, busy, use.memoryIdleMiB ? `${number(use.memoryIdleMiB)} MiB ${IDLE.word}` : ""].filter(Boolean).join(", ");
-}
-
-const KINDS = { "in use": "is-ready", idle: "is-cordoned" };
-const known = (value, text) => (value === null ? "?" : text(value));
-
-/** The part of a card's details that says what is used, container by container. */
-export function useDetails(use, node) {
-  if (!use) return [];
-  const heads = ["Container", "In use", "Held", "Busy", "Last kernel", "State"];
-  const rows = use.pods.flatMap((pod) => pod.containers.map((container) => [pod, container]));
-  return [
-    el("h3", { text: "Used beside held" }),
-    node?.problem ? el("p", { class: "reason", text: `Not known: ${node.problem}.` }) : null,
-    el("dl", { class: "facts" },
-      el("div", {}, el("dt", { text: "In use" }), el("dd", { text: known(use.memoryUsedMiB, (used) => `${mib(used)}, by whomever; ${mib(use.memoryHeldMiB)} are held` ) })),
-      el("div", {}, el("dt", { text: "Busy" }), el("dd", { text: known(use.utilizationPercent, (percent) => `${percent} % of the time`) })),
-      use.memoryIdleMiB ? el("div", {}, el("dt", { text: "Idle" }), el("dd", { text: `${mib(use.memoryIdleMiB)} are held and idle` })) : null),
-    rows.length ? el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "What containers use of this card" }, el("table", {},
-      el("thead", {}, el("tr", {}, heads.map((head, place) => el("th", { scope: "col", class: place && place < 5 ? "figure" : null, text: head })))),
-      el("tbody", {}, rows.map(([pod, each]) => el("tr", {},
-        el("th", { scope: "row", text: `${pod.namespace}/${pod.pod}: ${each.container}` }),
-        el("td", { class: "figure", title: each.memoryLimitMiB === null ? "no limit is enforced" : `limited to ${mib(each.memoryLimitMiB)}`, text: known(each.memoryUsedMiB, number) }),
-        el("td", { class: "figure", text: number(each.memoryHeldMiB) }),
-        el("td", { class: "figure", text: known(each.utilizationPercent, (percent) => `${percent} %`) }),
-        el("td", { class: "figure", text: each.lastKernelSecondsAgo === null ? "" : `${duration(each.lastKernelSecondsAgo)} ago` }),
-        el("td", {}, el("span", { class: `chip ${KINDS[each.state] ?? ""}`, text: each.state }))))))) : null,
-  ];
 }
