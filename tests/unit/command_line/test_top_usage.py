@@ -44,11 +44,11 @@ def usage_of(node: str) -> str:
     return f"{PODS}/agent-of-{node}:8890/proxy/usage"
 
 
-def node_10(**changed: Any) -> Json:
+def node_10(name: str = "node-10") -> Json:
     """Return what the agent of node-10 answers: web works, chat has nothing on the card, train is not known."""
     cards = [a_used_card(FIRST, 1_300, 37), a_used_card(SECOND, 0, 0)]
     uses = [a_used_share(FIRST, WEB, 1_200, 12, **REGION), a_used_share(FIRST, CHAT, 0, 0)]
-    return an_answer("node-10", cards, uses, **changed)
+    return an_answer(name, cards, uses)
 
 
 def tell(kubectl: FakeKubectl, answers: Json | None = None, refusals: Json | None = None) -> None:
@@ -64,7 +64,8 @@ def words(result: Result) -> list[list[str]]:
 
 def test_a_container_is_a_row_with_what_it_uses_beside_what_it_holds(kubectl: FakeKubectl) -> None:
     tell(kubectl)
-    titles, chat, train, web = sorted(words(run()), key=lambda row: row[2:3] != ["POD"] and row[2])
+    titles, *rows = words(run())
+    train, web, chat = sorted(rows, key=lambda row: row[2])
     assert " ".join(titles) == (
         "NODE INDEX POD CONTAINER USED OF HELD USED GIB HELD GIB LIMIT GIB CORES % BUSY % LAST KERNEL STATE"
     )
@@ -155,7 +156,7 @@ PROXY_IN_BETWEEN = "<html>gateway\x1b[2J timeout</html>"
         ({}, {usage_of("node-10"): (302, "")}, "the API server does not reach its agent"),
         ({usage_of("node-10"): {"node": "node-10"}}, {}, "answer can't be read: "),
         ({usage_of("node-10"): "x" * 1_100_000}, {}, "answers with more than 1,048,576 bytes"),
-        ({usage_of("node-10"): node_10(node="node-2")}, {}, "answers for node 'node-2', not for 'node-10'"),
+        ({usage_of("node-10"): node_10("node-2")}, {}, "answers for node 'node-2', not for 'node-10'"),
         ({PODS: a_list()}, {}, "no agent of gpuledger runs there"),
     ],
 )

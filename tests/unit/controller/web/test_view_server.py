@@ -11,15 +11,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from fakes.usage import measure
 from fakes.view_cluster import ViewCluster, with_gangs
 from gpuledger.controller.web import view_access, view_feed, view_server
 from gpuledger.controller.web.view_access import LocalAccess, TokenAccess, access_for, is_loopback
 from gpuledger.controller.web.view_server import ViewServer, page_files
+from gpuledger.controller.web.view_source import LedgerSource
 from gpuledger.model.errors import Unreachable
 
 Json = dict[str, Any]
 Client = TestClient[web.Request, web.Application]
-GET_PATHS = ["/", "/page.js", "/v1/cluster", "/v1/explain?pod=a/b", "/v1/history", "/nowhere"]
+GET_PATHS = ["/", "/page.js", "/v1/cluster", "/v1/explain?pod=a/b", "/v1/history", "/v1/usage", "/nowhere"]
 
 
 class Reviewer:
@@ -413,3 +415,29 @@ async def test_the_streams_end_with_the_server(cluster: ViewCluster) -> None:
         response = await client.get("/v1/changes")
         await message(response)
     # Leaving the block waits for the handlers; it would hang here if they went on.
+
+
+async def test_what_is_used_is_said_node_by_node_with_who_is_idle_as_the_viewer_sees_it(
+    client: Client, cluster: ViewCluster
+) -> None:
+    card = cluster.ledger.entries_of_node("gpu-node-1")[0].card
+    cluster.put(card, cluster.holder(card, 4_000, 20, name="web"))
+    measure(cluster, "gpu-node-1", {"web": {"lastKernelSecondsAgo": 100, "utilizationPercent": 0}})
+    found = {}
+    for query in ("", "?idleAfterS=60"):
+        answer = await client.get(f"/v1/usage{query}")
+        assert answer.status == 200
+        found[query] = await answer.json()
+    assert (found[""]["idleAfterS"], found["?idleAfterS=60"]["idleAfterS"]) == (300, 60)
+    (used, idle) = (each["nodes"][0]["cards"][0] for each in found.values())
+    assert (used["memoryHeldMiB"], used["memoryUsedMiB"], used["memoryIdleMiB"]) == (4_000, 3_000, 0)
+    assert (idle["memoryIdleMiB"], idle["pods"][0]["containers"][0]["state"]) == (4_000, "idle")
+    assert found[""]["nodes"][1]["problem"] == "no agent of gpuledger runs there"
+    assert (await client.get("/v1/usage?idleAfterS=soon")).status == 400
+
+
+async def test_where_no_agents_are_asked_nobody_can_say_what_is_used(cluster: ViewCluster) -> None:
+    source = LedgerSource(cluster.ledger, list, cluster.explain, cluster.explain_gang, cluster.history)
+    async with TestClient(TestServer(ViewServer(source, LocalAccess()).application())) as client:
+        answer = await client.get("/v1/usage")
+        assert (answer.status, await answer.json()) == (404, {"error": "no agents are asked here"})

@@ -147,3 +147,16 @@ async def test_an_operator_starts_with_the_agents_known_or_else_after_a_while_wi
     assert parts.observer.synced
     running.cancel()
     await parts.idle()
+
+
+def test_an_agent_is_known_by_its_node_as_long_as_it_has_a_pod() -> None:
+    agents = AgentPods()
+    agents.observe(an_agent("old"), gone=False)
+    agents.observe(an_agent("new", ready=False), gone=False)
+    agents.observe(an_agent("other", node="node-b", ready=False), gone=False)
+    agents.observe(an_agent("unbound", node=""), gone=False)
+    assert {node: pod.name for node, pod in agents.by_node().items()} == {"node-a": "old", "node-b": "other"}
+    agents.observe(an_agent("old"), gone=True)
+    assert agents.by_node()["node-a"].name == "new"
+    agents.listing()({"other"})
+    assert list(agents.by_node()) == ["node-b"]
