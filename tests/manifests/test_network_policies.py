@@ -28,6 +28,7 @@ SCRAPERS = [
     {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
     {"namespaceSelector": {"matchLabels": {"gpuledger.dev/metrics": "true"}}},
 ]
+THE_OPERATOR = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "gpuledger"}}}
 HELM_TEST = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "gpuledger-test"}}}
 WITH_WEBHOOK: Json = {"admission": {"mode": "webhook"}}
 
@@ -104,7 +105,7 @@ def test_by_default_metrics_are_for_prometheus_and_what_asks_for_proof_is_for_ev
     webhook = {9443: None} if version == BEFORE_POLICIES else {}
     assert opened(objects, OPERATOR) == {8889: [*SCRAPERS, HELM_TEST], 8892: None, **webhook}
     if AGENT in objects:
-        assert opened(objects, AGENT) == {8890: SCRAPERS}
+        assert opened(objects, AGENT) == {8890: [*SCRAPERS, THE_OPERATOR]}
     found = sum(kind == "NetworkPolicy" for kind, _ in objects)
     assert found == 1 + (AGENT in objects)
 
@@ -112,6 +113,17 @@ def test_by_default_metrics_are_for_prometheus_and_what_asks_for_proof_is_for_ev
 def test_helm_s_test_is_let_in(helm: Helm) -> None:
     labels = helm.objects()["Pod", "gpuledger-test"]["metadata"]["labels"]
     assert HELM_TEST["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_operator_is_let_in_to_the_agents_as_long_as_it_has_a_page(helm: Helm) -> None:
+    """It asks them what is used, and nothing else of ours has its label."""
+    objects = helm.objects(**WITH_WEBHOOK)
+    labels = objects[OPERATOR]["spec"]["template"]["metadata"]["labels"]
+    selected = THE_OPERATOR["podSelector"]["matchLabels"].items()
+    assert selected <= labels.items()
+    others = (each for kind, each in objects.items() if kind[0] in ("Deployment", "DaemonSet") and kind != OPERATOR)
+    assert not [each for each in others if selected <= each["spec"]["template"]["metadata"]["labels"].items()]
+    assert opened(helm.objects(settings={"view_port": 0}), AGENT) == {8890: SCRAPERS}
 
 
 def test_what_our_pods_ask_for_is_not_restricted(helm: Helm) -> None:
@@ -129,13 +141,14 @@ def test_others_may_be_let_in_to_the_metrics(helm: Helm) -> None:
     ]
     objects = helm.objects(networkPolicy={"scrapers": scrapers})
     assert opened(objects, OPERATOR) == {8889: [*scrapers, HELM_TEST], 8892: None}
-    assert opened(objects, AGENT) == {8890: scrapers}
+    assert opened(objects, AGENT) == {8890: [*scrapers, THE_OPERATOR]}
 
 
 def test_no_scrapers_are_nobody_and_not_everybody(helm: Helm) -> None:
     objects = helm.objects(networkPolicy={"scrapers": []})
     assert opened(objects, OPERATOR) == {8889: [HELM_TEST], 8892: None}
-    assert opened(objects, AGENT) == {}
+    assert opened(objects, AGENT) == {8890: [THE_OPERATOR]}
+    assert opened(helm.objects(networkPolicy={"scrapers": []}, settings={"view_port": 0}), AGENT) == {}
     assert len(policies_of(objects, AGENT)) == 1
 
 
