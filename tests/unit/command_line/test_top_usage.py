@@ -101,6 +101,22 @@ def test_nodes_and_namespaces_are_sums(kubectl: FakeKubectl) -> None:
     assert team[2:] == ["0.0", "7.8", "7.8", "30", "1", "idle"]
 
 
+def test_a_sum_of_which_some_is_not_known_says_so() -> None:
+    def card(index: int, used_mib: int | None) -> Json:
+        measured = {"memoryUsedMiB": used_mib, "utilizationPercent": None if used_mib is None else 50}
+        held = {"memoryMiB": 4_096, "memoryHeldMiB": 2_048, "memoryIdleMiB": 0, "coresHeld": 10}
+        return {"uuid": f"GPU-{index}", "index": index, "pods": [], **held, **measured}
+
+    def used(*amounts: int | None) -> list[str]:
+        node = {"node": "a", "problem": None, "cards": [card(*each) for each in enumerate(amounts)]}
+        _, row = usage_table("nodes", usage_rows("nodes", [node]), Terminal(blocks=False))
+        return row.split()[2:4]
+
+    assert used(1_024, 2_048) == ["3.0", "4.0"]
+    assert used(1_024, None) == ["1.0+", "4.0"]
+    assert used(None, None) == ["?", "4.0"]
+
+
 def test_the_data_have_all_of_it(kubectl: FakeKubectl) -> None:
     tell(kubectl)
     found = json.loads(run("-o", "json", "--idle-after-s", "60").stdout)

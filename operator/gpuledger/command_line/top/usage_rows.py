@@ -25,6 +25,8 @@ VIEWS = {"containers": ("NODE", "INDEX", "POD", "CONTAINER"), "cards": ("NODE", 
 """View -> the titles of what its rows are about."""
 
 NOT_KNOWN = "?"
+PARTLY_KNOWN = "+"
+"""Follows a sum of which some is not known."""
 FREE = "free"
 """State of what nobody holds anything of."""
 
@@ -38,8 +40,10 @@ class UsageRow:
     names: tuple[str, ...]
     capacity_mib: int = 0
     held_mib: int = 0
-    used_mib: int | None = 0
-    """None: of some of it, it is not known."""
+    used_mib: int = 0
+    """As far as it is known."""
+    known: set[bool] = field(default_factory=set)
+    """Of each part that was added, whether it is known."""
     idle_mib: int = 0
     cores_held: int = 0
     utilization_percent: list[int | None] = field(default_factory=list)
@@ -52,8 +56,9 @@ class UsageRow:
     source: str = ""
 
     def use(self, used_mib: int | None) -> None:
-        """Add what is used."""
-        self.used_mib = None if self.used_mib is None or used_mib is None else self.used_mib + used_mib
+        """Add what is used of a part; None: it is not known."""
+        self.known.add(used_mib is not None)
+        self.used_mib += used_mib or 0
 
     @property
     def state(self) -> str:
@@ -111,17 +116,16 @@ def _containers(nodes: Iterable[Json]) -> Iterator[UsageRow]:
 def _container(node: str, card: Json, pod: str, use: Json) -> UsageRow:
     row = UsageRow(
         (node, str(card["index"]), pod, use["container"]),
-        use["memoryHeldMiB"],
-        use["memoryHeldMiB"],
-        use["memoryUsedMiB"],
-        use["memoryHeldMiB"] * (use["state"] == UseState.IDLE),
-        use["coresHeld"],
-        [use["utilizationPercent"]],
+        held_mib=use["memoryHeldMiB"],
+        idle_mib=use["memoryHeldMiB"] * (use["state"] == UseState.IDLE),
+        cores_held=use["coresHeld"],
+        utilization_percent=[use["utilizationPercent"]],
         limit_mib=use["memoryLimitMiB"],
         last_kernel_s=use["lastKernelSecondsAgo"],
         uuid=card["uuid"],
         source=use["source"] or "",
     )
+    row.use(use["memoryUsedMiB"])
     row.states[use["state"]] += 1
     return row
 
@@ -187,8 +191,8 @@ def _cells(row: UsageRow, view: str, terminal: Terminal, wide: bool) -> list[Cel
     third = ("" if row.limit_mib is None else amount(row.limit_mib)) if containers else amount(row.idle_mib)
     return [
         *row.names,
-        bar(terminal, row.used_mib or 0, row.held_mib or row.capacity_mib, "cyan"),
-        NOT_KNOWN if row.used_mib is None else amount(row.used_mib),
+        bar(terminal, row.used_mib, row.held_mib or row.capacity_mib, "cyan"),
+        f"{amount(row.used_mib)}{PARTLY_KNOWN if False in row.known else ''}" if True in row.known else NOT_KNOWN,
         amount(row.held_mib),
         third,
         *([amount(row.capacity_mib)] if own_cards else []),
