@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "operator"), str(ROOT / "tests")]
 from aiohttp import web  # noqa: E402
 from playwright.async_api import Browser, Page, async_playwright  # noqa: E402
 
+from fakes.usage import measure_demo  # noqa: E402
 from fakes.view_cluster import ViewCluster, demo  # noqa: E402
 from gpuledger.controller.web.view_access import Access, LocalAccess  # noqa: E402
 from gpuledger.controller.web.view_server import ViewServer  # noqa: E402
@@ -93,6 +94,13 @@ def broken() -> ViewCluster:
     return cluster
 
 
+def measured() -> ViewCluster:
+    """Return the demo's cluster, with what the agents of two nodes say."""
+    cluster = demo()
+    measure_demo(cluster)
+    return cluster
+
+
 async def take_all(browser: Browser) -> None:
     """Take every picture."""
     async with opened(browser, ViewCluster(), WIDE) as page:
@@ -100,6 +108,11 @@ async def take_all(browser: Browser) -> None:
     async with opened(browser, broken(), WIDE) as page:
         await page.click('.card[aria-label*="unhealthy"]')
         await shoot(page, "unhealthy")
+    async with opened(browser, measured(), WIDE) as page:
+        await page.select_option("#usage", "300")
+        await page.click('.card[aria-label*="held and idle"]')
+        await page.locator("#details .uses").scroll_into_view_if_needed()
+        await shoot(page, "usage")
     async with opened(browser, large(), WIDE) as page:
         await shoot(page, "large")
     async with opened(browser, demo(), NARROW, has_touch=True, is_mobile=True) as page:
