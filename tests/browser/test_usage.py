@@ -69,13 +69,13 @@ async def test_of_a_node_whose_agent_is_silent_it_says_that_and_of_the_others_wh
     async with served(measured()) as address:
         await live(page, address)
         await page.locator("#usage").select_option("300")
-        note = "What is used is not known of gpu-node-3: its agent does not answer within 3 s"
+        note = "What is used is not known of gpu-node-3: its agent does not answer within 5 s"
         await expect(page.locator("#usage-note")).to_have_text(note)
         await expect(card(page, 0, "gpu-node-3")).to_have_accessible_name(
             "GPU 0 of gpu-node-3: 40,960 of 40,960 MiB used by 1 pod, held by one pod alone, use not known"
         )
         await card(page, 0, "gpu-node-3").click()
-        await expect(page.locator("#details")).to_contain_text("Not known: its agent does not answer within 3 s.")
+        await expect(page.locator("#details")).to_contain_text("Not known: its agent does not answer within 5 s.")
         await expect(page.locator("#details")).to_contain_text("? of 40,960")
 
 

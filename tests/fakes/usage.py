@@ -79,7 +79,7 @@ def measure_demo(cluster: ViewCluster) -> None:
     """Let the agents of two of the demo's nodes answer: most pods work, two do not; and the third's is silent."""
     measure(cluster, "gpu-node-1", {"notebook-7": ASLEEP, "embedding": IDLE})
     measure(cluster, "gpu-node-2", {"ranker": {"memoryUsedMiB": 6_000, "utilizationPercent": 12}})
-    cluster.measured["gpu-node-3"] = "its agent does not answer within 3 s"
+    cluster.measured["gpu-node-3"] = "its agent does not answer within 5 s"
 
 
 @contextmanager

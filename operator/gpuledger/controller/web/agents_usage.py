@@ -23,7 +23,8 @@ from gpuledger.reports.usage import known_part
 
 AT_ONCE = 32
 """Agents that are asked at a time."""
-AGENT_TIMEOUT_S = 3.0
+AGENT_TIMEOUT_S = 5.0
+"""An agent waits three seconds for its driver, and then has what that said before."""
 ALL_TIMEOUT_S = 20.0
 """For all agents: whoever was not asked by then is not asked any more."""
 
