@@ -7,6 +7,7 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_a_person_and_a_viewer_of_the_page_see_what_an_agent_says_of_pods_in_the
             by_command = plugin.json("top", "--usage", *asked)["nodes"]
             assert uses_of(by_command, node.name) == {"web": (1_200, state)}
             url = f"{cluster.installation.view_url}/v1/usage?idleAfterS={idle_after_s}"
-            cluster.wait(lambda url=url: is_known(url, node.name), "the operator has seen the agent's pod")
+            cluster.wait(partial(is_known, url, node.name), "the operator has seen the agent's pod")
             by_operator = [each for each in view(url) if each["node"] == node.name]
             assert by_operator == by_command
             told = ("--operator-url", cluster.installation.view_url)
@@ -119,8 +120,11 @@ def test_the_role_is_all_that_it_takes_beside_the_ledger(cluster: Cluster, plugi
                 *("create", "rolebinding", "usage-viewer", "--namespace", "gpuledger-system"),
                 *("--role=gpuledger-usage", f"--user={account}"),
             )
-            cluster.wait(lambda: uses_of(plugin.json(*asked)["nodes"], node.name), "the Role counts")
-            assert uses_of(plugin.json(*asked)["nodes"], node.name) == {"seen": (7, "in use")}
+            expected = {"seen": (7, "in use")}
+            cluster.wait(
+                lambda: uses_of(plugin.json(*asked)["nodes"], node.name) == expected,
+                "the Role counts, and the agent is asked",
+            )
         gone = plugin.json(*asked)["nodes"][0]
         assert gone["problem"] == "no agent of gpuledger runs there"
     finally:

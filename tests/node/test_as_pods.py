@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -487,8 +488,12 @@ def test_what_a_pod_uses_is_asked_of_its_nodes_agent_by_people_and_for_the_page(
     replicas = cluster.system_pods()
     assert len(replicas) == 2
     for replica in replicas:  # the standby one, too
-        cluster.wait(lambda replica=replica: uses_of(asked(cluster, replica, "v1/usage")) == expected, "so do viewers")
+        cluster.wait(partial(shows, cluster, replica, expected), "so do viewers")
     cluster.show(node)
+
+
+def shows(cluster: PodCluster, replica: str, expected: dict[str, tuple[int, str]]) -> bool:
+    return uses_of(asked(cluster, replica, "v1/usage")) == expected
 
 
 # By Helm, over what kustomize has installed.
