@@ -120,8 +120,11 @@ def test_the_role_is_all_that_it_takes_beside_the_ledger(cluster: Cluster, plugi
                 *("create", "rolebinding", "usage-viewer", "--namespace", "gpuledger-system"),
                 *("--role=gpuledger-usage", f"--user={account}"),
             )
-            cluster.wait(lambda: bool(uses_of(plugin.json(*asked)["nodes"], node.name)), "the Role counts")
-            assert uses_of(plugin.json(*asked)["nodes"], node.name) == {"seen": (7, "in use")}
+            expected = {"seen": (7, "in use")}
+            cluster.wait(
+                lambda: uses_of(plugin.json(*asked)["nodes"], node.name) == expected,
+                "the Role counts, and the agent is asked",
+            )
         gone = plugin.json(*asked)["nodes"][0]
         assert gone["problem"] == "no agent of gpuledger runs there"
     finally:

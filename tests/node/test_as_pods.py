@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from node.helm_release import HelmRelease
 from node.hits import HITS
 from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster, previous_release, require_pods
 from node.pod_stream import Stream, a_pod, all_placed_soon_and_once, check
-from node.view import check_view, let_ask, let_develop
+from node.view import asked, check_view, let_ask, let_develop, uses_of
 
 Json = dict[str, Any]
 Say = Callable[[str], None]
@@ -469,6 +470,30 @@ def test_only_an_agent_that_sees_the_nodes_processes_knows_whose_they_are(
     cluster.wait(lambda: users() == {found["metadata"]["uid"]}, "the agent knows whose the process is", timeout_s=90)
     agents({"op": "replace", "path": "/spec/template/spec/hostPID", "value": False})
     cluster.wait(lambda: users() == {""}, "the agent takes the process for the node's own", timeout_s=150)
+
+
+def test_what_a_pod_uses_is_asked_of_its_nodes_agent_by_people_and_for_the_page(cluster: PodCluster) -> None:
+    cluster.create(a_pod("computes"), a_pod("rests"))
+    cluster.wait(lambda: cluster.runs("computes", "rests"), "the pods run", timeout_s=120)
+    node = cluster.node_of(cluster.pod("computes"))
+    ((uuid, _, _),) = cluster.told("computes")
+    pid = node.pid_in_box(node.container_pids(node.container_id("default", "computes", "main"))[0])
+    cluster.show(node, processes=(Process(uuid, pid, memory_mib=700),))
+    expected = {"computes": (700, "in use"), "rests": (0, "idle")}
+
+    def told() -> Json:
+        return dict(json.loads(plugin(cluster, "top", "--usage", "-o", "json")))
+
+    cluster.wait(lambda: uses_of(told()) == expected, "people see what is used", timeout_s=90)
+    replicas = cluster.system_pods()
+    assert len(replicas) == 2
+    for replica in replicas:  # the standby one, too
+        cluster.wait(partial(shows, cluster, replica, expected), "so do viewers")
+    cluster.show(node)
+
+
+def shows(cluster: PodCluster, replica: str, expected: dict[str, tuple[int, str]]) -> bool:
+    return uses_of(asked(cluster, replica, "v1/usage")) == expected
 
 
 # By Helm, over what kustomize has installed.

@@ -57,6 +57,19 @@ def check_view(cluster: PodCluster, pod: str) -> None:
             _by_the_pod_network(cluster, replica, f"{VIEW_PORT}/proxy/v1/cluster")
 
 
+def asked(cluster: PodCluster, pod: str, path: str) -> Json:
+    """Return what a replica's view answers."""
+    with forwarded(cluster, pod) as address:
+        return dict(json.loads(_read(f"{address}/{path}")))
+
+
+def uses_of(found: Json) -> dict[str, tuple[int, str]]:
+    """Return pod -> MiB that its container uses, and its state; of what the view or `top --usage` says."""
+    cards = [card for node in found["nodes"] for card in node["cards"]]
+    uses = [(pod["pod"], use) for card in cards for pod in card["pods"] for use in pod["containers"]]
+    return {pod: (use["memoryUsedMiB"], use["state"]) for pod, use in uses}
+
+
 def let_ask(cluster: PodCluster, account: str) -> Path:
     """Create an account with the Role that the document shows, and return its kubeconfig."""
     (block,) = [each for each in re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "Role" in each]

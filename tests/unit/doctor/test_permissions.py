@@ -48,7 +48,17 @@ def test_of_each_role_of_kubernetes_own_that_is_bound_one_permission_is_asked_ab
 
 def test_the_agents_roles_grant_what_is_asked_about_and_no_more() -> None:
     found = roles("agent/rbac.yaml")
-    assert granted(*(each for (kind, _), each in found.items() if kind in ("ClusterRole", "Role"))) == {*AGENT}
+    bound = {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in found.values() if "roleRef" in each}
+    assert granted(*(found[role] for role in bound)) == {*AGENT}
+
+
+def test_the_role_for_people_who_see_what_is_used_reads_agents_and_is_bound_to_nobody() -> None:
+    found = roles("agent/rbac.yaml", "rbac.yaml")
+    where = "gpuledger-system"
+    assert granted(found["Role", "gpuledger-usage"]) == (
+        {Permission("list", "pods", namespace=where), Permission("get", "pods/proxy", namespace=where)}
+    )
+    assert "gpuledger-usage" not in {each["roleRef"]["name"] for each in found.values() if "roleRef" in each}
 
 
 def test_over_hami_one_more_is_granted() -> None:

@@ -4,6 +4,7 @@ import { number, plural } from "./dom.js";
 import { Refused } from "./feed.js";
 
 const AGAIN_MS = 10000;
+const AGAIN_TIMES = 10; // and so many times as long as the answer took: of thousands of nodes it is megabytes
 const REASONS_NAMED = 2; // of more, the others are counted
 export const IDLE = { mark: "Z", word: "held and idle" };
 
@@ -38,6 +39,7 @@ export class Usage {
     this.due = false;
     clearTimeout(this.timer);
     const asked = ++this.asked;
+    const began = Date.now();
     try {
       const found = await this.feed.get(`v1/usage?idleAfterS=${this.idleAfterS}`);
       if (asked !== this.asked) return;
@@ -47,7 +49,8 @@ export class Usage {
       this.trouble = error instanceof Refused ? error.message : "the operator can't be reached";
     }
     this.changed();
-    this.timer = setTimeout(() => { if (document.hidden) this.due = true; else this.load(); }, AGAIN_MS);
+    const pause = Math.max(AGAIN_MS, AGAIN_TIMES * (Date.now() - began));
+    this.timer = setTimeout(() => { if (document.hidden) this.due = true; else this.load(); }, pause);
   }
 
   take(nodes) {
