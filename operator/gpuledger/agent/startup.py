@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
-from collections.abc import Awaitable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client.core import Metric
 
-from gpuledger.agent.agent_plan import AgentPlan, agent_plan, device_source
+from gpuledger.agent.agent_plan import AgentPlan
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
@@ -44,9 +43,8 @@ from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage.comparison import Comparison, ContainerOfPod
-from gpuledger.agent.usage.monitor import Monitor, resume_all
+from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.agent.usage.report import UsageReport
-from gpuledger.configuration.settings import Settings
 from gpuledger.formats.objects.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.objects.pod import container_names
 from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION
@@ -58,8 +56,6 @@ from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
 from gpuledger.model.event_reasons import EventReason
-from gpuledger.workflows.config_maps import settings_in_cluster, until_settings_differ
-from gpuledger.workflows.tasks.together import first_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -358,47 +354,3 @@ async def _beat(pipe: int) -> None:
         with contextlib.suppress(BlockingIOError):
             os.write(pipe, b".")
         await asyncio.sleep(BEAT_INTERVAL_S)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentOptions:
-    """The options of `gpuledger agent`."""
-
-    settings: Settings
-    """Before the cluster was asked: of ConfigMaps that they name, only the names."""
-    settings_file: Path | None
-    node_name: str
-    kubelet_directory: Path
-    pod_uid: str = ""
-    kubeconfig: str | None = None
-    context: str | None = None
-
-    def plan(self, settings: Settings) -> AgentPlan:
-        """Return the plan by these settings. Raises BadInput."""
-        return agent_plan(settings, self.node_name, self.kubelet_directory, self.pod_uid)
-
-
-async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
-    """Run an agent until SIGTERM, until a part fails, or until a ConfigMap changes what it does.
-
-    In the last two cases its process is to be started again. Raises BadInput if the settings can't be used.
-    """
-    asked_to_end = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
-    await resume_all(Path(options.settings.cdi_directory))
-    client = await KubeClient.connect(options.kubeconfig, options.context)
-    try:
-        settings = await settings_in_cluster(client, options.settings, options.settings_file)
-        plan = options.plan(settings)
-        agent = Agent(plan, device_source(settings), client)
-        changed = until_settings_differ(
-            client, settings, options.settings_file, lambda found: options.plan(found) != plan
-        )
-        await first_to_end(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
-    finally:
-        await client.close()
-
-
-async def _leave(asked_to_end: Awaitable[object], agent: Agent) -> None:
-    await asked_to_end
-    await agent.wait_for_bound_pods()

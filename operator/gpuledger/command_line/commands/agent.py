@@ -53,7 +53,7 @@ def agent(
 
     def serve(pipe: int) -> int:
         # Imported in the child alone, so that the parent stays small.
-        from gpuledger.agent.startup import AgentOptions, run_agent
+        from gpuledger.agent.agent_process import AgentOptions, run_agent
 
         options = AgentOptions(
             settings=settings,
