@@ -21,6 +21,8 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
 from gpuledger.model.request import ANY_NVIDIA
 
+AUTO = "auto"
+
 DRIVER_INTERVAL_S = 30.0
 """How often the driver is asked for all cards; faults tell of themselves."""
 
@@ -54,7 +56,8 @@ class AgentPlan:
     resources: Mapping[str, tuple[str, ...]]
     """Vendor of a card -> the count resources by which pods ask for such cards."""
     config: NodeConfig
-    isolation: Isolation
+    isolation: Isolation | None
+    """None: what fits the node, whichever that is at the moment."""
     health: HealthPolicy = field(default_factory=HealthPolicy)
     poll_interval_s: float = DRIVER_INTERVAL_S
     with_cdi: bool = True
@@ -67,8 +70,8 @@ class AgentPlan:
     hami_core_sha256: tuple[str, ...] = ()
     hami_core: HamiCore = field(default_factory=HamiCore)
     mps_directory: str = ""
-    keeps_reserved_memory: bool = False
-    """Whether what the driver itself takes of a card's memory is not given away."""
+    reserved_memory: str = AUTO
+    """Whether what the driver itself takes of a card's memory is `given` to pods, or `kept`."""
     mps_daemon: bool = False
     """Whether `gpuledger mps-daemon` runs the MPS daemons."""
     priority_resource: str = ""
@@ -83,18 +86,28 @@ class AgentPlan:
     health_host: str = "0.0.0.0"  # noqa: S104 - it only tells
     health_port: int = 8890
 
+    def keeps_reserved_memory(self, isolation: Isolation) -> bool:
+        """Tell whether what the driver itself takes of a card's memory is not given away."""
+        return self.reserved_memory == "kept" or (self.reserved_memory == AUTO and isolation is Isolation.DRIVER)
+
+    def config_for(self, isolation: Isolation) -> NodeConfig:
+        """Return the configuration of a node whose shares are kept apart in this way at the moment."""
+        return self.config if self.isolation is not None else replace(self.config, mode=str(isolation))
+
 
 def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_pod_uid: str = "") -> AgentPlan:
     """Return the plan for a node. Raises BadInput if the settings can't be used, or its mode can't be had."""
     config, dialects = nodes_config(settings).of(node_name), dialects_of(settings)
     vendors = {each.vendor for each in dialects.vocabularies}
     mode = config.mode or settings.isolation
-    if mode not in set(Isolation):
-        raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {', '.join(Isolation)}")
+    if mode not in {AUTO, *Isolation}:
+        raise BadInput(f"node {node_name}: there is no mode {mode!r}; modes are {AUTO}, {', '.join(Isolation)}")
     if settings.delivery != "cdi" and mode in (Isolation.MPS, Isolation.HAMI_CORE, Isolation.DRIVER):
         raise BadInput(f"node {node_name}: {mode} needs CDI: set delivery to cdi")
     # MIG devices say themselves what they are; what is not cut into any has nothing to keep shares apart.
-    isolation = Isolation.NONE if mode == Isolation.MIG else Isolation(mode)
+    isolation = Isolation.NONE if mode == Isolation.MIG else None if mode == AUTO else Isolation(mode)
+    if isolation is None and settings.delivery != "cdi":
+        mode = isolation = Isolation.NONE  # all that fits such a node
     return AgentPlan(
         node_name=node_name,
         resources={vendor: served_counts(settings, dialects, vendor) for vendor in vendors},
@@ -114,7 +127,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
             log_level="" if settings.hami_core_log_level < 0 else str(settings.hami_core_log_level),
         ),
         mps_directory=settings.mps_directory,
-        keeps_reserved_memory=_keeps_reserved_memory(settings.reserved_memory, isolation),
+        reserved_memory=settings.reserved_memory,
         mps_daemon=settings.mps_daemon,
         priority_resource=settings.resource_priority,
         monitor_interval_s=settings.monitor_interval_s,
@@ -124,10 +137,6 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,
     )
-
-
-def _keeps_reserved_memory(said: str, isolation: Isolation) -> bool:
-    return said == "kept" or (said == "auto" and isolation is Isolation.DRIVER)
 
 
 def served_counts(settings: Settings, dialects: Dialects, vendor: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from gpuledger.agent.container_starts import NodeCapabilities
+from gpuledger.agent.isolation.choice import fitting
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
 from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation, MpsPipes
 from gpuledger.agent.mps.daemon_process import running_daemon
@@ -24,7 +25,7 @@ class NodeCapabilitiesReader:
 
     def __init__(
         self,
-        isolation: Isolation,
+        isolation: Isolation | None,
         cdi_directories: Sequence[Path],
         hami_core_directory: str,
         mps_directory: str,
@@ -35,7 +36,10 @@ class NodeCapabilitiesReader:
         hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
         mps_pipes: Callable[[], MpsPipes] | None = None,
     ) -> None:
-        """Make one; `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does."""
+        """Make one, for a way to isolate, or None for the one that fits.
+
+        `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does.
+        """
         self._mps_pipes = mps_pipes
         self._isolation, self._priority_resource = isolation, priority_resource
         self._cdi_directories = cdi_directories
@@ -48,7 +52,9 @@ class NodeCapabilitiesReader:
 
     def __call__(self) -> NodeCapabilities:
         """Return what there is now."""
-        return NodeCapabilities(self._isolation, self._installed(), self._vendor_devices(), self._priority_resource)
+        installed = self._installed()
+        isolation = fitting(installed) if self._isolation is None else self._isolation
+        return NodeCapabilities(isolation, installed, self._vendor_devices(), self._priority_resource)
 
     def _installed(self) -> Installed:
         library = self._library.found()

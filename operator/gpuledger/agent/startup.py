@@ -84,6 +84,8 @@ class Agent:
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
         self._driver_up = False
+        self._snapshot: Snapshot | None = None
+        self._isolation: Isolation | None = None  # as the cards were listed last
         self._versions = ("", "")  # of the driver, and of CUDA, as last reported
         self._known = asyncio.Event()
         self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
@@ -100,7 +102,7 @@ class Agent:
         self._hami_core = HamiCoreLibrary(
             Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
         )
-        capabilities = NodeCapabilitiesReader(
+        self._capabilities = NodeCapabilitiesReader(
             plan.isolation,
             plan.vendor_cdi_directories,
             plan.hami_core_directory,
@@ -111,7 +113,7 @@ class Agent:
             hami_core=plan.hami_core,
             mps_pipes=self._mps.pipes if self._mps else None,
         )
-        prompt = plan.isolation is Isolation.DRIVER
+        prompt = plan.isolation in (Isolation.DRIVER, None)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
         self._why_no_limits = Installed().why_no_driver_limits
         self._by_driver = DriverLimits(
@@ -125,7 +127,7 @@ class Agent:
             ledger,
             self._grants,
             self._directories,
-            capabilities,
+            self._capabilities,
             self._by_driver,
             plan.with_cdi,
             self._ended.may_run,
@@ -154,6 +156,8 @@ class Agent:
     async def run(self, beat: int | None = None) -> None:
         """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
         self._grants.load()
+        with contextlib.suppress(OSError):  # that is tried again, and said
+            await asyncio.to_thread(self._hami_core.refresh)
         self._starts.remove_left_overs()
         self._by_driver.resume()
         async with contextlib.AsyncExitStack() as sites:
@@ -213,6 +217,7 @@ class Agent:
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
         """Observe what the driver shows now."""
+        self._snapshot = snapshot
         if snapshot is None:
             logger.error("the NVIDIA driver is not available: no container can start")
             self._driver_up = False
@@ -226,8 +231,14 @@ class Agent:
             if versions != self._versions:
                 logger.info("driver %s, CUDA %s, %d cards", *versions, len(snapshot.devices))
             self._versions = versions
-            self.cards = node_cards(snapshot, self._plan.node_name, self._plan.config, self._plan.keeps_reserved_memory)
             self._why_no_limits = why_no_limits(snapshot)
+            self._isolation = isolation = self._capabilities().isolation
+            self.cards = node_cards(
+                snapshot,
+                self._plan.node_name,
+                self._plan.config_for(isolation),
+                self._plan.keeps_reserved_memory(isolation),
+            )
             self._slots.offer(self.cards)
         if self.cards:
             self._has_cards.set()
@@ -263,7 +274,13 @@ class Agent:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             await self._tidy()
+            self._list_cards_again()
             await self._usage.look()
+
+    def _list_cards_again(self) -> None:
+        """List the cards as before, if another way to isolate fits the node now."""
+        if self._snapshot is not None and self._capabilities().isolation is not self._isolation:
+            self._take_in(self._snapshot)
 
     async def _tidy(self) -> None:
         """Forget pods that are gone."""

@@ -191,9 +191,10 @@ class Settings:
         False, "Nodes of our agent show volcano_memory and volcano_cores of all their cards in their capacity."
     )
     isolation: str = option(
-        "none",
-        "How nodes isolate shares of a card: none, mps, hami-core, driver, mig; node_config_file can set it per node.",
-        choices=("none", "mps", "hami-core", "driver", "mig"),
+        "auto",
+        "How nodes isolate shares of a card: auto (by the driver, else by HAMi-core that an image brings, else none), "
+        "none, mps, hami-core, driver, mig; node_config_file can set it per node.",
+        choices=("auto", "none", "mps", "hami-core", "driver", "mig"),
     )
     reserved_memory: str = option(
         "auto",

@@ -34,7 +34,9 @@ def test_the_drivers_own_memory_is_kept_where_limits_are_the_drivers_or_the_sett
     isolation: str, reserved_memory: str, keeps: bool
 ) -> None:
     settings = Settings().changed({"isolation": isolation, "reserved_memory": reserved_memory})
-    assert agent_plan(settings, "a", KUBELET).keeps_reserved_memory is keeps
+    plan = agent_plan(settings, "a", KUBELET)
+    assert plan.isolation is not None
+    assert plan.keeps_reserved_memory(plan.isolation) is keeps
 
 
 @pytest.mark.parametrize("mode", ["none", "driver"])

@@ -42,6 +42,16 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
     return IsolationChoice(wished)
 
 
+def fitting(installed: Installed) -> Isolation:
+    """Return the best way that a node has without anybody's doing: the driver, else HAMi-core that an image brings.
+
+    A library that somebody else has put on the node, such as HAMi, does not count: that may go at any time.
+    """
+    if not installed.why_no_driver_limits:
+        return Isolation.DRIVER
+    return Isolation.HAMI_CORE if installed.hami_core.library_directory else Isolation.NONE
+
+
 def without_hami_core(
     choice: IsolationChoice, cards: Sequence[GrantedCard], of_node: Isolation, installed: Installed
 ) -> IsolationChoice:

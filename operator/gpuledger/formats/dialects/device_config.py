@@ -120,7 +120,7 @@ class _NodeEntry(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
-    operatingmode: Literal["", "none", "hami-core", "mig", "mps", "driver"] = ""
+    operatingmode: Literal["", "auto", "none", "hami-core", "mig", "mps", "driver"] = ""
     devicememoryscaling: Annotated[float, Field(ge=0, le=100)] = 0.0
     devicecorescaling: Annotated[float, Field(ge=0, le=100)] = 0.0
     devicesplitcount: Annotated[int, Field(ge=0, le=MAX_SLOTS)] = 0

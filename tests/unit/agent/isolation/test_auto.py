@@ -1,0 +1,77 @@
+"""`isolation: auto`: what fits a node now is what its cards say and what its containers get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gpuledger.agent.agent_plan import agent_plan
+from gpuledger.agent.devices.source import NOT_ASKED, Device, Snapshot
+from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.isolation.choice import fitting
+from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation
+from gpuledger.agent.startup import Agent
+from gpuledger.configuration.settings import Settings
+from gpuledger.kube_api.client import KubeClient
+
+BY_HAND = Installed(hami_core_directory="/usr/local/vgpu")
+FROM_IMAGE = Installed(hami_core_directory="/usr/local/vgpu", hami_core=HamiCore(library_directory="/v/1"))
+BY_DRIVER = Installed(hami_core_directory="/usr/local/vgpu", hami_core=FROM_IMAGE.hami_core, why_no_driver_limits="")
+
+
+def a_device(why_no_limits: str) -> Device:
+    return Device("GPU-0", 0, "A100", 81_920, reserved_mib=600, why_no_limits=why_no_limits)
+
+
+def an_agent(root: Path) -> Agent:
+    settings = Settings().changed({"cdi_directory": str(root), "hami_core_directory": str(root / "vgpu")})
+    assert settings.isolation == "auto"
+    plan = agent_plan(settings, "node-a", root / "kubelet")
+    return Agent(plan, YamlSource(root / "cards.yaml"), cast(KubeClient, None))
+
+
+@pytest.mark.parametrize(
+    ("installed", "fits"),
+    [
+        (Installed(), Isolation.NONE),
+        (BY_HAND, Isolation.NONE),
+        (FROM_IMAGE, Isolation.HAMI_CORE),
+        (BY_DRIVER, Isolation.DRIVER),
+        (Installed(mps_directory="/mps"), Isolation.NONE),
+    ],
+)
+def test_the_driver_goes_before_an_images_library_and_nothing_else_counts(
+    installed: Installed, fits: Isolation
+) -> None:
+    assert fitting(installed) is fits
+
+
+def test_without_cdi_nothing_fits() -> None:
+    plan = agent_plan(Settings().changed({"delivery": "directory"}), "node-a", Path("/kubelet"))
+    assert (plan.isolation, plan.config.mode) == (Isolation.NONE, "none")
+
+
+async def test_cards_say_what_fits_their_node_and_lose_what_the_driver_keeps_where_it_limits(tmp_path: Path) -> None:
+    agent = an_agent(tmp_path)
+    for why_no_limits, mode, memory_mib in (
+        (NOT_ASKED, "none", 81_920),
+        ("", "driver", 81_320),
+        ("the driver is older than 615", "none", 81_920),
+    ):
+        agent._take_in(Snapshot((a_device(why_no_limits),)))
+        (card,) = agent.cards
+        assert (card.mode, card.capacity.memory_mib, card.healthy) == (mode, memory_mib, True)
+        assert agent._capabilities().isolation == mode
+
+
+async def test_a_library_that_an_image_has_brought_meanwhile_shows_in_the_cards_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = an_agent(tmp_path)
+    agent._take_in(Snapshot((a_device(NOT_ASKED),)))
+    monkeypatch.setattr(agent._capabilities, "_installed", lambda: FROM_IMAGE)
+    agent._list_cards_again()
+    (card,) = agent.cards
+    assert card.mode == "hami-core"
