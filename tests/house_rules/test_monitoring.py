@@ -32,7 +32,8 @@ PARTS = ("_bucket", "_sum", "_count")
 @pytest.fixture
 async def agents(tmp_path: Path) -> dict[str, str]:
     """Return the name of each metric of a node agent -> its type."""
-    plan = AgentPlan("node-a", {"nvidia": ("nvidia.com/gpu",)}, NodeConfig(), Isolation.NONE, cdi_directory=tmp_path)
+    resources = {"nvidia": ("nvidia.com/gpu",)}
+    plan = AgentPlan("node-a", resources, NodeConfig(), Isolation.NONE, cdi_directory=tmp_path, mps_daemon=True)
     agent = Agent(plan, YamlSource(tmp_path / "cards.yaml"), KubeClient.__new__(KubeClient))
     return {each.name + ("_total" if each.type == "counter" else ""): each.type for each in agent._metrics()}
 

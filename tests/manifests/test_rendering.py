@@ -88,9 +88,9 @@ def test_a_release_has_what_the_base_has(helm: Helm) -> None:
 
 
 def test_comments_reach_the_base(helm: Helm) -> None:
-    comments = {path.name: text.count("#") for path, text in base(helm.program).items()}
-    assert comments["rbac.yaml"] > 4
-    assert comments["daemonset.yaml"] > 15
+    comments = {f"{path.parent.name}/{path.name}": text.count("#") for path, text in base(helm.program).items()}
+    assert comments["agent/rbac.yaml"] > 4
+    assert comments["agent/daemonset.yaml"] > 15
 
 
 # Versions.
