@@ -2,6 +2,8 @@
 
     mps_client.py hold MIB     take so much, write and read it again and again until standard input ends
     mps_client.py exceed       take more and more until it is refused
+    mps_client.py processors   say how many multiprocessors it may use
+    mps_client.py fault        write where nothing is: a fatal fault of the card
 
 Times are those of the machine's monotonic clock. Functions of the API return a CUresult: 0 is success, 2 is out of
 memory (cuda.h).
@@ -16,6 +18,24 @@ import time
 MIB = 1024 * 1024
 STEP_MIB = 64
 OUT_OF_MEMORY = 2
+MULTIPROCESSORS = 16
+"""CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT."""
+
+FAULT = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry fault()
+{
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    mov.u64 %rd1, 16;
+    mov.u32 %r1, 1;
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+"""
+"""PTX of a kernel that writes to the address 16."""
 
 
 class Cuda:
@@ -52,6 +72,21 @@ class Cuda:
         value = ctypes.c_ubyte()
         self.check("cuMemcpyDtoH_v2", ctypes.byref(value), address, ctypes.c_size_t(1))
         return value.value
+
+    def processors(self) -> int:
+        """Return how many multiprocessors this process may use."""
+        number = ctypes.c_int()
+        self.check("cuDeviceGetAttribute", ctypes.byref(number), MULTIPROCESSORS, 0)
+        return number.value
+
+    def fault(self) -> int:
+        """Run a kernel that faults, and return the result of waiting for it."""
+        module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        self.check("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(FAULT))
+        self.check("cuModuleGetFunction", ctypes.byref(kernel), module, ctypes.c_char_p(b"fault"))
+        ones = [ctypes.c_uint(1)] * 6  # blocks and threads, by three dimensions
+        self.check("cuLaunchKernel", kernel, *ones, ctypes.c_uint(0), None, None, None)
+        return int(self.library.cuCtxSynchronize())
 
     def free_and_total_mib(self) -> tuple[int, int]:
         """Return what the driver says is there for this process."""
@@ -94,7 +129,12 @@ def exceed(cuda: Cuda) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "hold":
-        hold(Cuda(), int(sys.argv[2]))
-    else:
-        exceed(Cuda())
+    match sys.argv[1]:
+        case "hold":
+            hold(Cuda(), int(sys.argv[2]))
+        case "exceed":
+            exceed(Cuda())
+        case "processors":
+            say(processors=Cuda().processors())
+        case "fault":
+            say(result=Cuda().fault())

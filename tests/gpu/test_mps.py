@@ -1,24 +1,19 @@
 """Under MPS, a process that wants more memory than its limit fails, and its neighbour on the card goes on."""
 
-import json
 import os
-import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-CLIENT = Path(__file__).with_name("mps_client.py")
-CONTROL = "nvidia-cuda-mps-control"
+from gpu.clients import CONTROL, TIMEOUT_S, a_card_that_is_not_cut, last_line, next_line, start, tell_daemon
+
 LIMIT_MIB = 2048
 HELD_MIB = 512
-TIMEOUT_S = 120
 GOES_ON_S = 1.0
 """The other one has to work for so long after the refusal."""
 
@@ -50,50 +45,17 @@ def mps() -> Iterator[dict[str, str]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def a_card_that_is_not_cut() -> str:
-    query = ["nvidia-smi", "--query-gpu=uuid,mig.mode.current", "--format=csv,noheader"]
-    found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
-    rows = [re.split(r",\s*", line.strip()) for line in found.stdout.splitlines() if line.strip()]
-    cards = [uuid for uuid, mig, *_ in rows if mig != "Enabled"]
-    if not cards:
-        pytest.skip("every card of this machine is in MIG mode")
-    return cards[0]
-
-
-def tell_daemon(environment: dict[str, str], command: str) -> str:
-    told = subprocess.run(
-        [CONTROL], input=f"{command}\n", env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    return told.stdout
-
-
-def start(environment: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, str(CLIENT), *arguments]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def next_line(client: subprocess.Popen[str]) -> dict[str, Any]:
-    assert client.stdout is not None
-    line = client.stdout.readline()
-    assert line, f"the client ended with {client.wait(TIMEOUT_S)} and said nothing"
-    said: dict[str, Any] = json.loads(line)
-    assert "failed" not in said, said
-    return said
-
-
 def test_who_exceeds_the_limit_fails_and_the_other_goes_on(mps: dict[str, str]) -> None:
     steady = start(mps, "hold", str(HELD_MIB))
     try:
         before = next_line(steady)["rounds"]
         assert tell_daemon(mps, "get_server_list").strip(), "no client has come to the MPS server"
         greedy = start(mps, "exceed")
-        out, _ = greedy.communicate(timeout=TIMEOUT_S)
-        exceeded = json.loads(out.splitlines()[-1])
+        exceeded = last_line(greedy)
         refused_s = time.monotonic()
         while (later := next_line(steady))["at_s"] < refused_s + GOES_ON_S:
             pass
-        out, _ = steady.communicate(input="end\n", timeout=TIMEOUT_S)
-        ended = json.loads(out.splitlines()[-1])
+        ended = last_line(steady, "end\n")
     finally:
         steady.kill()
         steady.wait(TIMEOUT_S)

@@ -17,6 +17,7 @@ import container_image
 from chart import MANIFESTS, REPOSITORY, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
+from gpuledger.agent.isolation.mps import MPS_MEMORY
 from gpuledger.agent.mps.daemon_process import QUIT_S
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import scheduler_health
