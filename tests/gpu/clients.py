@@ -63,5 +63,6 @@ def next_line(client: subprocess.Popen[str]) -> dict[str, Any]:
 def last_line(client: subprocess.Popen[str], said: str = "") -> dict[str, Any]:
     """Return the last that a program says before it ends; `said` is what it is told."""
     out, _ = client.communicate(input=said, timeout=TIMEOUT_S)
+    assert out, f"the client ended with {client.returncode} and said nothing"
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
