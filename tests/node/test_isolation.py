@@ -6,8 +6,10 @@ Neither HAMi-core nor MPS is here: stand-ins lie where they would be. What these
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,9 @@ import pytest
 from cluster.cluster import COUNT
 from fakes.shared_library import a_library
 from gpuledger.agent.isolation.mps import MPS_PIPES
+from manifests.helm import the_helm
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
+from node_image import busybox_layer, static_busybox, write_image
 
 WISH = "gpuledger.dev/isolation"
 SHOW = "cat /usr/local/vgpu/libvgpu.so /etc/ld.so.preload; echo seen > /usr/local/vgpu/usage.cache; exec sleep 3600"
@@ -168,6 +172,44 @@ def test_an_upgrade_changes_nothing_for_who_runs_and_what_nobody_has_goes(with_a
     gpu.create(gpu_pod("again", one_card()))
     gpu.wait_running("again")
     assert (library_in(gpu, "again"), library_in(gpu, "new")) == (first, second)
+
+
+def image_with_a_library(gpu: GpuNode) -> str:
+    """Bring an image to the node that has what HAMi's has; return its name."""
+    busybox, name = static_busybox(), "gpuledger.test/hami:v1"
+    assert busybox is not None
+    layer, tar = io.BytesIO(), gpu.node.directory / "hami.tar"
+    with tarfile.open(fileobj=layer, mode="w") as files:
+        for file, content in {"libvgpu.so.v1": a_library(b"of an image"), "ld.so.preload": b"/elsewhere"}.items():
+            entry = tarfile.TarInfo(f"k8s-vgpu/lib/nvidia/{file}")
+            entry.size = len(content)
+            files.addfile(entry, io.BytesIO(content))
+    write_image(tar, name, [busybox_layer(busybox), layer.getvalue()], ["/bin/sh"])
+    gpu.node.import_image(tar)
+    tar.unlink()
+    return name
+
+
+def test_an_image_brings_its_library_and_sees_neither_node_nor_token(gpu: GpuNode) -> None:
+    objects = the_helm().objects(hamiCore={"image": image_with_a_library(gpu), "pullPolicy": "Never"})
+    spec = objects["DaemonSet", "gpuledger-agent"]["spec"]["template"]["spec"]
+    (init,) = spec["initContainers"]
+    names = {mount["name"] for mount in init["volumeMounts"]}
+    token = "/var/run/secrets/kubernetes.io/serviceaccount"
+    show = f"ls /hami-core; sha256sum /hami-core/*; ls {token}; echo done; exec sleep 3600"
+    pod = gpu_pod("brings", gpu_container("main", {}, show))
+    pod["spec"]["initContainers"] = [init]
+    pod["spec"]["volumes"] = [volume for volume in spec["volumes"] if volume["name"] in names]
+    pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "hami-core-image", "mountPath": "/hami-core"}]
+    gpu.create(pod)
+    gpu.wait_running("brings")
+    gpu.cluster.wait(lambda: "done" in gpu.node.container_log("default", "brings", "main"), "it has shown all")
+    said = gpu.node.container_log("default", "brings", "main").split()
+    assert said[0] == "libvgpu.so.v1"
+    assert hashlib.sha256(a_library(b"of an image")).hexdigest() in said
+    assert "token" in said, "beside it, a container has the account's token"
+    seen = gpu.cluster.pod("brings")["spec"]["initContainers"][0]["volumeMounts"]
+    assert [mount["name"] for mount in seen if mount["mountPath"] == token] == ["no-token"]
 
 
 def test_a_library_that_is_not_listed_reaches_no_container_and_its_pod_says_so(with_an_image: GpuNode) -> None:
