@@ -301,7 +301,7 @@ def test_mps_daemons_run_where_the_setting_says_so_and_no_upgrade_ends_them(helm
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each for each in pod["volumes"]}
     assert mounts["mps"] == volumes["mps"]["hostPath"]["path"] == "/opt/mps"
-    assert (mounts["shared-memory"], volumes["shared-memory"]["hostPath"]["path"]) == ("/dev/shm", "/opt/mps/shm")  # noqa: S108 - a path of the container
+    assert (mounts["shared-memory"], volumes["shared-memory"]["hostPath"]["path"]) == (MPS_MEMORY, "/opt/mps/shm")
     assert pod["terminationGracePeriodSeconds"] > QUIT_S
     env = {each["name"]: each.get("value") for each in container["env"]}
     assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"

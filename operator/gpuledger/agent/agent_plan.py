@@ -11,6 +11,7 @@ from gpuledger.agent.devices.nvml_source import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
+from gpuledger.agent.isolation.bursts import Bursts
 from gpuledger.agent.isolation.ways import HamiCore, Isolation
 from gpuledger.configuration.config_files import nodes_config
 from gpuledger.configuration.dialects import dialects_of
@@ -72,6 +73,7 @@ class AgentPlan:
     mps_directory: str = ""
     reserved_memory: str = AUTO
     """Whether what the driver itself takes of a card's memory is `given` to pods, or `kept`."""
+    bursts: Bursts = Bursts.NEVER
     mps_daemon: bool = False
     """Whether `gpuledger mps-daemon` runs the MPS daemons."""
     priority_resource: str = ""
@@ -128,6 +130,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         ),
         mps_directory=settings.mps_directory,
         reserved_memory=settings.reserved_memory,
+        bursts=Bursts(settings.memory_bursts),
         mps_daemon=settings.mps_daemon,
         priority_resource=settings.resource_priority,
         monitor_interval_s=settings.monitor_interval_s,

@@ -15,6 +15,7 @@ from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryF
 from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE, container_edits
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.driver_limits.limiter import DriverLimits
+from gpuledger.agent.isolation.bursts import Bursts, why_no_burst, with_bursts
 from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
 from gpuledger.agent.isolation.driver import driver_edits, driver_limits, without_vendors_limits
 from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, core_policy_of, opts_out
@@ -22,10 +23,11 @@ from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
+from gpuledger.formats.objects.memory_limit import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices, device_name
 from gpuledger.model.backoff import Backoff
-from gpuledger.model.errors import GpuledgerError, NotKnownYet, StartRefused, Unreachable
+from gpuledger.model.errors import BadInput, GpuledgerError, NotKnownYet, StartRefused, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class NodeCapabilities:
     installed: Installed
     vendor: VendorDevices
     priority_resource: str = ""
+    bursts: Bursts = Bursts.NEVER
 
 
 class ContainerStarts:
@@ -195,13 +198,14 @@ class ContainerStarts:
             own_directory = str(
                 self._directories.own(capabilities.installed.hami_core_directory, identity.uid, container, starts)
             )
+        cards = self._with_bursts(pod, container, cards, choice.isolation, capabilities.bursts)
         priority = _limit(pod, container, capabilities.priority_resource)
         installed = capabilities.installed
         policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
         kept = limits(choice.isolation, cards, installed, own_directory, priority, policy)
         by_driver: tuple[CardLimit, ...] = ()
         if choice.isolation is Isolation.DRIVER:
-            by_driver = driver_limits(cards)
+            by_driver = driver_limits(cards, guarantees=capabilities.bursts is not Bursts.NEVER)
             kept = driver_edits(name, str(self._by_driver.directory), by_driver)
             self._by_driver.expect(name)
         edits = container_edits(cards, capabilities.vendor, kept)
@@ -216,6 +220,21 @@ class ContainerStarts:
         else:
             self._directories.write(grant, cards)
         logger.info("pod %s, container %s: %s", identity, container, ", ".join(uuids))
+
+    def _with_bursts(
+        self, pod: Json, container: str, cards: tuple[GrantedCard, ...], isolation: Isolation, allowed: Bursts
+    ) -> tuple[GrantedCard, ...]:
+        """Return the cards with the limits that the pod wishes above its shares; without, if that can't be had."""
+        try:
+            why_not, found = (
+                why_no_burst(pod, isolation, allowed),
+                with_bursts(cards, pod, container, isolation, allowed),
+            )
+        except BadInput as error:
+            why_not, found = str(error), cards
+        if why_not:
+            logger.warning("pod %s, %s has no effect: %s", pod_identity(pod), MEMORY_LIMIT_ANNOTATION, why_not)
+        return found
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
         """Remove what is over, with everything that belongs to it; but nothing under a container that may run."""

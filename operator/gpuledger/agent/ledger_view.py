@@ -110,4 +110,13 @@ def _granted(stored: StoredCard, holder: Holder, container: str, index: int) -> 
     if share is None:
         return None
     card = stored.card
-    return GrantedCard(card.uuid, index, card.vendor, card.mode, share.memory_mib, share.cores, holder.share.exclusive)
+    return GrantedCard(
+        card.uuid,
+        index,
+        card.vendor,
+        card.mode,
+        share.memory_mib,
+        share.cores,
+        holder.share.exclusive,
+        card.capacity.memory_mib,
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from gpuledger.agent.container_starts import NodeCapabilities
+from gpuledger.agent.isolation.bursts import Bursts
 from gpuledger.agent.isolation.choice import fitting
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
 from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation, MpsPipes
@@ -35,12 +36,13 @@ class NodeCapabilitiesReader:
         library: HamiCoreLibrary | None = None,
         hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
         mps_pipes: Callable[[], MpsPipes] | None = None,
+        bursts: Bursts = Bursts.NEVER,
     ) -> None:
         """Make one, for a way to isolate, or None for the one that fits.
 
         `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does.
         """
-        self._mps_pipes = mps_pipes
+        self._mps_pipes, self._bursts = mps_pipes, bursts
         self._isolation, self._priority_resource = isolation, priority_resource
         self._cdi_directories = cdi_directories
         self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
@@ -54,7 +56,7 @@ class NodeCapabilitiesReader:
         """Return what there is now."""
         installed = self._installed()
         isolation = fitting(installed) if self._isolation is None else self._isolation
-        return NodeCapabilities(isolation, installed, self._vendor_devices(), self._priority_resource)
+        return NodeCapabilities(isolation, installed, self._vendor_devices(), self._priority_resource, self._bursts)
 
     def _installed(self) -> Installed:
         library = self._library.found()

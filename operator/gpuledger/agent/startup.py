@@ -112,6 +112,7 @@ class Agent:
             library=self._hami_core,
             hami_core=plan.hami_core,
             mps_pipes=self._mps.pipes if self._mps else None,
+            bursts=plan.bursts,
         )
         prompt = plan.isolation in (Isolation.DRIVER, None)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)

@@ -202,6 +202,12 @@ class Settings:
         "driver.",
         choices=("auto", "given", "kept"),
     )
+    memory_bursts: str = option(
+        "never",
+        "Where a pod's annotation gpuledger.dev/memory-limit may set a limit of memory above its share: never, where "
+        "others keep their shares (guaranteed: by the driver), or where there are limits at all (any).",
+        choices=("never", "guaranteed", "any"),
+    )
     delivery: str = option(
         "cdi",
         "How containers get their cards: by CDI, or by directory for older runtimes.",

@@ -7,7 +7,7 @@ differ by card, and what a pod's user writes there must not count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpuledger.agent.isolation.ways import GrantedCard
@@ -16,8 +16,6 @@ from gpuledger.formats.runtime.limit_request import SCRIPT, SHELL, TIMEOUT_S
 from gpuledger.model.card_filter import MIG
 
 Json = dict[str, Any]
-
-NO_GUARANTEES: Mapping[str, int] = {}
 
 VENDORS_HOOK = "apply-cuda-memory-limits"
 REQUEST, LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
@@ -44,15 +42,11 @@ def without_vendors_limits(edits: Json) -> Json:
     return {**edits, "hooks": hooks} if "hooks" in edits else edits
 
 
-def driver_limits(
-    cards: Sequence[GrantedCard], guaranteed_mib: Mapping[str, int] = NO_GUARANTEES
-) -> tuple[CardLimit, ...]:
-    """Return the limits of these cards: at most the share of each. MIG devices need none.
+def driver_limits(cards: Sequence[GrantedCard], guarantees: bool = False) -> tuple[CardLimit, ...]:
+    """Return the limits of these cards: the share of each, or what a container may borrow. MIG devices need none.
 
-    `guaranteed_mib` is a card's UUID -> memory that is kept for the container while others may borrow the rest.
+    With `guarantees`, where others on the node may borrow, its share is kept for each container.
     """
     return tuple(
-        CardLimit(card.uuid, min(guaranteed_mib.get(card.uuid, 0), card.memory_mib), card.memory_mib)
-        for card in cards
-        if card.mode != MIG
+        CardLimit(card.uuid, card.memory_mib if guarantees else 0, card.most_mib) for card in cards if card.mode != MIG
     )

@@ -98,7 +98,7 @@ def _limits(cards: Sequence[GrantedCard], priority: str) -> list[str]:
     most = MOST_OF_A_TASK_THAT_PAUSES if priority == LOW_PRIORITY else NO_LIMIT_OF_CORES
     cores = [min(card.cores or most, most) for card in cards]
     return [
-        *(f"CUDA_DEVICE_MEMORY_LIMIT_{position}={card.memory_mib}m" for position, card in enumerate(cards)),
+        *(f"CUDA_DEVICE_MEMORY_LIMIT_{position}={card.most_mib}m" for position, card in enumerate(cards)),
         f"CUDA_DEVICE_SM_LIMIT={cores[0]}",
         *(f"CUDA_DEVICE_SM_LIMIT_{position}={each}" for position, each in enumerate(cores)),
     ]

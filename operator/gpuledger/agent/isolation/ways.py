@@ -35,6 +35,15 @@ class GrantedCard:
     """Percent; 0: none were promised."""
     exclusive: bool
     """Whether its pod has the card alone."""
+    capacity_mib: int = 0
+    """The card's memory, as the node offers it."""
+    burst_mib: int = 0
+    """Up to how much its container may take while nobody else needs it; less than its share stands for that."""
+
+    @property
+    def most_mib(self) -> int:
+        """The limit of its memory."""
+        return max(self.memory_mib, self.burst_mib)
 
 
 @dataclass(frozen=True, slots=True)

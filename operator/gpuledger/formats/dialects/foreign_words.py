@@ -48,7 +48,7 @@ KATA = "kata"
 
 OWN_DOMAIN = "gpuledger.dev"
 
-OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation")
+OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation", "memory-limit")
 """Under our domain, beside the choice of cards. docs/reference/names.md says what they are."""
 
 

@@ -112,16 +112,17 @@ def test_what_needs_no_limits_gets_none(isolation: Isolation) -> None:
     assert limits(isolation, [SHARED], ALL, "", "") == {}
 
 
-def test_the_driver_limits_each_card_to_its_share_and_guarantees_what_is_asked_for() -> None:
+def test_the_driver_limits_each_card_to_its_share_and_keeps_it_where_others_may_borrow() -> None:
     cards = [SHARED, replace(SHARED, uuid="GPU-1", memory_mib=500), replace(MIG, uuid="MIG-1"), ALONE]
     assert driver_limits(cards) == (
         CardLimit("GPU-0", 0, 4_000),
         CardLimit("GPU-1", 0, 500),
         CardLimit("GPU-0", 0, 4_000),
     )
-    assert driver_limits(cards[:2], {"GPU-0": 1_000, "GPU-1": 9_000}) == (
-        CardLimit("GPU-0", 1_000, 4_000),
-        CardLimit("GPU-1", 500, 500),
+    borrows = replace(SHARED, uuid="GPU-1", memory_mib=500, burst_mib=9_000)
+    assert driver_limits([SHARED, borrows], guarantees=True) == (
+        CardLimit("GPU-0", 4_000, 4_000),
+        CardLimit("GPU-1", 500, 9_000),
     )
 
 
