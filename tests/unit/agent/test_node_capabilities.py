@@ -1,5 +1,6 @@
 """What the node has is looked at when a container starts, and parsed only when it has changed."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,25 @@ def test_mps_is_there_while_its_daemon_runs(machine: Machine, pid_file: str, com
         (machine.proc / "42").mkdir(parents=True)
         (machine.proc / "42" / "comm").write_text(comm)
     assert bool(machine.reader().installed.mps_directory) == runs
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory", "long"])
+def test_what_a_container_puts_in_the_place_of_the_daemons_file_is_no_daemon(machine: Machine, kind: str) -> None:
+    (machine.mps / "pipe").mkdir(parents=True)
+    (machine.proc / "42").mkdir(parents=True)
+    (machine.proc / "42" / "comm").write_text("nvidia-cuda-mps\n")
+    file, other = machine.mps / "pipe" / "nvidia-cuda-mps-control.pid", machine.mps / "other"
+    other.write_text("42")
+    match kind:
+        case "pipe":
+            os.mkfifo(file)  # to read it would wait for ever
+        case "link":
+            file.symlink_to(other)
+        case "directory":
+            file.mkdir()
+        case _:
+            file.write_text("4" * 10_000)
+    assert machine.reader().installed.mps_directory == ""
 
 
 def test_our_own_daemons_are_looked_at_whenever_a_container_starts(machine: Machine) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -220,10 +222,24 @@ class DaemonProcess:
 def running_daemon(pipes: Path, proc: Path = Path("/proc")) -> int:
     """Return the process id of the MPS daemon that listens in a directory of pipes, 0 if none does."""
     with contextlib.suppress(OSError, ValueError):
-        pid = int((pipes / PID_FILE).read_text())
+        pid = int(_small_file(pipes / PID_FILE))
         if is_mps(pid, proc):
             return pid
     return 0
+
+
+def _small_file(path: Path) -> bytes:
+    """Return what is in a file of a directory that containers have: in place of the file, they can put anything there.
+
+    Raises OSError for what is no file: reading a named pipe would never end.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "no ordinary file", str(path))
+        return os.read(opened, 32)
+    finally:
+        os.close(opened)
 
 
 def is_mps(pid: int, proc: Path = Path("/proc")) -> bool:

@@ -308,6 +308,23 @@ async def test_a_daemon_of_somebody_else_is_left_alone(running: Running) -> None
     await running.until_all(Phase.RUNNING)
 
 
+async def test_what_a_container_puts_into_its_directory_keeps_its_own_daemon_away_alone(running: Running) -> None:
+    running.start()
+    await running.until_all(Phase.RUNNING)
+    pipes, pid = Path(MpsPlaces(running.plan.directory, "GPU-0").pipes), running.daemon("GPU-0").pid
+    file = pipes / f"{control_program.NAME}.pid"
+    os.kill(pid, signal.SIGKILL)
+    os.unlink(file)
+    os.mkfifo(file)
+    await running.until(lambda: running.daemon("GPU-0").pid not in (0, pid))
+    await running.until_all(Phase.RUNNING)
+    os.kill(running.daemon("GPU-0").pid, signal.SIGKILL)
+    os.unlink(file)
+    os.mkdir(file)
+    await running.until(lambda: "can't be started" in running.daemon("GPU-0").why)
+    assert running.daemon("GPU-1").phase is Phase.RUNNING
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"daemons": [{}]}', "\x00"])
 async def test_a_file_that_can_not_be_read_is_written_anew(running: Running, text: str) -> None:
     running.plan.directory.mkdir()
