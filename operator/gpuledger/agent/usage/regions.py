@@ -58,7 +58,7 @@ class Regions:
         self.skipped: Counter[str] = Counter()  # reason -> how often
         self._told: set[tuple[str, str]] = set()  # name of a grant, reason: what is in the log already
         self._listed: dict[str, int] = {}  # name of a grant -> processes that its region listed last
-        self._seen: set[tuple[str, int]] = set()  # name of a grant, process that was there once
+        self._seen: set[tuple[str, int]] = set()  # name of a grant, process of its last list that was there once
         self._turn = threading.Lock()
         self._closed = False
 
@@ -66,7 +66,8 @@ class Regions:
         """Read all regions, have each pause or go on, and return them: name of the grant -> look."""
         with self._turn:
             self._forget({place.name for place in places})
-            looks = [self._without_ended(look) for look in self._read_all(places)]
+            before, self._seen = self._seen, set()
+            looks = [self._without_ended(look, before) for look in self._read_all(places)]
             wanted = decide(map(_observed, looks), self._unix_s(), self._recent_s)
             return {
                 look.place.name: self._have(look, controls)
@@ -94,7 +95,6 @@ class Regions:
     def _forget(self, names: set[str]) -> None:
         """Forget all containers but these."""
         self._told = {each for each in self._told if each[0] in names}
-        self._seen = {each for each in self._seen if each[0] in names}
         self._listed = {name: number for name, number in self._listed.items() if name in names}
 
     def _read_all(self, places: Sequence[RegionPlace]) -> list[RegionLook]:
@@ -138,19 +138,18 @@ class Regions:
             )
         return after
 
-    def _without_ended(self, look: RegionLook) -> RegionLook:
+    def _without_ended(self, look: RegionLook, seen: set[tuple[str, int]]) -> RegionLook:
         """Leave out processes that were killed: the library keeps them until the next one starts.
 
         One that was never seen stays: its container may know processes by other numbers than the node.
         """
         name, processes = look.place.name, []
         for process in look.region.processes:
-            key = name, process.host_pid
-            if self._alive(process.host_pid):
+            key, lives = (name, process.host_pid), self._alive(process.host_pid)
+            if lives or key in seen:
                 self._seen.add(key)
-            elif key in self._seen:
-                continue
-            processes.append(process)
+            if lives or key not in seen:
+                processes.append(process)
         if len(processes) == len(look.region.processes):
             return look
         return replace(look, region=replace(look.region, processes=tuple(processes)))
