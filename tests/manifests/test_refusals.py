@@ -52,6 +52,7 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"hamiCore": {"pullPolicy": "Sometimes"}}, "/hamiCore/pullPolicy", "'Always', 'IfNotPresent', 'Never'"),
     ({"hamiCore": {"repository": "x"}}, "/hamiCore", NOT_ALLOWED.format("repository")),
     ({"agent": {"mps": {"image": "x"}}}, "/agent/mps", NOT_ALLOWED.format("image")),
+    ({"agent": {"mps": {"sharedMemory": "half"}}}, "/agent/mps/sharedMemory", "'half' does not match pattern"),
     ({"settings": {"mps_client_memory_percent": 0}}, "/settings/mps_client_memory_percent", "minimum: got 0, want 1"),
     ({"overHami": "yes"}, "/overHami", "got string, want boolean"),
     ({"admission": {"mode": "policy"}}, "/admission/mode", "'auto', 'policies', 'validating', 'webhook', 'none'"),

@@ -293,7 +293,7 @@ def test_mps_daemons_run_where_the_setting_says_so_and_no_upgrade_ends_them(helm
     spec = found[MPS]["spec"]
     assert spec["updateStrategy"] == {"type": "OnDelete"}
     assert "annotations" not in spec["template"]["metadata"], "a digest of the settings would roll nothing, and mislead"
-    pod, (container,) = spec["template"]["spec"], containers(found[MPS]).values()
+    pod, (init, container) = spec["template"]["spec"], containers(found[MPS]).values()
     of_agent = found[AGENT]["spec"]["template"]["spec"]
     for same in ("hostPID", "nodeSelector", "runtimeClassName", "tolerations", "priorityClassName"):
         assert pod[same] == of_agent[same]
@@ -302,6 +302,8 @@ def test_mps_daemons_run_where_the_setting_says_so_and_no_upgrade_ends_them(helm
     volumes = {each["name"]: each for each in pod["volumes"]}
     assert mounts["mps"] == volumes["mps"]["hostPath"]["path"] == "/opt/mps"
     assert (mounts["shared-memory"], volumes["shared-memory"]["hostPath"]["path"]) == (MPS_MEMORY, "/opt/mps/shm")
+    assert init["args"] == ["mps-daemon", "--mount-shared-memory=50%"]
+    assert {"name": "mps", "mountPath": "/opt/mps", "mountPropagation": "Bidirectional"} in init["volumeMounts"]
     assert pod["terminationGracePeriodSeconds"] > QUIT_S
     env = {each["name"]: each.get("value") for each in container["env"]}
     assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuledger.agent.isolation.ways import GrantedCard, MpsPipes
 from gpuledger.formats.runtime.cdi import bind_mount
+from gpuledger.formats.runtime.mps_status import SHARED_MEMORY
 
 Json = dict[str, Any]
 
@@ -29,5 +30,5 @@ def mps_edits(cards: Sequence[GrantedCard], directory: str, pipes: MpsPipes | No
     if promised and min(promised) < 100:  # one number for all of a client's cards
         env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={min(promised)}")
     own = pipes.of(cards) if pipes is not None else f"{directory}/pipe"
-    mounts = [bind_mount(own, MPS_PIPES, "rw"), bind_mount(f"{directory}/shm", MPS_MEMORY, "rw")]
+    mounts = [bind_mount(own, MPS_PIPES, "rw"), bind_mount(f"{directory}/{SHARED_MEMORY}", MPS_MEMORY, "rw")]
     return {"env": env, "mounts": mounts}

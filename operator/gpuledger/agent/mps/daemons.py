@@ -27,6 +27,7 @@ from gpuledger.formats.runtime.mps_status import (
     FILE_NAME,
     SENTENCE_LENGTH,
     SEVERAL,
+    SHARED_MEMORY,
     DaemonStatus,
     FaultKind,
     MpsFault,
@@ -46,8 +47,6 @@ ASK_S = 10.0
 
 CARDS_AGAIN_S = 10.0
 """After this, cards are listed again where the driver shows none."""
-
-SHARED_MEMORY = "shm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

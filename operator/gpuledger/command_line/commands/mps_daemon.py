@@ -12,7 +12,13 @@ from gpuledger.command_line.options import settings_option, settings_refused, un
 @click.command("mps-daemon")
 @settings_option
 @click.option("--pod-uid", envvar="POD_UID", default="", help="UID of the pod that it runs in.  [env: POD_UID]")
-def mps_daemon(settings_file: Path | None, pod_uid: str) -> None:
+@click.option(
+    "--mount-shared-memory",
+    "shared_memory",
+    metavar="SIZE",
+    help="Mount so much memory, such as 50%, as shm in mps_directory, unless it is mounted, and end.",
+)
+def mps_daemon(settings_file: Path | None, pod_uid: str, shared_memory: str | None) -> None:
     """Run NVIDIA's MPS daemons for this node's GPUs, and watch them.
 
     One for each card, and one for containers with several; when this program ends, they end, and with them the programs
@@ -20,10 +26,15 @@ def mps_daemon(settings_file: Path | None, pod_uid: str) -> None:
     """
     from gpuledger.agent.agent_plan import device_source
     from gpuledger.agent.mps.daemons import MpsPlan, run_mps
+    from gpuledger.agent.mps.shared_memory import mount_shared_memory
     from gpuledger.configuration.settings_file import settings_before_cluster
 
     with settings_refused():
         settings = settings_before_cluster(settings_file)
+    if shared_memory is not None:
+        with settings_refused():
+            mount_shared_memory(Path(settings.mps_directory), shared_memory)
+        return
     plan = MpsPlan(
         directory=Path(settings.mps_directory),
         multiuser=settings.mps_multiuser,

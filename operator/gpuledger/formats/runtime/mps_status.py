@@ -19,6 +19,9 @@ from gpuledger.model.errors import BadInput
 FILE_NAME = "status.json"
 """In mps_directory."""
 
+SHARED_MEMORY = "shm"
+"""Directory in mps_directory that containers have as /dev/shm."""
+
 SEVERAL = "several"
 """Name of the daemon of containers that have several cards; any other is named after its card's UUID."""
 
