@@ -6,9 +6,12 @@ The test writes what HAMi-core would. With the library itself, the same is teste
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 import urllib.request
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -42,7 +45,7 @@ def _start(gpu: GpuNode, **settings: object) -> None:
     gpu.wait_ready()
 
 
-def test_a_low_priority_waits_for_a_high_one_and_a_killed_agent_leaves_nobody_waiting(monitored: GpuNode) -> None:
+def test_a_low_priority_waits_for_a_high_one_and_no_end_of_an_agent_leaves_it_waiting(monitored: GpuNode) -> None:
     gpu = monitored
     card = gpu.state.cards[0].uuid
     for name, priority in {"high": 0, "low": 1}.items():
@@ -71,6 +74,17 @@ def test_a_low_priority_waits_for_a_high_one_and_a_killed_agent_leaves_nobody_wa
     gpu.start_agent()
     gpu.cluster.wait(lambda: controls(own["low"])[0] == IDLE, "the next agent resumes it")
     gpu.wait_ready()
+
+    gpu.cluster.wait(launches_and_the_other_pauses, "low pauses under the next agent, too")
+    assert gpu.agent is not None
+    os.kill(gpu.agent.program_pid, signal.SIGTERM)
+
+    def has_ended() -> bool:
+        launches_and_the_other_pauses()
+        return gpu.plane.status_of(f"http://127.0.0.1:{gpu.port}/healthz") != HTTPStatus.OK
+
+    gpu.cluster.wait(has_ended, "the agent ends in good order")
+    gpu.cluster.wait(lambda: controls(own["low"]) == (IDLE, LIMITER_ON), "and resumes who pauses")
 
 
 def _usage(gpu: GpuNode) -> dict[str, dict[str, object]]:
