@@ -13,15 +13,20 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 import pytest
+import yaml
 
-from cluster.cluster import COUNT
+from chart import MANIFESTS, NAMESPACE
+from cluster.cluster import COUNT, Json
+from container_image import build_image, missing_requirements
 from fakes.mps import control_program
 from fakes.nvml import fake_nvml
 from gpuledger.agent.isolation.mps import MPS_PIPES
 from gpuledger.formats.runtime.mps_status import SEVERAL, MpsPlaces, MpsStatus, Phase
 from local_node import BoxProcess
 from node.gpu_node import STATE, GpuNode, gpu_pod, one_card
+from requirements import require
 
+IMAGES_PYTHON = "/usr/bin/python3"
 DIRECTORY, PROGRAMS = "/var/lib/mps", "/var/lib/mps-programs"
 
 
@@ -155,3 +160,70 @@ def test_containers_wait_for_the_daemon_of_their_card_and_a_fault_closes_that_ca
 
 def node_events(gpu: GpuNode) -> list[str]:
     return gpu.cluster.messages(gpu.node.name, "Node")
+
+
+@pytest.fixture
+def daemon_set(gpu: GpuNode) -> Iterator[Json]:
+    """Yield the DaemonSet of manifests/mps on the node, changed only in what this place needs."""
+    require("no image can be built, for want of", next(iter(missing_requirements()), ""))
+    control_program.install(str(gpu.node.path(PROGRAMS)), IMAGES_PYTHON)
+    tar = gpu.plane.directory / "image.tar"
+    build_image(tar)
+    gpu.node.import_image(tar)
+    tar.unlink()
+    file = gpu.plane.directory / "mps-settings.yaml"
+    file.write_text("{isolation: mps, mps_daemon: true}\n")
+    here = ("--namespace", NAMESPACE)
+    gpu.plane.kubectl("create", "configmap", "mps-settings", f"--from-file=settings.yaml={file}", *here)
+    found: Json = yaml.safe_load((MANIFESTS / "mps" / "daemonset.yaml").read_text())
+    spec = found["spec"]["template"]["spec"]
+    spec["hostNetwork"] = True  # there is no other
+    spec["nodeSelector"] = {"kubernetes.io/hostname": gpu.node.name}  # an agent is there already, as a process
+    next(each for each in spec["volumes"] if each["name"] == "settings")["configMap"]["name"] = "mps-settings"
+    (container,) = spec["containers"]
+    container["env"] += [
+        {"name": "LD_LIBRARY_PATH", "value": "/driver"},
+        {"name": fake_nvml.STATE_VARIABLE, "value": STATE},
+        {"name": "PATH", "value": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin"},
+    ]
+    for name, path, place in (
+        ("driver", str(fake_nvml.library_directory()), "/driver"),
+        ("driver-state", str(PurePath(STATE).parent), str(PurePath(STATE).parent)),
+        ("programs", PROGRAMS, PROGRAMS),
+    ):
+        spec["volumes"].append({"name": name, "hostPath": {"path": path}})
+        container["volumeMounts"].append({"name": name, "mountPath": place, "readOnly": True})
+    changed = gpu.plane.directory / "mps-daemonset.yaml"
+    changed.write_text(yaml.safe_dump(found))
+    gpu.plane.kubectl("apply", f"--filename={changed}")
+    yield found
+    gpu.plane.kubectl("delete", f"--filename={changed}", "--wait=false", "--ignore-not-found")
+    gpu.plane.kubectl("delete", "configmap", "mps-settings", *here)
+
+
+def test_the_daemonset_runs_as_it_stands_and_ends_in_good_order(gpu: GpuNode, daemon_set: Json) -> None:
+    directory = gpu.node.path("/run/nvidia/mps")
+    uuids = {card.uuid for card in gpu.state.cards}
+
+    def status() -> MpsStatus:
+        return MpsStatus.read((directory / "status.json").read_text())
+
+    def all_run() -> bool:
+        there = (directory / "status.json").exists()
+        return there and {each.phase for each in status().daemons} == {Phase.RUNNING}
+
+    name = f"daemonset/{daemon_set['metadata']['name']}"
+    try:
+        gpu.cluster.wait(all_run, "all daemons run", timeout_s=150)
+    except AssertionError as error:
+        asked = (["logs", name, "--all-containers"], ["describe", name], ["describe", "pods"])
+        told = [gpu.plane.kubectl(*each, "--namespace", NAMESPACE, check=False) for each in asked]
+        raise AssertionError("\n".join([str(error), *told])) from None
+    assert {each.name for each in status().daemons} == uuids | {SEVERAL}
+    mounts = gpu.node.execute("cat", "/proc/mounts").splitlines()
+    assert [line.split()[0] for line in mounts if line.split()[1] == "/run/nvidia/mps/shm"] == ["gpuledger-mps"]
+    assert status().pod_uid in gpu.plane.kubectl("get", "pods", "--namespace", NAMESPACE, "--output=yaml")
+    gpu.plane.kubectl("delete", name, "--namespace", NAMESPACE)
+    gpu.cluster.wait(lambda: {each.pid for each in status().daemons} == {0}, "the daemons have ended with their pod")
+    assert status().faults == (), "nobody had used them"
+    gpu.node.execute("umount", "/run/nvidia/mps/shm")

@@ -27,12 +27,12 @@ REFUSES = "FAKE_MPS_REFUSES"
 """A file: as long as there is one, the daemon prints its text and ends with status 1."""
 
 
-def install(directory: str) -> None:
-    """Write the program into a directory, for the PATH of who is to find it."""
+def install(directory: str, python: str = sys.executable) -> None:
+    """Write the program into a directory, for the PATH of who is to find it; `python` runs it there."""
     os.makedirs(directory, exist_ok=True)
     program = os.path.join(directory, NAME)
     with open(__file__) as source, open(program, "w") as file:
-        file.write(f"#!{sys.executable} -SEI\n{source.read()}")
+        file.write(f"#!{python} -SEI\n{source.read()}")
     os.chmod(program, 0o700)
 
 
