@@ -66,10 +66,14 @@ class Limits:
         self.create(*names, limits=limits)
         self.gpu.wait_running(*names)
 
-    def create(self, *names: str, limits: dict[str, int] | None = None) -> None:
+    def create(
+        self, *names: str, limits: dict[str, int] | None = None, annotations: dict[str, str] | None = None
+    ) -> None:
         """Create such pods."""
         for n, name in enumerate(names):
-            self.gpu.create(gpu_pod(name, noting(name, limits or one_card(1000 + n)), **SHARED))
+            made = gpu_pod(name, noting(name, limits or one_card(1000 + n)), **SHARED)
+            made["metadata"]["annotations"] = {**made["metadata"].get("annotations", {}), **(annotations or {})}
+            self.gpu.create(made)
         self._uids = {**getattr(self, "_uids", {}), **{n: self.uid(n) for n in names}}
 
     def uid(self, name: str) -> str:
@@ -125,6 +129,26 @@ def limits(gpu: GpuNode) -> Iterator[Limits]:
     gpu.change_settings(isolation="none")
     gpu.start_agent()
     gpu.wait_ready()
+
+
+def test_what_fits_the_node_is_the_driver_and_a_pod_may_borrow_where_all_keep_their_shares(limits: Limits) -> None:
+    gpu = limits.gpu
+    gpu.kill_agent()
+    gpu.change_settings(isolation="auto", memory_bursts="guaranteed")
+    start_agent(gpu)
+    gpu.wait_ready()
+    try:
+        gpu.cluster.wait(
+            lambda: {card["spec"]["mode"] for card in gpu.cluster.cards().values()} == {"driver"}, "the cards say so"
+        )
+        limits.create("borrows", limits=one_card(1000), annotations={"gpuledger.dev/memory-limit": "borrows=5000"})
+        limits.create("keeps", limits=one_card(2000))
+        gpu.wait_running("borrows", "keeps")
+        for name, share, most in (("borrows", 1000, 5000), ("keeps", 2000, 2000)):
+            found = [(each.soft, each.hard) for each in limits.of(name) if isinstance(each, SetLimit)]
+            assert found == [(share * MIB, most * MIB)], (name, limits.of(name))
+    finally:
+        gpu.change_settings(memory_bursts="never")
 
 
 def test_limits_are_set_before_the_first_process_and_removed_after_the_last(
