@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gpuledger.doctor.checks.accounts import check_agent_account, check_operator_account, check_over_hami
@@ -30,6 +30,7 @@ from gpuledger.doctor.checks.scheduler import (
 from gpuledger.doctor.checks.server import check_crd, check_preemption, check_scheduler_version, check_server_version
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
 from gpuledger.doctor.finding import Finding, FindingKind, Severity
+from gpuledger.doctor.isolation import isolation_of
 
 Check = Callable[[Facts], Iterable[Finding]]
 
@@ -80,10 +81,13 @@ class Examination:
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
     """Checks that were made to their end."""
+    isolation: Mapping[str, int] = field(default_factory=dict)
+    """How nodes keep shares apart -> on how many nodes."""
 
     def json(self) -> dict[str, Any]:
         """Return it as data."""
-        return {"findings": [finding.json() for finding in self.findings], "checked": list(self.checked)}
+        findings = [finding.json() for finding in self.findings]
+        return {"findings": findings, "checked": list(self.checked), "isolation": dict(self.isolation)}
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -109,12 +113,12 @@ def examine(facts: Facts, names: Sequence[str] = tuple(CHECKS)) -> Examination:
             checked.append(name)
         except NotCheckedError as error:
             unread.setdefault(error.unread, []).append(name)
-    for field in fields(facts):  # a check tells of the first thing that it lacks; who may read that may lack another
-        value = getattr(facts, field.name)
+    for each in fields(facts):  # a check tells of the first thing that it lacks; who may read that may lack another
+        value = getattr(facts, each.name)
         if isinstance(value, Unread) and value.what:
             unread.setdefault(value, [])
     findings.extend(_not_checked(unread))
-    return Examination(tuple(sorted(findings, key=_place)), tuple(checked))
+    return Examination(tuple(sorted(findings, key=_place)), tuple(checked), isolation_of(facts))
 
 
 def _place(finding: Finding) -> tuple[bool, int]:

@@ -34,10 +34,11 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
 
 def test_what_was_found_is_a_table_and_a_sentence() -> None:
     examination = examine(healthy(lease=None, nodes=[a_gpu_node({"gpuledger.dev/agent": "true"})], cards={}))
-    title, *rows, empty, sentence = lines_of(examination, Terminal())
+    title, *rows, empty, isolation, sentence = lines_of(examination, Terminal())
     assert re.split(r" {3,}", title) == ["SEVERITY", "FINDING", "WHERE", "WHAT IS WRONG", "HOW TO FIX IT"]
     assert [row.split()[:2] for row in rows] == [["error", "lease-not-held"], ["error", "cards-not-entered"]]
-    assert (empty, sentence) == ("", "29 checks: 2 errors, 0 warnings.")
+    assert (empty, isolation) == ("", "Isolation: unknown on 1 node.")
+    assert sentence == "29 checks: 2 errors, 0 warnings."
 
 
 def test_a_terminal_has_colours_and_a_pipe_has_none() -> None:

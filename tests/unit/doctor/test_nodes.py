@@ -10,6 +10,7 @@ from fakes.doctor_facts import HOST, NODE, a_gpu_node, an_agent, asking_elsewher
 from fakes.objects import COUNTS, a_pod_object
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
+from gpuledger.doctor.facts import Unread
 from gpuledger.doctor.objects import last_complaint
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from unit.doctor.conftest import Found
@@ -259,3 +260,29 @@ def test_pods_that_wait_elsewhere_or_want_no_gpus_are_left_alone(found: Found) -
     elsewhere["spec"]["nodeName"] = "another"
     plain = a_pod_object("c", {"cpu": "1"}, node_name=NODE.name, scheduler_name="any")
     assert found(pods=[waiting, elsewhere, plain]) == []
+
+
+def a_node_with(modes: list[str], name: str) -> Json:
+    cards = json.loads(register_of(NODE.cards))
+    for card, mode in zip(cards, modes, strict=False):
+        card["mode"] = mode
+    node = a_gpu_node(SHARED, {REGISTER_ANNOTATION: json.dumps(cards[: len(modes)])})
+    node["metadata"]["name"] = name
+    return node
+
+
+def test_how_nodes_keep_shares_apart_is_counted_by_node() -> None:
+    nodes = [
+        a_node_with(["driver", "driver"], "a"),
+        a_node_with(["none", "mig"], "b"),
+        a_node_with(["none"], "c"),
+        bare(),
+        a_gpu_node(SHARED, {REGISTER_ANNOTATION: "{"}),
+    ]
+    found = examine(healthy(nodes=nodes))
+    assert found.isolation == {"driver": 1, "mig": 1, "none": 2}
+    assert found.json()["isolation"] == found.isolation
+
+
+def test_where_nodes_can_not_be_read_nothing_is_said_of_isolation() -> None:
+    assert examine(healthy(nodes=Unread("nodes", "list", "forbidden"))).isolation == {}

@@ -159,7 +159,13 @@ def lines_of(examination: Examination, terminal: Terminal) -> list[str]:
         alike.setdefault((each.kind, each.text), []).append(each)
     rows = [_row(group) for group in alike.values()]
     shown = [*table(terminal, COLUMNS, rows), ""] if rows else []
-    return [*shown, _sentence(examination, terminal)]
+    return [*shown, *_isolation(examination), _sentence(examination, terminal)]
+
+
+def _isolation(examination: Examination) -> list[str]:
+    """Return how nodes keep shares apart, if any have cards."""
+    ways = [f"{way} on {plural(nodes, 'node')}" for way, nodes in examination.isolation.items()]
+    return [f"Isolation: {', '.join(ways)}."] if ways else []
 
 
 def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
