@@ -30,17 +30,29 @@ class Daemons:
     """`gpuledger mps-daemon` as its pod runs it, and the environments of its clients."""
 
     def __init__(self, directory: Path, card: str) -> None:
-        self.directory, self.card = directory, card
+        self.directory, self.card, self.multiuser = directory, card, True
         self.view = MpsView(directory / "mps")
         self._program: subprocess.Popen[bytes] | None = None
 
     def start(self, **settings: object) -> None:
+        """Start it, with a server for each user where the driver is older than 555."""
+        self._start(settings)
+        self.until(lambda: self.card in self.view.pipes().serving or self._without_multiuser(), "it serves the card")
+        if self._without_multiuser():
+            self.stop()
+            self.multiuser = False
+            self._start({**settings, "mps_multiuser": False})
+            self.until(lambda: self.card in self.view.pipes().serving, "it serves the card")
+
+    def _without_multiuser(self) -> bool:
+        return "mps_multiuser" in self.view.pipes().why_not.get(self.card, "")
+
+    def _start(self, settings: dict[str, object]) -> None:
         file = self.directory / "settings.yaml"
         file.write_text(yaml.safe_dump({"mps_directory": str(self.directory / "mps"), **settings}))
         own = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         argv = [sys.executable, "-m", "gpuledger", "mps-daemon", "--settings", str(file)]
         self._program = subprocess.Popen(argv, env={**own, "PYTHONPATH": os.pathsep.join(sys.path)})
-        self.until(lambda: self.card in self.view.pipes().serving, f"serves {self.card}")
 
     def stop(self) -> None:
         if self._program is not None:
@@ -82,8 +94,6 @@ def daemons() -> Iterator[Daemons]:
     found = Daemons(directory, a_card_that_is_not_cut())
     yield found
     found.stop()
-    logs = sorted(directory.rglob("*.log"))
-    print("".join(f"\n{log}, its end:\n{log.read_text(errors='replace')[-2000:]}" for log in logs))  # noqa: T201
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -127,6 +137,8 @@ def test_cores_are_a_part_of_the_multiprocessors(served: Daemons) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts programs of other users")
 def test_programs_of_several_users_run_at_once(served: Daemons) -> None:
+    if not served.multiuser:
+        pytest.skip("the driver is older than 555")
     first = start(served.client(), "hold", str(HELD_MIB))
     second = start(served.client(), "hold", str(HELD_MIB), user=65_534)
     try:

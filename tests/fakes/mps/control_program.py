@@ -1,6 +1,8 @@
-"""A stand-in for nvidia-cuda-mps-control: its command line, files, answers and logs as NVIDIA's documentation has them.
+"""A stand-in for nvidia-cuda-mps-control: its command line, files, answers and logs in the foreground.
 
-It uses no card. What would come from clients comes from commands that begin with `test_`:
+They are those of NVIDIA's own daemons of the drivers 535, 550 and 555 where there is no card; what only a card brings
+about is as NVIDIA's documentation has it. FAKE_MPS_RELEASE is the driver's release. It uses no card. What would come
+from clients comes from commands that begin with `test_`:
 
     test_client UID             a client of this user comes: its server starts, or is there, or it has to wait
     test_fault                  a client has a fatal fault
@@ -20,7 +22,7 @@ import time
 from _thread import start_new_thread  # threading takes ten times as long to import, in each question to the daemon
 
 PIPES = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108 - NVIDIA's default
-LOGS = os.environ.get("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps")
+RELEASE = int(os.environ.get("FAKE_MPS_RELEASE", "555"))
 NAME = "nvidia-cuda-mps-control"
 STARTS_SLOWLY_S = "FAKE_MPS_START_S"
 REFUSES = "FAKE_MPS_REFUSES"
@@ -44,7 +46,7 @@ class Daemon:
         self.server = 0  # its process id
         self.user, self.status, self.hangs = 0, "ACTIVE", False
         self.clients: list[int] = []
-        self.limits: dict[str, str] = {}
+        self.limits: dict[str, int] = {}  # MiB
         self.threads = "100.0"
 
     def run(self) -> None:
@@ -53,32 +55,29 @@ class Daemon:
         listening.bind(socket_file)  # fails where a file was left, as the real one does
         listening.listen(64)
         self.log("control", f"Starting control daemon using socket {socket_file}")
-        with open(f"{PIPES}/{NAME}.pid", "w") as file:
-            file.write(f"{os.getpid()}\n")
-        start_new_thread(self.read_input, ())
+        if RELEASE >= 550:
+            with open(f"{PIPES}/{NAME}.pid", "w") as file:
+                file.write(f"{os.getpid()}\n")
         while True:
             connection, _ = listening.accept()
             start_new_thread(self.serve, (connection,))
-
-    def read_input(self) -> None:
-        """Take commands of its own input; at its end, the daemon ends."""
-        for line in sys.stdin:
-            self.answer(line.strip())
-        self.answer("quit")
 
     def serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rw") as stream:
             for line in stream:
                 while self.hangs:
                     time.sleep(60)
-                self.log("control", f"NEW UI\nCmd:{line.strip()}\nUI closed")
-                stream.write(self.answer(line.strip()))
+                answer = self.answer(line.strip())
+                self.log("control", f"Accepting connection...\nNEW UI\nCmd:{line.strip()}\n{answer}UI closed")
+                stream.write(answer)
                 stream.flush()
 
     def answer(self, line: str) -> str:
         command, *words = line.split() or [""]
-        known = getattr(self, command, None) if command and not command.startswith("_") else None
-        return str(known(*words) or "") if known else f"Unrecognized command: {command}\n"
+        known = getattr(self, command, None)
+        if known is None or (RELEASE < 550 and command == "get_server_status"):
+            return f'Unknown command "{command}"\n'
+        return str(known(*words) or "")
 
     # NVIDIA's commands.
 
@@ -86,29 +85,29 @@ class Daemon:
         return f"{self.server}\n" if self.server else ""
 
     def get_server_status(self, pid: str) -> str:
-        return f"{self.status}\n" if self.server and pid == str(self.server) else "Server does not exist\n"
+        return f"{self.status}\n" if self.server and pid == str(self.server) else f"Server {pid} not found\n"
 
     def set_default_device_pinned_mem_limit(self, card: str, value: str) -> str:
-        if card not in os.environ["CUDA_VISIBLE_DEVICES"].split(",") and not card.isdigit():
-            return f"Invalid device {card}\n"
-        self.limits[card] = value
-        return ""
+        if card in os.environ["CUDA_VISIBLE_DEVICES"].split(",") or card.isdigit():
+            self.limits[card] = int(value.removesuffix("M"))
+        return ""  # also for a card that it does not know
 
     def get_default_device_pinned_mem_limit(self, card: str) -> str:
-        return f"{self.limits[card]}\n" if card in self.limits else "Invalid device\n"
+        limit = self.limits.get(card, 0)
+        return (f"{limit // 1024}G\n" if limit >= 1024 else f"{limit}M\n") if limit else ""
 
     def set_default_active_thread_percentage(self, percent: str) -> str:
         self.threads = f"{float(percent):.1f}"
-        return ""
+        return f"{self.threads}\n"
 
     def get_default_active_thread_percentage(self) -> str:
         return f"{self.threads}\n"
 
-    def quit(self) -> str:
+    def quit(self, *timeout: str) -> str:
         if self.server:
             os.kill(self.server, signal.SIGKILL)
-        for name in ("control", f"{NAME}.pid"):
-            os.unlink(f"{PIPES}/{name}")
+        if RELEASE >= 550:  # the socket stays
+            os.unlink(f"{PIPES}/{NAME}.pid")
         os._exit(0)
 
     # What clients do.
@@ -167,10 +166,10 @@ class Daemon:
             self.log("control", f"Server {server} exited with status {-status}")
 
     def log(self, file: str, text: str) -> None:
+        """Print what would be in control.log or server.log of a daemon in the background."""
         now = time.strftime("%Y-%m-%d %H:%M:%S.000")
         who = f"Control {os.getpid()}" if file == "control" or not self.server else f"Other {self.server}"
-        with open(f"{LOGS}/{file}.log", "a") as log:
-            log.writelines(f"[{now} {who}] {line}\n" for line in text.splitlines())
+        print(*(f"[{now} {who}] {line}" for line in text.splitlines()), sep="\n", flush=True)  # noqa: T201
 
 
 def pass_on() -> int:
@@ -196,9 +195,9 @@ def main() -> int:
     options = sys.argv[1:]
     if not options:
         return pass_on()
-    if set(options) - {"-f", "-multiuser-server"} or "-f" not in options:
-        print(f"unknown option in {options}", file=sys.stderr)  # noqa: T201
-        return 2
+    if options not in (["-f"], ["-f", "-multiuser-server"][: 2 if RELEASE >= 555 else 1]):
+        print("Cannot find MPS control daemon process")  # noqa: T201
+        return 1
     refusal = os.environ.get(REFUSES, "/nonexistent")
     if os.path.exists(refusal):
         with open(refusal) as file:

@@ -7,7 +7,9 @@ import contextlib
 import errno
 import logging
 import os
+import socket
 import stat
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +17,18 @@ from pathlib import Path
 from gpuledger.formats.runtime.mps import (
     CONTROL,
     LEFT_OVER,
+    NOT_STARTED,
     PID_FILE,
-    QUIT,
     SERVER_LIST,
+    SOCKET,
     LogEntry,
     ServerStatus,
     daemon_command,
     daemon_environment,
     is_amount,
+    is_routine,
     log_entries,
+    quit_command,
     server_status,
     servers_of,
     status_of,
@@ -40,45 +45,18 @@ QUIT_S = 20.0
 """How long a daemon may take to end its servers when it is asked to: less than terminationGracePeriodSeconds."""
 
 ANSWER_LENGTH = 65_536
-LOG_KEPT = 4 * 2**20
-"""Bytes of a log after which it is emptied: the node's /run is memory."""
-
-LOG_READ = 256 * 1024
-"""Bytes of a log that are read at once at most, the last ones."""
+LINES_KEPT = 1000
+"""Lines of the log that nobody has taken yet: of more, the first are lost."""
 
 LINE_LENGTH = 300
+
+NO_MULTIUSER = (
+    "this driver's MPS has no server for several users, as that of 555 and newer has: set mps_multiuser to false"
+)
 
 
 class NotAnswered(GpuledgerError):  # noqa: N818 - reads as what it is
     """A daemon does not answer, or it or its program can't be started; the message says why."""
-
-
-@dataclass(slots=True)
-class LogFile:
-    """A log that grows, of which each line is read once."""
-
-    path: Path
-    _offset: int = -1  # -1: nothing was read, and what is there is of before
-
-    def new_lines(self) -> list[str]:
-        """Return the whole lines that were written since the last call. A log that can't be read has none."""
-        with contextlib.suppress(OSError), self.path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if self._offset < 0 or size < self._offset:
-                self._offset = size if self._offset < 0 else 0
-            file.seek(max(self._offset, size - LOG_READ))
-            text = file.read(LOG_READ)  # a writer that knows nothing of the emptying leaves zeros before its next line
-            whole = text[: text.rfind(b"\n") + 1]
-            self._offset = file.tell() - len(text) + len(whole)
-            if size > LOG_KEPT and len(whole) == len(text):
-                os.truncate(self.path, 0)
-                self._offset = 0
-            return whole.lstrip(b"\0").decode(errors="replace").splitlines()
-        return []
-
-    def begin(self) -> None:
-        """Read everything that is written from now on, also where there is no file yet."""
-        self._offset = self.path.stat().st_size if self.path.exists() else 0
 
 
 @dataclass(slots=True)
@@ -91,7 +69,7 @@ class DaemonProcess:
     proc: Path = Path("/proc")
     _process: asyncio.subprocess.Process | None = None
     _output: asyncio.Task[str] | None = None  # -> the last line that it has printed
-    _logs: list[LogFile] = field(default_factory=list)
+    _lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_KEPT))
 
     @property
     def pid(self) -> int:
@@ -105,7 +83,7 @@ class DaemonProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *daemon_command(self.multiuser),
                 env=self._environment(),
-                stdin=asyncio.subprocess.PIPE,  # at its end the daemon would end, too
+                stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
@@ -116,7 +94,7 @@ class DaemonProcess:
             ) from None
         except OSError as error:
             raise NotAnswered(f"{CONTROL} can't be started: {error.strerror or error}") from error
-        self._output = asyncio.create_task(self._show_output(self._process.stdout))
+        self._output = asyncio.create_task(self._read_output(self._process.stdout))
         return self._process.pid
 
     def _prepare(self) -> None:
@@ -124,13 +102,11 @@ class DaemonProcess:
         pipes, logs = Path(self.places.pipes), Path(self.places.logs)
         for directory in (pipes, logs):
             directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-        if other := running_daemon(pipes, self.proc):
-            raise NotAnswered(f"another MPS daemon, process {other}, runs in {pipes}")
+        if running_daemon(pipes, self.proc):
+            raise NotAnswered(f"another MPS daemon runs in {pipes}: end it, so that this one can be started")
         for name in LEFT_OVER:  # never the directory itself: it is mounted into containers
             (pipes / name).unlink(missing_ok=True)
-        self._logs = [LogFile(logs / f"{name}.log") for name in ("control", "server")]
-        for log in self._logs:
-            log.begin()
+        self._lines.clear()
 
     async def ended(self) -> str:
         """Wait until it has ended, and return how. Raises NotAnswered if it was not started."""
@@ -141,8 +117,11 @@ class DaemonProcess:
         await asyncio.wait([self._output], timeout=0.5)
         last = self._output.result() if self._output.done() else ""
         self._output.cancel()
-        how = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"it has ended with {how}{last and f': {last}'}"
+        if status < 0:
+            return f"it has ended with signal {-status}"
+        if self.multiuser and NOT_STARTED in last:
+            return NO_MULTIUSER
+        return f"it has ended with status {status}{last and f': {last}'}"
 
     async def servers(self) -> Mapping[int, ServerStatus]:
         """Return its servers, and how each is. Raises NotAnswered."""
@@ -157,8 +136,9 @@ class DaemonProcess:
             if not is_amount(answer):
                 raise NotAnswered(f"`{set_it}` was not taken: {(said or answer)[:LINE_LENGTH]!r}")
 
-    async def ask(self, command: str) -> str:
+    async def ask(self, command: str, timeout_s: float | None = None) -> str:
         """Return the daemon's answer to a command. Raises NotAnswered."""
+        timeout_s = ANSWER_S if timeout_s is None else timeout_s
         try:
             asking = await asyncio.create_subprocess_exec(
                 CONTROL,
@@ -170,10 +150,10 @@ class DaemonProcess:
         except OSError as error:
             raise NotAnswered(f"{CONTROL} can't be started: {error.strerror or error}") from error
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(timeout_s):
                 answer, _ = await asking.communicate(f"{command}\n".encode())
         except TimeoutError as error:
-            raise NotAnswered(f"`{command}` was not answered in {ANSWER_S:g} s") from error
+            raise NotAnswered(f"`{command}` was not answered in {timeout_s:g} s") from error
         finally:
             if asking.returncode is None:
                 asking.kill()
@@ -185,7 +165,9 @@ class DaemonProcess:
 
     def logged(self) -> list[LogEntry]:
         """Return what was logged since the last call."""
-        return [entry for log in self._logs for entry in log_entries(log.new_lines())]
+        lines = list(self._lines)
+        self._lines.clear()
+        return log_entries(lines)
 
     def kill(self) -> None:
         """End it at once: only where it serves nobody."""
@@ -195,13 +177,11 @@ class DaemonProcess:
     async def quit(self) -> None:
         """Have it end with its servers."""
         process = self._process
-        if process is None or process.returncode is not None or process.stdin is None:
+        if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(OSError):
-            process.stdin.write(f"{QUIT}\n".encode())
-            await process.stdin.drain()
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(NotAnswered, TimeoutError):
             async with asyncio.timeout(QUIT_S):
+                await self.ask(quit_command(QUIT_S / 2), QUIT_S)
                 await process.wait()
         self.kill()
         await process.wait()
@@ -210,22 +190,34 @@ class DaemonProcess:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
         return inherited | daemon_environment(str(self.places.pipes), str(self.places.logs), self.cards)
 
-    async def _show_output(self, output: asyncio.StreamReader | None) -> str:
-        last = ""
+    async def _read_output(self, output: asyncio.StreamReader | None) -> str:
+        """Keep what is logged, show what is not routine, and return the last of that."""
+        last, begun = "", ""
         while output is not None and (text := await output.read(4096)):
-            for line in filter(None, map(str.strip, text.decode(errors="replace").splitlines())):
-                last = line[:LINE_LENGTH]
-                logger.info("MPS, %s: %s", self.places.name, last)
+            *lines, begun = (begun + text.decode(errors="replace")).split("\n")
+            begun = begun[:LINE_LENGTH]
+            for line in filter(None, map(str.strip, lines)):
+                self._lines.append(line[:LINE_LENGTH])
+                if not is_routine(line):
+                    last = line[:LINE_LENGTH]
+                    logger.info("MPS, %s: %s", self.places.name, last)
         return last
 
 
-def running_daemon(pipes: Path, proc: Path = Path("/proc")) -> int:
-    """Return the process id of the MPS daemon that listens in a directory of pipes, 0 if none does."""
+def running_daemon(pipes: Path, proc: Path = Path("/proc")) -> bool:
+    """Tell whether an MPS daemon listens in a directory of pipes: by its process id, or by its socket."""
     with contextlib.suppress(OSError, ValueError):
-        pid = int(_small_file(pipes / PID_FILE))
-        if is_mps(pid, proc):
-            return pid
-    return 0
+        if is_mps(int(_small_file(pipes / PID_FILE)), proc):
+            return True
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(str(pipes / SOCKET))
+        except BlockingIOError:  # others wait to be heard
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _small_file(path: Path) -> bytes:

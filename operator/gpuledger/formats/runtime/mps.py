@@ -1,7 +1,7 @@
 """The words of NVIDIA's MPS: what its control daemon is told, what it answers, and what it and its servers log.
 
 Sources: NVIDIA's MPS documentation, releases 550 to 615 (nvidia-cuda-mps-control, environment variables, logging
-format, error containment), and logs in public reports of its users, where a server's exit is told with its status.
+format, error containment), and what the daemons of drivers 535, 550 and 555 answer and print where there is no card.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ CONTROL = "nvidia-cuda-mps-control"
 """The program: the daemon, and without options the one that passes commands on to it."""
 
 PID_FILE = f"{CONTROL}.pid"
-"""Written by the daemon into its directory of pipes."""
+"""Written by the daemon into its directory of pipes, from driver 550 on."""
 
-LEFT_OVER = ("control", "control_lock", "control_privileged", "log", PID_FILE)
+SOCKET = "control"
+"""Where the daemon listens, in its directory of pipes."""
+
+LEFT_OVER = (SOCKET, "control_lock", "control_privileged", "log", PID_FILE)
 """What a daemon that was killed leaves in its directory of pipes, and what keeps the next one from starting there."""
 
 SOCKET_PATH_LENGTH = 107
 """Of a Unix socket, without the zero at its end: unix(7)."""
 
 SERVER_LIST = "get_server_list"
-QUIT = "quit"
+NOT_STARTED = "Cannot find MPS control daemon process"
+"""What the program prints if it does not know one of its options: it then takes itself for who asks a daemon."""
+
+_ROUTINE = re.compile(
+    r"Accepting connection|NEW UI|UI closed|Cmd:|[\d.]+$|ACTIVE$|INITIALIZING$|Unknown command .get_server_status"
+)
 
 _LINE = re.compile(r"\[[^]]*\s(?P<pid>\d+)\]\s*(?P<text>.*)")
 _FATAL = "handling a fatal GPU error"
@@ -66,7 +74,10 @@ LogEntry = FatalFault | ServerEnded
 
 
 def daemon_command(multiuser: bool) -> list[str]:
-    """Return how the daemon is started: in the foreground, so that its end is seen; its input has to stay open."""
+    """Return how the daemon is started: in the foreground, where its end is seen, and its output has all logs.
+
+    With `multiuser` a server is for all users, which driver 555 and newer know.
+    """
     return [CONTROL, "-f", *(["-multiuser-server"] if multiuser else [])]
 
 
@@ -78,6 +89,11 @@ def daemon_environment(pipes: str, logs: str, cards: Iterable[str]) -> dict[str,
         "CUDA_VISIBLE_DEVICES": ",".join(cards),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+
+
+def quit_command(timeout_s: float) -> str:
+    """Return the command by which the daemon ends, and its servers after this time at the latest."""
+    return f"quit -t {timeout_s:.0f}"
 
 
 def status_of(server: int) -> str:
@@ -113,8 +129,14 @@ def server_status(answer: str) -> ServerStatus:
     return next((each for each in known if each in words), ServerStatus.UNKNOWN)
 
 
+def is_routine(line: str) -> bool:
+    """Tell whether a line of the log is about a command or its answer, as ours are all the time."""
+    parts = _LINE.match(line)
+    return bool(parts and _ROUTINE.match(parts["text"]))
+
+
 def log_entries(lines: Sequence[str]) -> list[LogEntry]:
-    """Return what lines of control.log or server.log tell that somebody has to know."""
+    """Return what lines of the log tell that somebody has to know."""
     found: list[LogEntry] = []
     lists_clients = False
     for line in lines:

@@ -14,10 +14,13 @@ import pytest
 from fakes.mps import control_program
 from gpuledger.agent.devices.source import Device, DeviceUses, Fault, LimitRefused, MemoryLimit, Snapshot
 from gpuledger.agent.mps import daemon_state, daemons
-from gpuledger.agent.mps.daemon_process import is_mps
+from gpuledger.agent.mps.daemon_process import is_mps, running_daemon
 from gpuledger.agent.mps.daemons import Daemons, MpsPlan, cards_for_mps
 from gpuledger.formats.runtime.mps_status import SEVERAL, DaemonStatus, FaultKind, MpsPlaces, MpsStatus, Phase
 from gpuledger.model.errors import BadInput
+
+NVIDIAS = shutil.which(control_program.NAME)
+"""NVIDIA's own program, which starts without a card, where it is installed."""
 
 CARDS = (Device("GPU-0", 0, "A100", 40_000), Device("GPU-1", 1, "A100", 80_000))
 
@@ -138,10 +141,10 @@ async def test_users_share_a_server_or_wait_as_the_setting_says(running: Running
 async def test_limits_are_set_before_a_daemon_counts_as_running(running: Running) -> None:
     running.start(most_memory_percent=25, most_cores_percent=30)
     await running.until_all(Phase.RUNNING)
-    assert await running.tell("GPU-1", "get_default_device_pinned_mem_limit GPU-1") == "20000M"
+    assert await running.tell("GPU-1", "get_default_device_pinned_mem_limit GPU-1") == "19G"
     assert await running.tell("GPU-0", "get_default_active_thread_percentage") == "30.0"
-    assert await running.tell(SEVERAL, "get_default_device_pinned_mem_limit GPU-0") == "10000M"
-    assert await running.tell(SEVERAL, "get_default_device_pinned_mem_limit GPU-1") == "20000M"
+    assert await running.tell(SEVERAL, "get_default_device_pinned_mem_limit GPU-0") == "9G"
+    assert await running.tell(SEVERAL, "get_default_device_pinned_mem_limit GPU-1") == "19G"
 
 
 async def test_a_daemon_that_takes_no_limit_serves_nobody(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,21 +294,39 @@ async def test_after_a_crash_of_everything_what_was_lost_is_told_and_counting_go
     assert running.daemon("GPU-0").faults == {FaultKind.DAEMON_ENDED: 1}, "the second one had no programs"
 
 
-async def test_a_daemon_of_somebody_else_is_left_alone(running: Running) -> None:
+@pytest.mark.parametrize("release", ["535", "555"])
+async def test_a_daemon_of_somebody_else_is_left_alone(
+    running: Running, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    monkeypatch.setenv("FAKE_MPS_RELEASE", release)  # 535 writes no process id
     pipes = Path(MpsPlaces(running.plan.directory, "GPU-0").pipes)
-    logs = running.directory / "logs"
-    for each in (pipes, logs):
-        os.makedirs(each)
-    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(logs)}
+    os.makedirs(pipes)
+    environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
     program = str(running.directory / "bin" / control_program.NAME)
-    other = await asyncio.create_subprocess_exec(program, "-f", env=environment, stdin=asyncio.subprocess.PIPE)
-    await running.until((pipes / f"{control_program.NAME}.pid").exists)
-    running.start(CARDS[:1])
-    await running.until(lambda: f"process {other.pid}, runs in" in running.daemon("GPU-0").why)
+    other = await asyncio.create_subprocess_exec(program, "-f", env=environment, stdout=asyncio.subprocess.DEVNULL)
+    await running.until(lambda: running_daemon(pipes))
+    running.start(CARDS[:1], multiuser=False)
+    await running.until(lambda: "another MPS daemon runs in" in running.daemon("GPU-0").why)
     assert other.returncode is None
     other.kill()
     await other.wait()
     await running.until_all(Phase.RUNNING)
+
+
+@pytest.mark.parametrize("release", ["535", "550"])
+async def test_a_driver_without_servers_for_several_users_says_what_to_set(
+    running: Running, monkeypatch: pytest.MonkeyPatch, release: str
+) -> None:
+    monkeypatch.setenv("FAKE_MPS_RELEASE", release)
+    running.start(CARDS[:1])
+    await running.until(lambda: "set mps_multiuser to false" in running.daemon("GPU-0").why)
+    await running.stop()
+    running.start(CARDS[:1], multiuser=False)
+    await running.until_all(Phase.RUNNING)
+    await running.tell("GPU-0", "test_client 0")
+    await running.until(lambda: running.daemon("GPU-0").servers)
+    await running.tell("GPU-0", "test_fault")
+    await running.until(lambda: running.daemon("GPU-0").faults.get(FaultKind.FATAL) == 1)
 
 
 async def test_what_a_container_puts_into_its_directory_keeps_its_own_daemon_away_alone(running: Running) -> None:
@@ -331,6 +352,21 @@ async def test_a_file_that_can_not_be_read_is_written_anew(running: Running, tex
     running.plan.file.write_text(text)
     running.start(CARDS[:1])
     await running.until_all(Phase.RUNNING)
+
+
+@pytest.mark.skipif(NVIDIAS is None, reason=f"{control_program.NAME} is not installed")
+@pytest.mark.parametrize("multiuser", [True, False])
+async def test_nvidias_own_daemon_is_started_asked_limited_and_ended(
+    running: Running, monkeypatch: pytest.MonkeyPatch, multiuser: bool
+) -> None:
+    monkeypatch.setenv("PATH", f"{os.path.dirname(NVIDIAS or '')}:/usr/bin:/bin")
+    running.start(CARDS[:1], multiuser=multiuser, most_cores_percent=30)
+    await running.until(lambda: running.daemon("GPU-0").phase is Phase.RUNNING or "555" in running.daemon("GPU-0").why)
+    assert multiuser or running.daemon("GPU-0").phase is Phase.RUNNING
+    pid = running.daemon("GPU-0").pid
+    await running.stop()
+    assert not is_mps(pid)
+    assert running.status.faults == ()
 
 
 def test_a_directory_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
