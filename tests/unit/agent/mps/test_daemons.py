@@ -363,7 +363,11 @@ async def test_nvidias_own_daemon_is_started_asked_limited_and_ended(
     running.start(CARDS[:1], multiuser=multiuser, most_cores_percent=30)
     await running.until(lambda: running.daemon("GPU-0").phase is Phase.RUNNING or "555" in running.daemon("GPU-0").why)
     assert multiuser or running.daemon("GPU-0").phase is Phase.RUNNING
-    pid = running.daemon("GPU-0").pid
+    if pid := running.daemon("GPU-0").pid:
+        os.kill(pid, signal.SIGKILL)
+        await running.until(lambda: running.daemon("GPU-0").pid not in (0, pid))
+        await running.until_all(Phase.RUNNING)
+        pid = running.daemon("GPU-0").pid
     await running.stop()
     assert not is_mps(pid)
     assert running.status.faults == ()
