@@ -49,7 +49,8 @@ def fitting(installed: Installed) -> Isolation:
     """
     if not installed.why_no_driver_limits:
         return Isolation.DRIVER
-    return Isolation.HAMI_CORE if installed.hami_core.library_directory else Isolation.NONE
+    from_image = installed.hami_core.library_directory not in ("", installed.hami_core_directory)
+    return Isolation.HAMI_CORE if from_image else Isolation.NONE
 
 
 def without_hami_core(

@@ -16,7 +16,7 @@ from gpuledger.agent.startup import Agent
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.client import KubeClient
 
-BY_HAND = Installed(hami_core_directory="/usr/local/vgpu")
+BY_HAND = Installed(hami_core_directory="/usr/local/vgpu", hami_core=HamiCore(library_directory="/usr/local/vgpu"))
 FROM_IMAGE = Installed(hami_core_directory="/usr/local/vgpu", hami_core=HamiCore(library_directory="/v/1"))
 BY_DRIVER = Installed(hami_core_directory="/usr/local/vgpu", hami_core=FROM_IMAGE.hami_core, why_no_driver_limits="")
 
@@ -64,6 +64,16 @@ async def test_cards_say_what_fits_their_node_and_lose_what_the_driver_keeps_whe
         (card,) = agent.cards
         assert (card.mode, card.capacity.memory_mib, card.healthy) == (mode, memory_mib, True)
         assert agent._capabilities().isolation == mode
+
+
+async def test_a_library_that_somebody_else_has_put_on_the_node_does_not_count(tmp_path: Path) -> None:
+    agent = an_agent(tmp_path)
+    (tmp_path / "vgpu").mkdir()
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (tmp_path / "vgpu" / name).write_bytes(b"HAMi's")
+    found = agent._capabilities()
+    assert found.installed.hami_core_directory
+    assert found.isolation is Isolation.NONE
 
 
 async def test_a_library_that_an_image_has_brought_meanwhile_shows_in_the_cards_at_the_next_look(
