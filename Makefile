@@ -74,6 +74,10 @@ test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane,
 test-long: export GPULEDGER_TEST_EFFORT = test-long
 test-long: test ## the same with thousands of random lives, large crowds and soak
 
+.PHONY: test-gpu
+test-gpu: $(READY) ## on a machine with an NVIDIA card: what only a card can show (GPULEDGER_HAMI_CORE=PATH/libvgpu.so)
+	@$(BIN)/python -m pytest -q tests/gpu
+
 .PHONY: mutants
 mutants: $(READY) ## make small faults in the code, and see whether the unit tests notice (COUNT=40 SEED=1)
 	@$(BIN)/python tools/mutants.py --count $(or $(COUNT),40) $(if $(SEED),--seed $(SEED))

@@ -16,6 +16,12 @@ GROUPS = {  # file -> group
     "node/test_monitor.py": "node 2",
     "node/test_image.py": "node 2",
     "node/test_node_box.py": "node 2",
+    # There may be one card, and how busy it is gets measured.
+    "gpu/test_driver_limits.py": "gpu",
+    "gpu/test_hami_core.py": "gpu",
+    "gpu/test_inventory.py": "gpu",
+    "gpu/test_mps.py": "gpu",
+    "gpu/test_mps_daemons.py": "gpu",
     # An API server without gpuledger.
     "cluster/test_crd_invariants.py": "cluster/cards",
     "cluster/test_fake_rules.py": "cluster/cards",
@@ -31,7 +37,7 @@ BEGIN = (  # the longest first: whoever comes last has nobody to share the work 
     "cluster/test_crash_points.py",
     "cluster/test_replicas.py",
 )
-WAITING = ("node", "cluster", "hostile", "browser", "manifests", "monitoring")
+WAITING = ("node", "cluster", "hostile", "browser", "manifests", "monitoring", "gpu")
 """Directories of tests that mostly wait for other programs. What is computed comes after them, and fills the gaps."""
 
 

@@ -79,13 +79,17 @@ class Cuda:
         self.check("cuDeviceGetAttribute", ctypes.byref(number), MULTIPROCESSORS, 0)
         return number.value
 
-    def fault(self) -> int:
-        """Run a kernel that faults, and return the result of waiting for it."""
+    def kernel(self, ptx: bytes, name: bytes) -> ctypes.c_void_p:
+        """Return a kernel without parameters."""
         module, kernel = ctypes.c_void_p(), ctypes.c_void_p()
-        self.check("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(FAULT))
-        self.check("cuModuleGetFunction", ctypes.byref(kernel), module, ctypes.c_char_p(b"fault"))
-        ones = [ctypes.c_uint(1)] * 6  # blocks and threads, by three dimensions
-        self.check("cuLaunchKernel", kernel, *ones, ctypes.c_uint(0), None, None, None)
+        self.check("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(ptx))
+        self.check("cuModuleGetFunction", ctypes.byref(kernel), module, ctypes.c_char_p(name))
+        return kernel
+
+    def run(self, kernel: ctypes.c_void_p, blocks: int = 1, threads: int = 1) -> int:
+        """Run a kernel, of so many threads in each block, and return the result of waiting for it."""
+        sizes = [ctypes.c_uint(each) for each in (blocks, 1, 1, threads, 1, 1)]
+        self.check("cuLaunchKernel", kernel, *sizes, ctypes.c_uint(0), None, None, None)
         return int(self.library.cuCtxSynchronize())
 
     def free_and_total_mib(self) -> tuple[int, int]:
@@ -137,4 +141,5 @@ if __name__ == "__main__":
         case "processors":
             say(processors=Cuda().processors())
         case "fault":
-            say(result=Cuda().fault())
+            cuda = Cuda()
+            say(result=cuda.run(cuda.kernel(FAULT, b"fault")))
