@@ -43,11 +43,11 @@ def test_the_slots_are_those_of_now_after_the_capacity_has_changed(card: Card) -
     assert (columns["USED-SLOTS"], columns["TOTAL-SLOTS"]) == ("1", "20")
 
 
-def test_the_wide_table_adds_all_cores_uuid_and_numa_node(card: Card) -> None:
-    card.held_by()
+def test_the_wide_table_adds_all_cores_uuid_isolation_and_numa_node(card: Card) -> None:
+    card.create(card.manifest(mode="driver")).write(a_status())
     header, row = card.table("-o", "wide")
-    assert header[-4:] == ["AGE", "TOTAL-CORES", "UUID", "NUMA"]
-    assert row[-3:] == ["100", card.uuid, "1"]
+    assert header[-5:] == ["AGE", "TOTAL-CORES", "UUID", "ISOLATION", "NUMA"]
+    assert row[-4:] == ["100", card.uuid, "driver", "1"]
 
 
 def test_the_cards_of_a_node_can_be_selected_by_field(card: Card, ledger: ControlPlane) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,17 @@ class GpuNode:
         """Let an agent that is started later have other settings."""
         file = self.installation.settings_file
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **settings}))
+
+    @contextlib.contextmanager
+    def other_settings(self, **settings: object) -> Iterator[None]:
+        """Let agents that are started meanwhile have other settings, whatever else is changed of them."""
+        file = self.installation.settings_file
+        before = file.read_text()
+        self.change_settings(**settings)
+        try:
+            yield
+        finally:
+            file.write_text(before)
 
     # The agent.
 

@@ -186,7 +186,14 @@ def test_a_container_that_starts_again_is_limited_again(limits: Limits) -> None:
     assert len(groups) == 2
 
 
-@pytest.mark.parametrize("point", [each for each in POINTS if "removed" not in each])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(each, marks=[] if each == "after the limits are set" else [pytest.mark.long])
+        for each in POINTS
+        if "removed" not in each
+    ],
+)
 def test_an_agent_killed_at_any_step_of_a_start_leaves_no_container_without_its_limit(
     limits: Limits, point: str
 ) -> None:
@@ -229,7 +236,7 @@ def test_an_agent_killed_before_it_removes_limits_is_followed_by_one_that_knows_
     gpu.cluster.wait(lambda: len(list(records.iterdir())) == 1, "only what runs is known to be limited")
 
 
-@pytest.mark.parametrize("program", ["kubelet", "containerd"])
+@pytest.mark.parametrize("program", ["kubelet", pytest.param("containerd", marks=pytest.mark.long)])
 def test_a_restart_of_what_runs_the_pods_leaves_limits_as_they_are(limits: Limits, program: str) -> None:
     gpu = limits.gpu
     names = [f"before-{n}" for n in range(3)]
@@ -327,6 +334,7 @@ def test_fifty_containers_at_once_are_each_limited_to_their_own_share_and_start_
 RUNS = times(2, 6)
 
 
+@pytest.mark.long
 def test_a_start_takes_not_much_longer_than_one_without_a_gpu(limits: Limits, say: Callable[[str], None]) -> None:
     """Twelve pods of each kind at once, by turns: what else the machine does hits both alike."""
     gpu = limits.gpu

@@ -39,13 +39,12 @@ def with_hami_core(gpu: GpuNode) -> Iterator[GpuNode]:
 
 def _with_settings(gpu: GpuNode, **settings: object) -> Iterator[GpuNode]:
     gpu.kill_agent()
-    gpu.change_settings(**settings)
-    gpu.start_agent()
-    gpu.wait_ready()
-    yield gpu
-    gpu.remove_all()
-    gpu.kill_agent()
-    gpu.change_settings(isolation="none")
+    with gpu.other_settings(**settings):
+        gpu.start_agent()
+        gpu.wait_ready()
+        yield gpu
+        gpu.remove_all()
+        gpu.kill_agent()
     gpu.start_agent()
     gpu.wait_ready()
 

@@ -31,16 +31,13 @@ def monitored(gpu: GpuNode) -> Iterator[GpuNode]:
     home.mkdir(exist_ok=True)
     (home / "libvgpu.so").write_text("the library\n")
     (home / "ld.so.preload").write_text("\n")
-    _start(gpu, isolation="hami-core", hami_core_directory=HOME, monitor_interval_s=1.0)
-    yield gpu
-    gpu.remove_all()
     gpu.kill_agent()
-    _start(gpu, isolation="none", monitor_interval_s=5.0)
-
-
-def _start(gpu: GpuNode, **settings: object) -> None:
-    gpu.kill_agent()
-    gpu.change_settings(**settings)
+    with gpu.other_settings(isolation="hami-core", hami_core_directory=HOME, monitor_interval_s=1.0):
+        gpu.start_agent()
+        gpu.wait_ready()
+        yield gpu
+        gpu.remove_all()
+        gpu.kill_agent()
     gpu.start_agent()
     gpu.wait_ready()
 
