@@ -81,15 +81,22 @@ class GpuNode:
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **settings}))
 
     @contextlib.contextmanager
-    def other_settings(self, **settings: object) -> Iterator[None]:
-        """Let agents that are started meanwhile have other settings, whatever else is changed of them."""
+    def agent_with(self, **settings: object) -> Iterator[None]:
+        """Have an agent with other settings, whatever else is changed of them, and no pods when it ends."""
         file = self.installation.settings_file
         before = file.read_text()
+        self.kill_agent()
         self.change_settings(**settings)
         try:
+            self.start_agent()
+            self.wait_ready()
             yield
+            self.remove_all()
+            self.kill_agent()
         finally:
             file.write_text(before)
+        self.start_agent()
+        self.wait_ready()
 
     # The agent.
 

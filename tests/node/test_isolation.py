@@ -38,15 +38,8 @@ def with_hami_core(gpu: GpuNode) -> Iterator[GpuNode]:
 
 
 def _with_settings(gpu: GpuNode, **settings: object) -> Iterator[GpuNode]:
-    gpu.kill_agent()
-    with gpu.other_settings(**settings):
-        gpu.start_agent()
-        gpu.wait_ready()
+    with gpu.agent_with(**settings):
         yield gpu
-        gpu.remove_all()
-        gpu.kill_agent()
-    gpu.start_agent()
-    gpu.wait_ready()
 
 
 def test_hami_core_gets_its_limits_its_library_and_a_directory_of_its_own(with_hami_core: GpuNode) -> None:

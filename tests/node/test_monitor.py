@@ -31,15 +31,8 @@ def monitored(gpu: GpuNode) -> Iterator[GpuNode]:
     home.mkdir(exist_ok=True)
     (home / "libvgpu.so").write_text("the library\n")
     (home / "ld.so.preload").write_text("\n")
-    gpu.kill_agent()
-    with gpu.other_settings(isolation="hami-core", hami_core_directory=HOME, monitor_interval_s=1.0):
-        gpu.start_agent()
-        gpu.wait_ready()
+    with gpu.agent_with(isolation="hami-core", hami_core_directory=HOME, monitor_interval_s=1.0):
         yield gpu
-        gpu.remove_all()
-        gpu.kill_agent()
-    gpu.start_agent()
-    gpu.wait_ready()
 
 
 def test_a_low_priority_waits_for_a_high_one_and_no_end_of_an_agent_leaves_it_waiting(monitored: GpuNode) -> None:
