@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.model.node_usage import CardUsage, ContainerUsage, NodeUsage
 from gpuledger.model.share import ContainerShare, Holder
 from gpuledger.reports.cards import CardReport, NodeCards
@@ -17,6 +18,11 @@ from gpuledger.reports.cards import CardReport, NodeCards
 Json = dict[str, Any]
 Measured = dict[tuple[str, str, str], ContainerUsage]
 """UUID of a card, UID of a pod, name of its container -> what that uses."""
+
+NO_AGENT = "no agent of gpuledger runs there"
+TOO_OLD = "its agent does not say what is used: it is of an older release"
+TOO_LONG = f"its agent answers with more than {LONGEST_ANSWER_BYTES:,} bytes"
+"""Why what is used on a node is not known, whoever asks its agent."""
 
 IDLE_AFTER_S = 300
 """A container counts as idle that began its last kernel so long ago, unless the viewer says otherwise."""

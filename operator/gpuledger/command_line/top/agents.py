@@ -17,7 +17,9 @@ from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import AnswerTooLong, ApiError, BadInput, Denied, NotFound
 from gpuledger.model.node_usage import NodeUsage
+from gpuledger.reports.usage import NO_AGENT, TOO_LONG, TOO_OLD
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
+from gpuledger.workflows.tasks.together import all_within
 
 Json = dict[str, Any]
 
@@ -30,11 +32,8 @@ AGENT_TIMEOUT_S = 5.0
 ALL_TIMEOUT_S = 30.0
 """For all agents: whoever was not asked by then is not asked any more."""
 
-NO_AGENT = "no agent of gpuledger runs there"
 NOT_RUNNING = "its agent does not run yet, or not any more"
 NO_TIME = f"not asked: others took {ALL_TIMEOUT_S:g} s"
-TOO_OLD = "its agent does not say what is used: it is of an older release"
-TOO_LONG = f"its agent answers with more than {LONGEST_ANSWER_BYTES:,} bytes"
 NOT_ALLOWED = f"your account may not `get` pods/proxy in namespace {NAMESPACE}"
 UNREACHED = "the API server does not reach its agent"
 NO_ANSWER = f"its agent does not answer within {AGENT_TIMEOUT_S:g} s"
@@ -77,14 +76,7 @@ async def _ask_all(cluster: ClusterAccess, agents: Iterable[AgentPod], answers: 
     async with cluster.client() as client:
         for agent in agents:
             answers[agent.node_name] = NO_TIME
-        tasks = [asyncio.create_task(ask(agent)) for agent in agents]
-        _, late = await asyncio.wait(tasks, timeout=ALL_TIMEOUT_S)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()
+        await all_within(ALL_TIMEOUT_S, map(ask, agents))
 
 
 async def _ask(client: KubeClient, agent: AgentPod) -> NodeUsage | str:

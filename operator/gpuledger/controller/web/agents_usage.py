@@ -19,7 +19,8 @@ from gpuledger.kube_api.pages import read_at_most
 from gpuledger.model.errors import AnswerTooLong, BadInput
 from gpuledger.model.node_usage import NodeUsage
 from gpuledger.reports.cards import NodeCards
-from gpuledger.reports.usage import known_part
+from gpuledger.reports.usage import NO_AGENT, TOO_LONG, TOO_OLD, known_part
+from gpuledger.workflows.tasks.together import all_within
 
 AT_ONCE = 32
 """Agents that are asked at a time."""
@@ -33,12 +34,9 @@ KEPT_S = 5.0
 KEPT_TIMES = 10.0
 """They are kept at least so many times as long as it took to get them: asking takes a tenth of the time at most."""
 
-NO_AGENT = "no agent of gpuledger runs there"
 NO_ADDRESS = "its agent's pod has no address that could be asked"
 NO_TIME = f"not asked: others took {ALL_TIMEOUT_S:g} s"
 NO_ANSWER = f"its agent does not answer within {AGENT_TIMEOUT_S:g} s"
-TOO_OLD = "its agent does not say what is used: it is of an older release"
-TOO_LONG = f"its agent answers with more than {LONGEST_ANSWER_BYTES:,} bytes"
 
 Answers = Mapping[str, NodeUsage | str]
 """Node name -> what its agent has measured, or in a sentence why that is not known."""
@@ -91,15 +89,7 @@ class AgentsUsage:
                 async with turns:
                     answers[agent.node_name] = await self._ask(session, agent)
 
-            tasks = [asyncio.create_task(ask(agents[name])) for name in names if name in agents]
-            if tasks:
-                _, late = await asyncio.wait(tasks, timeout=ALL_TIMEOUT_S)
-                for task in late:
-                    task.cancel()
-                await asyncio.gather(*late, return_exceptions=True)
-            for task in tasks:
-                if not task.cancelled():
-                    task.result()
+            await all_within(ALL_TIMEOUT_S, [ask(agents[name]) for name in names if name in agents])
         self._good_until_s = clock() + max(KEPT_S, KEPT_TIMES * (clock() - begin_s))
         return answers
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -22,6 +22,20 @@ async def all_of(steps: Iterable[Awaitable[T]]) -> list[T]:
     if errors:
         raise errors[0]
     return done
+
+
+async def all_within(timeout_s: float, calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side; those that have not ended by then are cancelled. Raises what one has raised."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=timeout_s)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
 
 
 async def first_to_end(*parts: Awaitable[None]) -> None:

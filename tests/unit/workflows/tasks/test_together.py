@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpuledger.model.errors import StateRolledBack
-from gpuledger.workflows.tasks.together import first_to_end
+from gpuledger.workflows.tasks.together import all_within, first_to_end
 
 
 async def goes_on(name: str, ended: list[str]) -> None:
@@ -36,3 +36,25 @@ async def test_whoever_cancels_the_parts_cancels_each_of_them() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert ended == ["a", "b"]
+
+
+async def test_calls_that_take_too_long_are_cancelled_and_the_others_are_done() -> None:
+    ended: list[str] = []
+
+    async def is_quick() -> None:
+        ended.append("quick")
+
+    await all_within(0.01, [is_quick(), goes_on("slow", ended)])
+    assert ended == ["quick", "slow"]
+    await all_within(0.01, [])
+
+
+async def test_what_a_call_raises_is_raised_and_no_call_is_left_running() -> None:
+    ended: list[str] = []
+
+    async def fails() -> None:
+        raise StateRolledBack("older")
+
+    with pytest.raises(StateRolledBack):
+        await all_within(0.01, [fails(), goes_on("slow", ended)])
+    assert ended == ["slow"]
