@@ -305,30 +305,31 @@ def assert_only_whole_versions(place: Place) -> None:
         assert name.startswith(".") or whole(place.home / "versions" / name), name
 
 
-def crash_at_each_line(work: Callable[[int], Callable[[], object]], check: Callable[[], None]) -> int:
-    """Do work again and again, ended at its first line, its second, and so on; return how often it was ended."""
-    line = 0
-    while crashed_at_line(work(line), FILES, line):
-        check()
+def crash_at_each_line(
+    root: Path, work: Callable[[Place], Callable[[], object]], check: Callable[[Place], None]
+) -> int:
+    """Do work again and again, each time in a new place, ended at its first line, its second, and so on.
+
+    Return how often it was ended.
+    """
+    line, crashed = -1, True
+    while crashed:
         line += 1
-    check()
+        (root / str(line)).mkdir()
+        place = Place(root / str(line))
+        crashed = crashed_at_line(work(place), FILES, line)
+        check(place)
     return line
 
 
 def test_a_crash_at_any_line_of_an_installation_leaves_what_the_next_agent_makes_whole(tmp_path: Path) -> None:
-    places: list[Place] = []
-
-    def upgrade(line: int) -> Callable[[], object]:
-        (tmp_path / str(line)).mkdir()
-        place = Place(tmp_path / str(line))
-        places.append(place)
+    def upgrade(place: Place) -> Callable[[], object]:
         place.bring(OLD)
         place.agent().refresh()
         place.bring(NEW)
         return place.agent().refresh
 
-    def check() -> None:
-        place = places[-1]
+    def check(place: Place) -> None:
         assert_only_whole_versions(place)
         assert whole(place.directory(OLD)), "containers that run have it"
         for file in (place.home / "versions").glob(".unfinished-*/*"):
@@ -341,38 +342,28 @@ def test_a_crash_at_any_line_of_an_installation_leaves_what_the_next_agent_makes
         assert place.names() == {place.directory(OLD).name, place.directory(NEW).name}
         assert_only_whole_versions(place)
 
-    assert crash_at_each_line(upgrade, check) > 30
+    assert crash_at_each_line(tmp_path, upgrade, check) > 30
 
 
 def test_a_crash_at_any_line_of_a_repair_leaves_no_version_that_is_not_whole_for_long(tmp_path: Path) -> None:
-    places: list[Place] = []
-
-    def repair(line: int) -> Callable[[], object]:
-        (tmp_path / str(line)).mkdir()
-        place = Place(tmp_path / str(line))
-        places.append(place)
+    def repair(place: Place) -> Callable[[], object]:
         place.bring(NEW)
         place.agent().refresh()
         (place.directory(NEW) / "libvgpu.so").write_bytes(b"damaged")
         return place.agent().refresh
 
-    def check() -> None:
-        agent = places[-1].agent()
+    def check(place: Place) -> None:
+        agent = place.agent()
         agent.refresh()
-        assert_only_whole_versions(places[-1])
+        assert_only_whole_versions(place)
         agent.remove_unused(())
-        assert places[-1].names() == {places[-1].directory(NEW).name}
+        assert place.names() == {place.directory(NEW).name}
 
-    assert crash_at_each_line(repair, check) > 30
+    assert crash_at_each_line(tmp_path, repair, check) > 30
 
 
 def test_a_crash_at_any_line_of_a_removal_leaves_whole_versions(tmp_path: Path) -> None:
-    places: list[Place] = []
-
-    def remove(line: int) -> Callable[[], object]:
-        (tmp_path / str(line)).mkdir()
-        place = Place(tmp_path / str(line))
-        places.append(place)
+    def remove(place: Place) -> Callable[[], object]:
         place.bring(OLD)
         place.agent().refresh()
         place.bring(NEW)
@@ -381,14 +372,14 @@ def test_a_crash_at_any_line_of_a_removal_leaves_whole_versions(tmp_path: Path) 
         agent.remove_unused(())
         return lambda: agent.remove_unused(())
 
-    def check() -> None:
-        assert_only_whole_versions(places[-1])
-        agent = places[-1].agent()
+    def check(place: Place) -> None:
+        assert_only_whole_versions(place)
+        agent = place.agent()
         for _ in range(2):
             agent.remove_unused(())
-        assert {name for name in places[-1].names() if name.startswith(".")} == set()
+        assert {name for name in place.names() if name.startswith(".")} == set()
 
-    assert crash_at_each_line(remove, check) > 10
+    assert crash_at_each_line(tmp_path, remove, check) > 10
 
 
 def test_another_agent_that_is_faster_does_no_harm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
