@@ -226,10 +226,8 @@ class ContainerStarts:
     ) -> tuple[GrantedCard, ...]:
         """Return the cards with the limits that the pod wishes above its shares; without, if that can't be had."""
         try:
-            why_not, found = (
-                why_no_burst(pod, isolation, allowed),
-                with_bursts(cards, pod, container, isolation, allowed),
-            )
+            why_not = why_no_burst(pod, isolation, allowed)
+            found = with_bursts(cards, pod, container, isolation, allowed)
         except BadInput as error:
             why_not, found = str(error), cards
         if why_not:
