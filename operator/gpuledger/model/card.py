@@ -40,6 +40,8 @@ class Card:
     model: str = ""
     mode: str = ""
     numa_node: int | None = None
+    pcie_root: str = ""
+    """The PCIe root complex, such as "pci0000:16"; empty where the machine does not report it."""
     healthy: bool = True
     links: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Peer card's UUID -> link score, higher is faster."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gpuledger.model.card import Card
 
@@ -11,6 +12,17 @@ MIG = "mig"
 
 MIG_PARENT = "mig-parent"
 """Mode of a GPU that is cut into MIG devices which are not listed. Nothing here chooses these, so no pod gets it."""
+
+
+class CardTest(Protocol):
+    """A condition on a card that is written as an expression. Two of the same text are equal."""
+
+    @property
+    def text(self) -> str:
+        """The expression."""
+
+    def admits(self, card: Card) -> bool:
+        """Tell whether the expression holds for the card; one that fails does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +41,20 @@ class CardFilter:
     avoid_uuids: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     """A card that says nothing of its mode meets this, too."""
+    tests: tuple[CardTest, ...] = ()
+    """Selectors of a ResourceClaim."""
 
     is_plain: bool = field(init=False, compare=False, repr=False)
     """Only the vendor matters, as for most pods."""
 
     def __post_init__(self) -> None:
         conditions = (self.model, self.use_models, self.avoid_models, self.use_uuids, self.avoid_uuids, self.modes)
-        object.__setattr__(self, "is_plain", not any(conditions))
+        object.__setattr__(self, "is_plain", not any(conditions) and not self.tests)
 
     def names(self, card: Card) -> bool:
-        """Tell whether the card is wanted by its UUID, or by its mode."""
-        return card.uuid in self.use_uuids or (card.mode != "" and card.mode in self.modes)
+        """Tell whether the card is wanted by its UUID, or by its mode, or by an expression that holds for it."""
+        by_mode = card.mode != "" and card.mode in self.modes
+        return card.uuid in self.use_uuids or by_mode or bool(self.tests)
 
     def admits(self, card: Card) -> bool:
         """Tell whether the card meets all conditions."""
@@ -55,4 +70,5 @@ class CardFilter:
             and (not self.use_uuids or card.uuid in self.use_uuids)
             and card.uuid not in self.avoid_uuids
             and (not self.modes or card.mode in ("", *self.modes))
+            and all(test.admits(card) for test in self.tests)
         )

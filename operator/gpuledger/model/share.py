@@ -39,7 +39,7 @@ class HolderState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod's identity, and what of it never changes."""
+    """A pod's identity, and what of it never changes; or that of a ResourceClaim that several pods can share."""
 
     uid: str
     namespace: str
@@ -47,18 +47,31 @@ class Pod:
     priority: int = 0
     grace_s: int = DEFAULT_GRACE_S
     """How long it may take to end once it is deleted, at most LONGEST_GRACE_KEPT_S."""
+    is_claim: bool = False
+    """A ResourceClaim that has a name of its own: it holds its share as long as one of its pods lives."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerShare:
-    """One container's use of a card while it runs."""
+class ClaimRef:
+    """A ResourceClaim, in the namespace of the pod that it belongs to."""
 
     name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerShare:
+    """One container's use of a card while it runs, or that of a request of a ResourceClaim."""
+
+    name: str
+    """Of the container; `<name of the claim in the pod>/<request>` for a claim."""
     memory_mib: int
     cores: int
+    claim: ClaimRef | None = None
+    """The claim by which the pod's containers get the card, None for a container's own resources."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ here is what `kubectl explain gpua` prints. Every string, list and map has a max
 estimates a rule's cost for the largest request there can be, and refuses the CRD.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -86,6 +86,8 @@ Victim = Annotated[str, Field(min_length=1, max_length=64, description="UID of a
 Attempt = Annotated[str, Field(min_length=1, max_length=32)]
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
 DnsName = Annotated[str, Field(min_length=1, max_length=253)]
+HolderKind = Literal["Pod", "ResourceClaim"]
+EntryName = Annotated[str, Field(min_length=1, max_length=191)]  # up to three DNS labels, and a slash between two
 Word = Annotated[str, Field(max_length=32)]
 Line = Annotated[str, Field(max_length=MAX_LINE)]
 
@@ -138,6 +140,10 @@ class CardSpec(_Part):
         json_schema_extra={"format": "int32"},
         description="NUMA node of the card; -1 or absent where the machine does not report it.",
     )
+    pcie_root: Word | None = Field(
+        default=None,
+        description="PCIe root complex of the card, such as pci0000:16; absent where the machine does not report it.",
+    )
     healthy: bool = Field(description="Whether the node reports that the card works. If not, it takes no new pods.")
     capacity: Capacity = Field(description="What the card offers in total. Shares never add up to more.")
     links: dict[str, LinkScore] | None = Field(
@@ -160,12 +166,27 @@ def unique_by(key: str) -> JsonDict:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
+class ResourceClaimRef(_Part):
+    """A ResourceClaim in the namespace of its pod."""
+
+    name: DnsName = Field(description="Name of the ResourceClaim.")
+    uid: Uid = Field(description="UID of the ResourceClaim. A name can return in another claim, a UID cannot.")
+
+
 class ContainerShare(_Part):
     """One container's part of the card."""
 
-    name: DnsLabel = Field(description="Name of the container. A container has at most one share of a card.")
+    name: EntryName = Field(
+        description="Name of the container, or claim/request for a request of a ResourceClaim, by its name in the pod. "
+        "Each has at most one share of a card."
+    )
     memory_mib: MemoryMiB = Field(description="Memory that the container may use, in MiB.")
     cores: Cores = Field(description="Compute that the container may use, in percent of the card.")
+    claim: ResourceClaimRef | None = Field(
+        default=None,
+        description="The ResourceClaim by which containers of the pod get the card; absent for a container's own "
+        "resources.",
+    )
 
 
 class _Share(_Part):
@@ -174,6 +195,11 @@ class _Share(_Part):
     pod_uid: Uid = Field(description="UID of the pod. A name can return in another pod, a UID cannot.")
     namespace: DnsLabel = Field(description="Namespace of the pod.")
     pod: DnsName = Field(description="Name of the pod.")
+    kind: HolderKind | None = Field(
+        default=None,
+        description="ResourceClaim: the share belongs to a claim that several pods can share, with its UID and name; "
+        "absent: a pod.",
+    )
     memory_mib: MemoryMiB = Field(description="Memory that the pod takes at its peak, in MiB.")
     cores: Cores = Field(description="Compute that the pod takes at its peak, in percent of the card.")
     number: SlotsOfOnePod = Field(description="Slots of the card that the pod takes at once.")

@@ -12,7 +12,7 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.links import Links
-from gpuledger.model.share import DEFAULT_GRACE_S, Claim, ContainerShare, Holder, HolderState, Pod, Share
+from gpuledger.model.share import DEFAULT_GRACE_S, Claim, ClaimRef, ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 
 NODE_LABEL = "gpuledger.dev/node"
@@ -24,6 +24,9 @@ KINDS_SHARED = 4096
 
 _amounts = lru_cache(KINDS_SHARED)(Amounts)
 _container_share = lru_cache(KINDS_SHARED)(ContainerShare)
+
+RESOURCE_CLAIM = "ResourceClaim"
+"""Kind of a holder that is no pod."""
 
 PODS_LENGTH = 256
 PODS_NAMED = 2
@@ -47,6 +50,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             model=intern(spec["model"]),
             mode=intern(spec["mode"]),
             numa_node=spec.get("numaNode"),
+            pcie_root=intern(spec.get("pcieRoot") or ""),
             healthy=spec["healthy"],
             links=Links(spec.get("links") or {}),
         )
@@ -96,7 +100,7 @@ def claim_json(claim: Claim) -> dict[str, Any]:
 
 def _share_json(holder: Holder) -> dict[str, Any]:
     pod, share = holder.pod, holder.share
-    return {
+    entry: dict[str, Any] = {
         "podUID": pod.uid,
         "namespace": pod.namespace,
         "pod": pod.name,
@@ -105,8 +109,20 @@ def _share_json(holder: Holder) -> dict[str, Any]:
         "number": share.amounts.number,
         "exclusive": share.exclusive,
         "priority": pod.priority,
-        "containers": [{"name": c.name, "memoryMiB": c.memory_mib, "cores": c.cores} for c in share.containers],
-    } | ({} if pod.grace_s == DEFAULT_GRACE_S else {"graceSeconds": pod.grace_s})
+        "containers": [_container_json(each) for each in share.containers],
+    }
+    if pod.grace_s != DEFAULT_GRACE_S:
+        entry["graceSeconds"] = pod.grace_s
+    if pod.is_claim:
+        entry["kind"] = RESOURCE_CLAIM
+    return entry
+
+
+def _container_json(container: ContainerShare) -> dict[str, Any]:
+    entry: dict[str, Any] = {"name": container.name, "memoryMiB": container.memory_mib, "cores": container.cores}
+    if container.claim is not None:
+        entry["claim"] = {"name": container.claim.name, "uid": container.claim.uid}
+    return entry
 
 
 def misfit_json(misfit: Misfit) -> dict[str, Any]:
@@ -162,17 +178,26 @@ def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
             intern(entry["pod"]),
             entry["priority"],
             entry.get("graceSeconds", DEFAULT_GRACE_S),
+            entry.get("kind") == RESOURCE_CLAIM,
         ),
         share=Share(
             uuid=uuid,
             amounts=_amounts(entry["memoryMiB"], entry["cores"], entry["number"]),
             exclusive=entry["exclusive"],
-            containers=tuple(_container_share(c["name"], c["memoryMiB"], c["cores"]) for c in entry["containers"]),
+            containers=tuple(map(_container, entry["containers"])),
         ),
         state=HolderState(entry["state"]),
         deadline=entry.get("deadline"),
         attempt=entry.get("attempt") or "",
     )
+
+
+def _container(entry: Mapping[str, Any]) -> ContainerShare:
+    claim = entry.get("claim")
+    if claim is None:
+        return _container_share(entry["name"], entry["memoryMiB"], entry["cores"])
+    ref = ClaimRef(claim["name"], claim["uid"])
+    return ContainerShare(entry["name"], entry["memoryMiB"], entry["cores"], ref)
 
 
 def _misfit(entry: Mapping[str, Any]) -> Misfit:

@@ -14,6 +14,7 @@ from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, RegisteredCa
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS, Dialects, NodeRegister
 from gpuledger.formats.objects.host import counted_cards, host_capacity
 from gpuledger.formats.quantity import whole_number
+from gpuledger.formats.resource_claims.names import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
@@ -87,7 +88,13 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
         registers=chosen,
         scores=None if native else annotations.get(SCORES_ANNOTATION),
         offered=offered,
-        offer=_offer(chosen, offered, frozenset(listed) - offered, dialects),
+        offer=_offer(
+            chosen,
+            offered,
+            frozenset(listed) - offered,
+            dialects,
+            serves_claims=annotations.get(SERVES_CLAIMS_ANNOTATION) == "true",
+        ),
         host=host_capacity(node),
         left_out=() if native else tuple(_listed_twice(annotations, status, dialects)),
     )
@@ -181,13 +188,18 @@ def _one_for_each_vendor(
 
 
 def _offer(
-    registers: tuple[tuple[NodeRegister, str], ...], offered: frozenset[str], once: frozenset[str], dialects: Dialects
+    registers: tuple[tuple[NodeRegister, str], ...],
+    offered: frozenset[str],
+    once: frozenset[str],
+    dialects: Dialects,
+    serves_claims: bool,
 ) -> NodeOffer | None:
     served = offered & {each.count for each, _ in registers}
     if any(each.dialect is Dialect.NATIVE for each, _ in registers):
         # Our agent serves all names of its vendor. Without its own one, another is what another plugin has left behind.
         ours = dialects.counts() if served else dialects.counts(but=NVIDIA)
-        return NodeOffer(Dialect.NATIVE, offered & {*ours}) if offered & {*ours} else None
+        by_claim = {DRIVER} if served and serves_claims else frozenset()
+        return NodeOffer(Dialect.NATIVE, (offered & {*ours}) | by_claim) if offered & {*ours} else None
     if not served:
         return None
     # A pod's annotations name its cards in one dialect: what a plugin of another one has beside it can't be given out.
