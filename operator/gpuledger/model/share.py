@@ -39,7 +39,7 @@ class HolderState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod's identity, and what of it never changes; or that of a ResourceClaim that several pods can share."""
+    """A pod's identity, and what of it never changes."""
 
     uid: str
     namespace: str
@@ -47,8 +47,6 @@ class Pod:
     priority: int = 0
     grace_s: int = DEFAULT_GRACE_S
     """How long it may take to end once it is deleted, at most LONGEST_GRACE_KEPT_S."""
-    is_claim: bool = False
-    """A ResourceClaim that has a name of its own: it holds its share as long as one of its pods lives."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -5,7 +5,7 @@ here is what `kubectl explain gpua` prints. Every string, list and map has a max
 estimates a rule's cost for the largest request there can be, and refuses the CRD.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -86,7 +86,6 @@ Victim = Annotated[str, Field(min_length=1, max_length=64, description="UID of a
 Attempt = Annotated[str, Field(min_length=1, max_length=32)]
 DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
 DnsName = Annotated[str, Field(min_length=1, max_length=253)]
-HolderKind = Literal["Pod", "ResourceClaim"]
 EntryName = Annotated[str, Field(min_length=1, max_length=191)]  # up to three DNS labels, and a slash between two
 Word = Annotated[str, Field(max_length=32)]
 Line = Annotated[str, Field(max_length=MAX_LINE)]
@@ -195,11 +194,6 @@ class _Share(_Part):
     pod_uid: Uid = Field(description="UID of the pod. A name can return in another pod, a UID cannot.")
     namespace: DnsLabel = Field(description="Namespace of the pod.")
     pod: DnsName = Field(description="Name of the pod.")
-    kind: HolderKind | None = Field(
-        default=None,
-        description="ResourceClaim: the share belongs to a claim that several pods can share, with its UID and name; "
-        "absent: a pod.",
-    )
     memory_mib: MemoryMiB = Field(description="Memory that the pod takes at its peak, in MiB.")
     cores: Cores = Field(description="Compute that the pod takes at its peak, in percent of the card.")
     number: SlotsOfOnePod = Field(description="Slots of the card that the pod takes at once.")

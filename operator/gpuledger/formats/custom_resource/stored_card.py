@@ -25,9 +25,6 @@ KINDS_SHARED = 4096
 _amounts = lru_cache(KINDS_SHARED)(Amounts)
 _container_share = lru_cache(KINDS_SHARED)(ContainerShare)
 
-RESOURCE_CLAIM = "ResourceClaim"
-"""Kind of a holder that is no pod."""
-
 PODS_LENGTH = 256
 PODS_NAMED = 2
 """Pods that the printer column PODS names before it counts the rest."""
@@ -113,8 +110,6 @@ def _share_json(holder: Holder) -> dict[str, Any]:
     }
     if pod.grace_s != DEFAULT_GRACE_S:
         entry["graceSeconds"] = pod.grace_s
-    if pod.is_claim:
-        entry["kind"] = RESOURCE_CLAIM
     return entry
 
 
@@ -178,7 +173,6 @@ def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
             intern(entry["pod"]),
             entry["priority"],
             entry.get("graceSeconds", DEFAULT_GRACE_S),
-            entry.get("kind") == RESOURCE_CLAIM,
         ),
         share=Share(
             uuid=uuid,
