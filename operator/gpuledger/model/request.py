@@ -10,6 +10,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.card_filter import MIG, CardFilter
 from gpuledger.model.host import NO_HOST, HostAmounts
+from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 
 ANY_NVIDIA = CardFilter()
 
@@ -122,6 +123,18 @@ class PodRequest:
     """The whole pod's request of the node's CPU and memory."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """Sentences on words that are understood, though hardly meant."""
+    claims: tuple[PodClaim, ...] = field(default=(), compare=False)
+    """ResourceClaims that are to be allocated with the pod: their requests are among the names."""
+    joined: tuple[JoinedClaim, ...] = field(default=(), compare=False)
+    """ResourceClaims that are allocated already, on one node, and that the pod is to share."""
+
+    alternatives: tuple[PodRequest, ...] = field(default=(), compare=False)
+    """What the pod takes instead, the most preferred first, where a claim of it leaves a choice."""
+
+    @property
+    def joined_node(self) -> str:
+        """The node on which the claims are that the pod joins; empty if it joins none."""
+        return self.joined[0].node_name if self.joined else ""
 
     @cached_property
     def cards(self) -> int:

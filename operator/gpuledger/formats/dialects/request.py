@@ -20,6 +20,9 @@ from gpuledger.formats.dialects.totals import MAX_CARDS, demand_of_totals
 from gpuledger.formats.dialects.vocabulary import Dialects, Several, Vocabulary, in_use
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.quantity import whole_number
+from gpuledger.formats.resource_claims.demands import Entry
+from gpuledger.formats.resource_claims.objects import ClaimObjects
+from gpuledger.formats.resource_claims.pod_claims import NO_CLAIMS, ClaimsOfPod, claims_of_pod, has_claims
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
@@ -41,28 +44,50 @@ class ContainerRequest:
     warnings: tuple[str, ...] = ()
 
 
-def pod_request(pod: Json, dialects: Dialects) -> PodRequest | None:
+def pod_request(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None) -> PodRequest | None:
     """Return what the pod asks for, None if it asks for no card.
 
-    Raises BadInput, naming the container, the resource, and what to write instead.
+    Its ResourceClaims count where it is known what they ask for: `claims` says so. Where they can be served in several
+    ways, the first one is returned, with the others as its alternatives. Raises BadInput, naming the container or the
+    claim, the resource, and what to write instead.
     """
     asking = (each for each in container_requests(pod, dialects) if each is not None)
     found = list(islice(asking, dialects.most_containers + 1))
-    if not found:
+    with_claims = claims is not None and has_claims(pod)
+    if not found and not with_claims:
         return None
     if len(found) > dialects.most_containers:
         raise BadInput(too_many_containers(dialects.most_containers))
     _check_one_container(found, dialects)
     chosen = selection(pod)
+    of_claims = claims_of_pod(pod, claims, chosen.cards) if claims is not None and with_claims else NO_CLAIMS
+    if not found and not of_claims.claims and not of_claims.joined:
+        return None
+    first, *others = (_request(pod, dialects, found, chosen, of_claims, way) for way in of_claims.ways)
+    return replace(first, alternatives=tuple(others)) if others else first
+
+
+def _request(
+    pod: Json,
+    dialects: Dialects,
+    found: Sequence[ContainerRequest],
+    chosen: Selection,
+    of_claims: ClaimsOfPod,
+    way: Sequence[Entry],
+) -> PodRequest:
+    if len(found) + len(way) > dialects.most_containers:
+        raise BadInput(too_many_containers(dialects.most_containers))
     return PodRequest(
-        names=tuple(each.name for each in found),
-        shape=tuple(each.demand for each in found),
+        names=(*(each.name for each in way), *(each.name for each in found)),
+        shape=(*(each.demand for each in way), *(each.demand for each in found)),
         all_containers=tuple(str(container["name"]) for container, _ in containers(pod)),
         init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in containers(pod)),
         node_policy=chosen.node_policy,
         card_policy=chosen.card_policy,
         host=host_request(pod, dialects.elsewhere),
         warnings=(*chosen.warnings, *(warning for each in found for warning in each.warnings)),
+        claims=of_claims.claims,
+        joined=of_claims.joined,
     )
 
 

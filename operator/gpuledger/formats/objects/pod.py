@@ -12,6 +12,7 @@ from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.formats.resource_claims.objects import ClaimObjects
 from gpuledger.model.cluster_snapshot import OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
@@ -39,12 +40,12 @@ def pod_identity(pod: Json) -> Pod:
         raise BadInput(f"not a pod: {error!r} in its metadata") from error
 
 
-def pod_facts(pod: Json, dialects: Dialects) -> PodFacts:
+def pod_facts(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None) -> PodFacts:
     """Return what matters of a pod. What can't be read is said in it; raises BadInput only if this is no pod."""
     identity = pod_identity(pod)
     request, bad_request, annotated, bad_annotation = None, "", None, ""
     try:
-        request = pod_request(pod, dialects)
+        request = pod_request(pod, dialects, claims)
     except BadInput as error:
         bad_request = str(error)
     old = None

@@ -11,6 +11,7 @@ from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.dialects.written_words import WrittenWords, written_words
 from gpuledger.formats.objects.pod import pod_facts, stranger
+from gpuledger.formats.resource_claims.objects import ClaimObjects
 from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stranger import Stranger
@@ -29,10 +30,12 @@ class PlacementSettings:
     nodes_offered: int
     """Nodes between which kube-scheduler can choose for a pod."""
     who_preempts: WhoPreempts = field(default_factory=WhoPreempts)
+    claims: ClaimObjects | None = None
+    """What pods' ResourceClaims ask for; None where they are not served."""
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
-        return pod_request(pod, self.dialects)
+        return pod_request(pod, self.dialects, self.claims)
 
     def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
         """Return what a pod says that has no effect."""
@@ -44,7 +47,7 @@ class PlacementSettings:
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""
-        return pod_facts(pod, self.dialects)
+        return pod_facts(pod, self.dialects, self.claims)
 
     def stranger(self, pod: Mapping[str, Any]) -> Stranger | None:
         """Return what a pod may have got from its node's device plugin, None for nothing."""

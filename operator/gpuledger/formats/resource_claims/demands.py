@@ -1,0 +1,177 @@
+"""From a claim's requests to demands of cards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, product
+
+from gpuledger.formats.custom_resource.resource import MAX_CORES, MAX_MEMORY_MIB
+from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.quantity import amount, whole_number
+from gpuledger.formats.resource_claims.names import CORES, DRIVER, MEMORY, SLOTS
+from gpuledger.formats.resource_claims.objects import ClaimObjects, ClaimSpec, DeviceClass, OpaqueConfig, Wish
+from gpuledger.formats.resource_claims.share_parameters import ShareParameters, share_parameters
+from gpuledger.model.card import ALL_CORES
+from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.errors import BadInput
+from gpuledger.model.request import Demand, Lifetime
+
+MIB = 2**20
+
+MOST_ALTERNATIVES = 8
+"""Ways to serve all claims of a pod, of which each can mean another search over all nodes."""
+
+_ONLY_THE_DRIVER = re.compile(rf"""^\s*device\.driver\s*==\s*(["']){re.escape(DRIVER)}\1\s*$""")
+"""The selector of our DeviceClass: it holds for all cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request of a claim, as one demand of a pod."""
+
+    name: str
+    """`<claim in the pod>/<request>`, or `<claim in the pod>/<request>/<alternative>`."""
+    demand: Demand
+
+
+def claim_alternatives(
+    claim_name: str, number: int, spec: ClaimSpec, objects: ClaimObjects, chosen: CardFilter, lifetime: Lifetime
+) -> list[tuple[Entry, ...]]:
+    """Return the ways to serve a claim of our classes, the preferred first.
+
+    `number` tells the claims of a pod apart. Raises BadInput, naming the claim and its request.
+    """
+    reader = _Reader(claim_name, spec, objects, chosen, lifetime)
+    ways = list(islice(_by_preference(spec), MOST_ALTERNATIVES + 1))
+    if len(ways) > MOST_ALTERNATIVES:
+        raise BadInput(f"claim {claim_name} can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
+    return [tuple(reader.entry(wish) for wish in way) for way in ways]
+
+
+def _by_preference(spec: ClaimSpec) -> Iterator[tuple[Wish, ...]]:
+    """Yield the choices of one alternative per request; earlier requests keep their first choices for longer."""
+    return product(*spec.requests)
+
+
+class _Reader:
+    """Reads the requests of one claim."""
+
+    def __init__(
+        self, claim_name: str, spec: ClaimSpec, objects: ClaimObjects, chosen: CardFilter, lifetime: Lifetime
+    ) -> None:
+        self._claim_name, self._spec, self._objects = claim_name, spec, objects
+        self._chosen, self._lifetime = chosen, lifetime
+
+    def entry(self, wish: Wish) -> Entry:
+        """Return one request, or one alternative of it, as a demand."""
+        try:
+            return Entry(f"{self._claim_name}/{wish.name}", self._demand(wish))
+        except BadInput as error:
+            raise BadInput(f"claim {self._claim_name}, request {wish.name}: {error}") from None
+
+    def _demand(self, wish: Wish) -> Demand:
+        device_class = self._objects.device_class(wish.device_class)
+        if device_class is None:
+            raise BadInput(f"there is no DeviceClass {wish.device_class}")
+        if not device_class.is_ours:
+            raise BadInput(
+                f"DeviceClass {wish.device_class} has no GPUs of {DRIVER}: a claim is served by one driver, "
+                "so put it into a claim of its own"
+            )
+        if wish.admin_access:
+            raise BadInput("adminAccess is not given: a pod on a card is counted like any other, so drop it")
+        if wish.mode != "ExactCount":
+            raise BadInput(f"allocationMode {wish.mode} is not served: name a number of cards by count")
+        if wish.count > MAX_CARDS:
+            raise BadInput(f"no node has {wish.count} cards")
+        parameters = self._parameters(wish, device_class)
+        return replace(
+            _amounts(wish, parameters),
+            cards=wish.count,
+            lifetime=self._lifetime,
+            resource=DRIVER,
+            wanted=self._wanted(wish, device_class, parameters),
+            one_numa_node=bool(parameters.one_numa_node),
+        )
+
+    def _parameters(self, wish: Wish, device_class: DeviceClass) -> ShareParameters:
+        named = {wish.name, wish.name.partition("/")[0]}
+        own = (each.parameters for each in self._spec.config if not each.requests or named & {*each.requests})
+        return share_parameters([*_texts(device_class.config), *own])
+
+    def _wanted(self, wish: Wish, device_class: DeviceClass, parameters: ShareParameters) -> CardFilter:
+        chosen, expressions = self._chosen, dict.fromkeys((*device_class.selectors, *wish.selectors))
+        needed = [each for each in expressions if not _ONLY_THE_DRIVER.match(each)]
+        return replace(
+            chosen,
+            use_models=(*chosen.use_models, *parameters.models),
+            avoid_models=(*chosen.avoid_models, *parameters.avoid_models),
+            use_uuids=(*chosen.use_uuids, *parameters.uuids),
+            avoid_uuids=(*chosen.avoid_uuids, *parameters.avoid_uuids),
+            modes=parameters.isolation or chosen.modes,
+            tests=_tests(needed),
+        )
+
+
+def _tests(expressions: list[str]) -> tuple:  # type: ignore[type-arg]
+    if not expressions:
+        return ()
+    # Only here: its library is not needed otherwise.
+    from gpuledger.formats.resource_claims.selectors import card_test
+
+    return tuple(card_test(each) for each in expressions)
+
+
+def _texts(config: Iterable[OpaqueConfig]) -> Iterator[str]:
+    return (each.parameters for each in config)
+
+
+def _amounts(wish: Wish, parameters: ShareParameters) -> Demand:
+    """Return what is asked for of each card; a request that says nothing of amounts asks for whole cards."""
+    asked = {name.removeprefix(f"{DRIVER}/"): quantity for name, quantity in wish.capacity}
+    unknown = sorted(asked.keys() - {MEMORY, CORES, SLOTS})
+    if unknown:
+        raise BadInput(f"cards have no capacity {unknown[0]}: there are {MEMORY}, {CORES}, and {SLOTS}")
+    if whole_number(asked.get(SLOTS, 1)) != 1:
+        raise BadInput(f"{SLOTS}: a share takes one; to be alone on a card, ask for {ALL_CORES} {CORES}")
+    memory_mib, percent = _memory_mib(asked.get(MEMORY)), None
+    if memory_mib is None:
+        memory_mib, percent = parameters.memory_mib, parameters.memory_percent
+    cores = _cores(asked.get(CORES))
+    if cores is None:
+        cores = parameters.cores
+    is_whole = memory_mib is None and percent in (None, 100) and cores is None
+    exclusive = (is_whole or cores == ALL_CORES) if parameters.exclusive is None else parameters.exclusive
+    return Demand(
+        cards=wish.count,
+        memory_mib=memory_mib,
+        memory_percent=100 if percent is None else percent,
+        cores=cores or 0,
+        exclusive=exclusive or cores == ALL_CORES,
+    )
+
+
+def _memory_mib(quantity: str | None) -> int | None:
+    if quantity is None:
+        return None
+    try:
+        memory_mib = -(-amount(quantity, 1) // MIB)
+    except BadInput as error:
+        raise BadInput(f"{MEMORY}: {error}") from None
+    if not 1 <= memory_mib <= MAX_MEMORY_MIB:
+        raise BadInput(f"{MEMORY}: {quantity} is not between 1Mi and {MAX_MEMORY_MIB}Mi; write it in bytes, as 10Gi")
+    return memory_mib
+
+
+def _cores(quantity: str | None) -> int | None:
+    if quantity is None:
+        return None
+    try:
+        cores = whole_number(quantity)
+    except BadInput as error:
+        raise BadInput(f"{CORES}: {error}") from None
+    if cores > min(ALL_CORES, MAX_CORES):
+        raise BadInput(f"{CORES}: {quantity} is more than {ALL_CORES} percent, which is a whole card")
+    return cores

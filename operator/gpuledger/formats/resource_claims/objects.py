@@ -1,0 +1,236 @@
+"""ResourceClaims, their templates, and DeviceClasses: what they ask for, read once for all that ask for the same.
+
+Source: resource.k8s.io/v1 of Kubernetes 1.34 to 1.37 (staging/src/k8s.io/api/resource/v1/types.go). Its API server has
+checked what is here: names, numbers of requests, the cost of expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import orjson
+
+from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
+
+Json = Mapping[str, Any]
+
+SPECS_SHARED = 1024
+"""Different specs of which all equal ones are one object: claims come from few templates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one request of a claim asks for, or one of the alternatives among which it leaves the choice."""
+
+    name: str
+    """Of the request; `request/alternative` of an alternative."""
+    device_class: str
+    selectors: tuple[str, ...] = ()
+    mode: str = "ExactCount"
+    count: int = 1
+    capacity: tuple[tuple[str, str], ...] = ()
+    """Name of a capacity -> quantity."""
+    admin_access: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the cards of several requests have to have in common, or not."""
+
+    attribute: str
+    """Qualified name."""
+    distinct: bool
+    requests: tuple[str, ...] = ()
+    """Names of requests; none: all of the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueConfig:
+    """Parameters for our driver, as text of JSON."""
+
+    parameters: str
+    requests: tuple[str, ...] = ()
+    """Names of requests; none: all of the claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """The `spec.devices` of a claim, or of the claims of a template."""
+
+    requests: tuple[tuple[Wish, ...], ...]
+    """For each request its alternatives, in the order of preference: one, if it leaves no choice."""
+    constraints: tuple[Constraint, ...] = ()
+    config: tuple[OpaqueConfig, ...] = ()
+
+    def classes(self) -> frozenset[str]:
+        """Return the names of the DeviceClasses of all requests."""
+        return frozenset(wish.device_class for wishes in self.requests for wish in wishes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass: an administrator's selectors and parameters."""
+
+    name: str
+    selectors: tuple[str, ...] = ()
+    config: tuple[OpaqueConfig, ...] = ()
+
+    @property
+    def is_ours(self) -> bool:
+        """Tell whether its devices are our cards.
+
+        No selector can choose our devices without naming the driver, or the domain of their attributes, which is the
+        same; a class that names neither chooses among the devices of others.
+        """
+        return self.name == DEVICE_CLASS or any(DRIVER in expression for expression in self.selectors)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim as it is stored."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    spec: ClaimSpec
+    is_being_deleted: bool = False
+    node_name: str = ""
+    """Pool of its allocation's results of our driver, which is the node; empty if it has none."""
+    drivers: frozenset[str] = frozenset()
+    """Drivers whose devices are allocated to it; none if it is not allocated."""
+    reserved_for: tuple[str, ...] = ()
+    """UIDs of the pods that may use it."""
+
+    @property
+    def is_allocated(self) -> bool:
+        """Tell whether it has devices, of whichever driver."""
+        return bool(self.drivers)
+
+
+class ClaimObjects(Protocol):
+    """The objects that say what pods' claims ask for, as far as they are known."""
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        """Return a ResourceClaim, None if there is none."""
+
+    def template(self, namespace: str, name: str) -> ClaimSpec | None:
+        """Return what the claims of a ResourceClaimTemplate will ask for, None if there is no such template."""
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """Return a DeviceClass, None if there is none."""
+
+    def holder_of(self, claim: Claim) -> str:
+        """Return the UID of the pod that holds the claim's cards in the ledger; empty if none does."""
+
+
+class NoClaimObjects:
+    """No objects at all: where claims are not served, or not known."""
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        """See ClaimObjects."""
+
+    def template(self, namespace: str, name: str) -> ClaimSpec | None:
+        """See ClaimObjects."""
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """See ClaimObjects."""
+
+    def holder_of(self, claim: Claim) -> str:
+        """See ClaimObjects."""
+        return ""
+
+
+NO_CLAIM_OBJECTS = NoClaimObjects()
+
+
+def read_claim(claim: Json) -> Claim:
+    """Return a ResourceClaim. Raises KeyError, TypeError or AttributeError for what is none."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    devices = (status.get("allocation") or {}).get("devices") or {}
+    results = devices.get("results") or ()
+    ours = [result["pool"] for result in results if result["driver"] == DRIVER]
+    return Claim(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=str(metadata["resourceVersion"]),
+        spec=read_spec(claim.get("spec") or {}),
+        is_being_deleted=bool(metadata.get("deletionTimestamp")),
+        node_name=ours[0] if ours else "",
+        drivers=frozenset(result["driver"] for result in results),
+        reserved_for=tuple(each["uid"] for each in status.get("reservedFor") or ()),
+    )
+
+
+def read_template(template: Json) -> ClaimSpec:
+    """Return what the claims of a ResourceClaimTemplate ask for."""
+    return read_spec((template.get("spec") or {}).get("spec") or {})
+
+
+def read_spec(spec: Json) -> ClaimSpec:
+    """Return what a claim asks for. Equal specs are one object."""
+    return _spec_of(orjson.dumps(spec.get("devices") or {}, option=orjson.OPT_SORT_KEYS))
+
+
+def read_class(device_class: Json) -> DeviceClass:
+    """Return a DeviceClass."""
+    spec = device_class.get("spec") or {}
+    return DeviceClass(device_class["metadata"]["name"], _selectors(spec), _config(spec))
+
+
+@lru_cache(SPECS_SHARED)
+def _spec_of(text: bytes) -> ClaimSpec:
+    devices = orjson.loads(text)
+    return ClaimSpec(
+        requests=tuple(tuple(_wishes(request)) for request in devices.get("requests") or ()),
+        constraints=tuple(_constraint(each) for each in devices.get("constraints") or ()),
+        config=_config(devices),
+    )
+
+
+def _wishes(request: Json) -> list[Wish]:
+    name = str(request["name"])
+    if request.get("exactly"):
+        return [_wish(name, request["exactly"])]
+    return [_wish(f"{name}/{each['name']}", each) for each in request.get("firstAvailable") or ()]
+
+
+def _wish(name: str, request: Json) -> Wish:
+    capacity = (request.get("capacity") or {}).get("requests") or {}
+    return Wish(
+        name=name,
+        device_class=str(request.get("deviceClassName") or ""),
+        selectors=_selectors(request),
+        mode=str(request.get("allocationMode") or "ExactCount"),
+        count=int(request.get("count") or 1),
+        capacity=tuple((str(name), str(amount)) for name, amount in sorted(capacity.items())),
+        admin_access=bool(request.get("adminAccess")),
+    )
+
+
+def _selectors(holder: Json) -> tuple[str, ...]:
+    cel = (each.get("cel") or {} for each in holder.get("selectors") or ())
+    return tuple(str(each["expression"]) for each in cel if "expression" in each)
+
+
+def _constraint(constraint: Json) -> Constraint:
+    distinct = constraint.get("distinctAttribute")
+    return Constraint(
+        attribute=str(distinct or constraint.get("matchAttribute") or ""),
+        distinct=bool(distinct),
+        requests=tuple(map(str, constraint.get("requests") or ())),
+    )
+
+
+def _config(holder: Json) -> tuple[OpaqueConfig, ...]:
+    found = []
+    for each in holder.get("config") or ():
+        opaque = each.get("opaque") or {}
+        if opaque.get("driver") == DRIVER:
+            text = orjson.dumps(opaque.get("parameters")).decode()
+            found.append(OpaqueConfig(text, tuple(map(str, each.get("requests") or ()))))
+    return tuple(found)

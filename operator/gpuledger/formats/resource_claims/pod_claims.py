@@ -1,0 +1,134 @@
+"""The ResourceClaims of a pod: which of them ask for our cards, and what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any
+
+from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, claim_alternatives
+from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.objects import Claim, ClaimObjects, ClaimSpec
+from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.errors import BadInput
+from gpuledger.model.pod_claim import JoinedClaim, PodClaim
+from gpuledger.model.request import Lifetime
+
+Json = Mapping[str, Any]
+
+MOST_CLAIMS = 32
+"""Of one pod: more than any needs, and each is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsOfPod:
+    """What a pod's claims ask for."""
+
+    ways: tuple[tuple[Entry, ...], ...]
+    """The ways to serve the claims that are to be allocated, the preferred first; one without entries if none is."""
+    claims: tuple[PodClaim, ...] = ()
+    joined: tuple[JoinedClaim, ...] = ()
+
+
+NO_CLAIMS = ClaimsOfPod(ways=((),))
+
+
+def has_claims(pod: Json) -> bool:
+    """Tell whether a pod brings ResourceClaims, of whichever driver."""
+    return bool((pod.get("spec") or {}).get("resourceClaims"))
+
+
+def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter, leaves_others: bool = False) -> ClaimsOfPod:
+    """Return what a pod's claims ask for; `leaves_others` to a scheduler that serves those of other drivers.
+
+    `chosen` is the pod's own choice of cards. Raises BadInput, naming the claim and what to write instead.
+    """
+    given = list(islice((pod.get("spec") or {}).get("resourceClaims") or (), MOST_CLAIMS + 1))
+    if len(given) > MOST_CLAIMS:
+        raise BadInput(f"the pod has more than {MOST_CLAIMS} ResourceClaims: spread them over several pods")
+    lifetime = _lifetime(pod)
+    alternatives, claims, joined = [], [], []
+    for number, each in enumerate(given):
+        found = _resolved(pod, each, objects)
+        if isinstance(found, JoinedClaim):
+            joined.append(found)
+        elif found is not None and _is_ours(found, objects, leaves_others):
+            claims.append(found)
+            spec = found.wishes
+            assert isinstance(spec, ClaimSpec)  # noqa: S101 - that is what _resolved puts there
+            alternatives.append(claim_alternatives(found.name, number, spec, objects, chosen, lifetime))
+    _check_nodes(joined)
+    ways = list(islice(product(*alternatives), MOST_ALTERNATIVES + 1))
+    if len(ways) > MOST_ALTERNATIVES:
+        raise BadInput(f"the pod's claims can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
+    entries = tuple(tuple(entry for part in way for entry in part) for way in ways)
+    return ClaimsOfPod(entries, tuple(claims), tuple(joined))
+
+
+def claim_names(pod: Json) -> Iterator[tuple[str, str, str]]:
+    """Yield of each claim its name in the pod, the name of its ResourceClaim, and that of its template.
+
+    Either can be empty: a claim that is made from a template has no name before that.
+    """
+    made = {
+        str(each.get("name")): str(each.get("resourceClaimName") or "")
+        for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    for each in (pod.get("spec") or {}).get("resourceClaims") or ():
+        name, template = str(each.get("name")), str(each.get("resourceClaimTemplateName") or "")
+        yield name, made.get(name, "") if template else str(each.get("resourceClaimName") or ""), template
+
+
+def _lifetime(pod: Json) -> Lifetime:
+    """Return how long claims are held: from the pod's first container on, to its end."""
+    return Lifetime.SIDECAR if (pod.get("spec") or {}).get("initContainers") else Lifetime.MAIN
+
+
+def _resolved(pod: Json, given: Json, objects: ClaimObjects) -> PodClaim | JoinedClaim | None:
+    """Return a claim of the pod as far as it is known; None for one that asks for nothing. Raises BadInput."""
+    namespace, uid = str(pod["metadata"]["namespace"]), str(pod["metadata"]["uid"])
+    ((name, object_name, template),) = claim_names({**pod, "spec": {"resourceClaims": [given]}})
+    stored = objects.claim(namespace, object_name) if object_name else None
+    if stored is not None:
+        return _of_object(name, stored, uid, objects)
+    spec = objects.template(namespace, template) if template else None
+    if spec is None:
+        missing = f"ResourceClaimTemplate {template}" if template else f"ResourceClaim {object_name}"
+        raise BadInput(f"claim {name}: there is no {missing} in namespace {namespace}")
+    return PodClaim(name, object_name, wishes=spec) if spec.requests else None
+
+
+def _of_object(name: str, stored: Claim, pod_uid: str, objects: ClaimObjects) -> PodClaim | JoinedClaim | None:
+    if not stored.spec.requests:
+        return None
+    holder = objects.holder_of(stored)
+    if holder and holder != pod_uid:
+        return JoinedClaim(name, stored.name, stored.uid, stored.node_name)
+    if stored.is_being_deleted:
+        raise BadInput(f"claim {name}: ResourceClaim {stored.name} is being deleted")
+    return PodClaim(name, stored.name, stored.uid, stored.spec)
+
+
+def _is_ours(claim: PodClaim, objects: ClaimObjects, leaves_others: bool) -> bool:
+    """Tell whether a claim asks for our cards. Raises BadInput if nobody serves it here."""
+    assert isinstance(claim.wishes, ClaimSpec)  # noqa: S101 - see above
+    classes = {name: objects.device_class(name) for name in claim.wishes.classes()}
+    if any(found is None or found.is_ours for found in classes.values()):
+        return True
+    if leaves_others:
+        return False
+    raise BadInput(
+        f"claim {claim.name} is of DeviceClass {sorted(classes)[0]}, which has no GPUs of {DRIVER}: this scheduler "
+        "profile serves no other driver"
+    )
+
+
+def _check_nodes(joined: list[JoinedClaim]) -> None:
+    nodes = {each.node_name: each for each in joined}
+    if len(nodes) > 1:
+        first, second = list(nodes.values())[:2]
+        raise BadInput(
+            f"claims {first.name} and {second.name} are allocated on different nodes, {first.node_name} and "
+            f"{second.node_name}: wait until the other pods of one of them have ended"
+        )
