@@ -167,6 +167,7 @@ class Settings:
     native_gangs: bool = option(
         False, "Whether gpuledger's kube-scheduler runs Kubernetes' own cycle for groups, which feature gates turn on."
     )
+    resource_claims: bool = option(True, "Whether pods can bring ResourceClaims (Kubernetes 1.34 and later).")
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while other pods of the node wait."
     )

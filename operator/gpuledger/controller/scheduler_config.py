@@ -33,6 +33,7 @@ def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
         leader_elect,
         settings.nodes_offered,
         settings.native_gangs,
+        settings.resource_claims,
     )
     return yaml.safe_dump(configuration, sort_keys=False)
 

@@ -33,6 +33,7 @@ from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.queues.queue_watch import follow_queues
+from gpuledger.workflows.resource_claims.claim_watch import follow_claims
 from gpuledger.workflows.tasks.pauses import rest
 from gpuledger.workflows.tasks.restart import started_again
 from gpuledger.workflows.tasks.together import first_to_end
@@ -101,6 +102,8 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
         parts.append(_follow_lease)
     if options.settings.kueue:
         parts.append(_follow_queues)
+    if options.settings.resource_claims:
+        parts.append(_follow_claims)
     if config_maps(options.settings):
         parts.append(_follow_settings)
     await first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
@@ -124,6 +127,7 @@ async def _keep_in_sync(operator: Operator) -> None:
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
         await asyncio.wait_for(workflows.pod_groups.first_tried(), POD_GROUPS_WAIT_S)
+    await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
     with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
         await asyncio.wait_for(workflows.quotas.listed.wait(), QUOTAS_WAIT_S)
     if operator.settings.kueue:
@@ -192,6 +196,10 @@ async def _follow_agents(operator: Operator) -> None:
 
 async def _follow_pod_groups(operator: Operator) -> None:
     await follow_pod_groups(operator.client, operator.workflows.pod_groups, operator.workflows.members)
+
+
+async def _follow_claims(operator: Operator) -> None:
+    await follow_claims(operator.client, operator.workflows.claim_book)
 
 
 async def _follow_quotas(operator: Operator) -> None:

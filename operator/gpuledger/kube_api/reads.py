@@ -52,6 +52,19 @@ def quotas_in(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/resourcequotas"
 
 
+CLAIMS_API = "/apis/resource.k8s.io/v1"
+
+
+def claim_objects_of(kind: str) -> str:
+    """Return the path of all ResourceClaims, their templates or DeviceClasses, by the plural of their kind."""
+    return f"{CLAIMS_API}/{kind}"
+
+
+def claims_in(namespace: str) -> str:
+    """Return the path of a namespace's ResourceClaims."""
+    return f"{CLAIMS_API}/namespaces/{namespace}/resourceclaims"
+
+
 def pods_in(namespace: str) -> str:
     """Return the path of a namespace's pods."""
     return f"/api/v1/namespaces/{namespace}/pods"
@@ -138,6 +151,10 @@ class KubeReads:
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"{pods_in(namespace)}/{name}")
+
+    async def resource_claim(self, namespace: str, name: str) -> Json:
+        """Return a ResourceClaim as it is now. Raises NotFound."""
+        return await self._client.request("GET", f"{claims_in(namespace)}/{name}")
 
     async def pods_of_node(self, node_name: str) -> list[Json]:
         """Return the pods that are bound to a node, as they are now."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from gpuledger.kube_api.client import Json, KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, NODES, pods_in, quotas_in
+from gpuledger.kube_api.reads import ALLOCATIONS, NODES, claims_in, pods_in, quotas_in
 from gpuledger.model.errors import ApiError, EvictionForbidden, Unreachable
 from gpuledger.model.share import Pod
 
@@ -126,6 +126,22 @@ class KubeWrites:
         path = f"{pods_in(pod.namespace)}/{pod.name}/status"
         await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 
+    async def set_claim_status(self, claim: Json, fields: Json) -> Json:
+        """Set some fields of a ResourceClaim's status, None removes one; return the claim as it is then.
+
+        `claim` is as it was read: raises Conflict if it has changed since, and NotFound.
+        """
+        path = f"{claims_in(claim['metadata']['namespace'])}/{claim['metadata']['name']}/status"
+        change = {"metadata": _as_read(claim), "status": fields}
+        return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
+
+    async def protect_claim(self, claim: Json, finalizer: str) -> Json:
+        """Add a finalizer to a ResourceClaim; return the claim as it is then. Raises Conflict and NotFound likewise."""
+        path = f"{claims_in(claim['metadata']['namespace'])}/{claim['metadata']['name']}"
+        finalizers = [*(claim["metadata"].get("finalizers") or ()), finalizer]
+        change = {"metadata": {**_as_read(claim), "finalizers": finalizers}}
+        return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
+
     async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
         """Nominate a pod for a node, or for none if it is empty; return the pod as it is then.
 
@@ -165,3 +181,8 @@ class KubeWrites:
     async def create_event(self, event: Json) -> None:
         """Create an Event, in the namespace that it names."""
         await self._client.request("POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)
+
+
+def _as_read(found: Json) -> Json:
+    """Return what makes a patch refused if the object has changed since it was read, or is another one."""
+    return {"uid": found["metadata"]["uid"], "resourceVersion": found["metadata"]["resourceVersion"]}

@@ -16,6 +16,8 @@ class PodClaim:
     """Of the ResourceClaim; empty as long as it has not been created from its template."""
     uid: str = ""
     """Of the ResourceClaim; empty likewise."""
+    shared: bool = False
+    """The pod names the ResourceClaim itself, so other pods can join it."""
     wishes: Hashable = None
     """What the claim asks for: compared with what its object says before cards are entered for it."""
 

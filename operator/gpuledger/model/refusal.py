@@ -27,6 +27,8 @@ class Reason(StrEnum):
     ONLY_WHOLE_GPUS = "only-whole-gpus"
     OTHER_RESOURCE = "other-resource"
     PLUGIN_LIMIT = "plugin-limit"
+    CLAIM_ELSEWHERE = "claim-elsewhere"
+    """A ResourceClaim that the pod shares with others is allocated on another node."""
     TOO_FEW_CARDS = "too-few-cards"
     NOT_WANTED = "not-wanted"
     CARD_TOO_SMALL = "card-too-small"

@@ -132,6 +132,11 @@ class PodRequest:
     """What the pod takes instead, the most preferred first, where a claim of it leaves a choice."""
 
     @property
+    def brings_claims(self) -> bool:
+        """Tell whether something has to be written into ResourceClaims when the pod is bound."""
+        return bool(self.claims or self.joined)
+
+    @property
     def joined_node(self) -> str:
         """The node on which the claims are that the pod joins; empty if it joins none."""
         return self.joined[0].node_name if self.joined else ""

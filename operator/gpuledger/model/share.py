@@ -58,6 +58,8 @@ class ClaimRef:
 
     name: str
     uid: str
+    shared: bool = False
+    """Pods name it themselves, so others can join it; one that was made for a pod is that pod's own."""
 
 
 @dataclass(frozen=True, slots=True)

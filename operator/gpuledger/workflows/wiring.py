@@ -64,6 +64,9 @@ from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
+from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.workflows import Workflows, wired
 
 
@@ -78,6 +81,8 @@ def connect(
 ) -> Workflows:
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
     ledger, counts = Ledger(settings.gang_zones), Counts()
+    claim_book = ClaimBook(ledger, counts)
+    claims = ClaimWriter(claim_book, ledger, store, clock)
     trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
     policy = Policy(*map(Preference, settings.policies))
@@ -90,6 +95,7 @@ def connect(
         bind_timeout_s=settings.bind_answer_s,
         nodes_offered=settings.nodes_offered,
         who_preempts=who_preempts,
+        claims=claim_book if settings.resource_claims else None,
     )
     release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
     agents, lives = AgentPods(), PodLives(clock=clock)
@@ -107,6 +113,7 @@ def connect(
         clock=clock,
         is_active=is_active,
         trail=trail,
+        claim_ends=ClaimEnds(store, claim_book),
     )
     turns = PluginTurns(
         ledger=ledger,
@@ -146,6 +153,8 @@ def connect(
         failures=failures,
         quota_gate=QuotaGate(ledger, chooser, settings.nodes_offered),
         reservations=queues.reservations,
+        claim_book=claim_book,
+        claims=claims,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -278,8 +287,9 @@ def connect(
         preemption=preemption,
         host_tracker=HostTracker(ledger.hosts, dialects.elsewhere, settings.scheduler_names),
         node_rules=queues.nodes,
-        bound_trackers=(turns, lives, learner, members, queues.pods, releaser, starts),
+        bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
+            claim_book,
             learner,
             members,
             pod_condition_writer,
@@ -306,6 +316,7 @@ def connect(
             trail=trail,
             chooser=chooser,
             journal=journal,
+            claim_book=claim_book,
             agents=agents,
             starts=starts,
             ends=ends,

@@ -41,6 +41,7 @@ from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +54,7 @@ class Workflows:
     trail: Trail
     chooser: Chooser
     journal: Journal
+    claim_book: ClaimBook
     agents: AgentPods
     starts: LateStarts
     ends: PodEnds

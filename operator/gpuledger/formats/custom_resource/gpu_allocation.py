@@ -170,6 +170,10 @@ class ResourceClaimRef(_Part):
 
     name: DnsName = Field(description="Name of the ResourceClaim.")
     uid: Uid = Field(description="UID of the ResourceClaim. A name can return in another claim, a UID cannot.")
+    shared: bool | None = Field(
+        default=None,
+        description="Whether other pods can join the claim, since its pods name it; absent: it was made for this pod.",
+    )
 
 
 class ContainerShare(_Part):

@@ -116,7 +116,8 @@ def _share_json(holder: Holder) -> dict[str, Any]:
 def _container_json(container: ContainerShare) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": container.name, "memoryMiB": container.memory_mib, "cores": container.cores}
     if container.claim is not None:
-        entry["claim"] = {"name": container.claim.name, "uid": container.claim.uid}
+        shared = {"shared": True} if container.claim.shared else {}
+        entry["claim"] = {"name": container.claim.name, "uid": container.claim.uid} | shared
     return entry
 
 
@@ -190,7 +191,7 @@ def _container(entry: Mapping[str, Any]) -> ContainerShare:
     claim = entry.get("claim")
     if claim is None:
         return _container_share(entry["name"], entry["memoryMiB"], entry["cores"])
-    ref = ClaimRef(claim["name"], claim["uid"])
+    ref = ClaimRef(claim["name"], claim["uid"], bool(claim.get("shared")))
     return ContainerShare(entry["name"], entry["memoryMiB"], entry["cores"], ref)
 
 

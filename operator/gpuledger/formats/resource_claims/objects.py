@@ -98,6 +98,9 @@ class Claim:
     resource_version: str
     spec: ClaimSpec
     is_being_deleted: bool = False
+    owner: str = ""
+    """UID of the pod that it was made for; empty: it stands for itself."""
+    finalizers: tuple[str, ...] = ()
     node_name: str = ""
     """Pool of its allocation's results of our driver, which is the node; empty if it has none."""
     drivers: frozenset[str] = frozenset()
@@ -160,10 +163,17 @@ def read_claim(claim: Json) -> Claim:
         resource_version=str(metadata["resourceVersion"]),
         spec=read_spec(claim.get("spec") or {}),
         is_being_deleted=bool(metadata.get("deletionTimestamp")),
+        owner=_owner(metadata),
+        finalizers=tuple(metadata.get("finalizers") or ()),
         node_name=ours[0] if ours else "",
         drivers=frozenset(result["driver"] for result in results),
         reserved_for=tuple(each["uid"] for each in status.get("reservedFor") or ()),
     )
+
+
+def _owner(metadata: Json) -> str:
+    owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
+    return next((str(each["uid"]) for each in owners if each.get("kind") == "Pod"), "")
 
 
 def read_template(template: Json) -> ClaimSpec:

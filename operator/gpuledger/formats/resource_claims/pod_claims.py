@@ -91,7 +91,7 @@ def _resolved(pod: Json, given: Json, objects: ClaimObjects) -> PodClaim | Joine
     ((name, object_name, template),) = claim_names({**pod, "spec": {"resourceClaims": [given]}})
     stored = objects.claim(namespace, object_name) if object_name else None
     if stored is not None:
-        return _of_object(name, stored, uid, objects)
+        return _of_object(name, stored, uid, objects, is_made=bool(template))
     spec = objects.template(namespace, template) if template else None
     if spec is None:
         missing = f"ResourceClaimTemplate {template}" if template else f"ResourceClaim {object_name}"
@@ -99,7 +99,11 @@ def _resolved(pod: Json, given: Json, objects: ClaimObjects) -> PodClaim | Joine
     return PodClaim(name, object_name, wishes=spec) if spec.requests else None
 
 
-def _of_object(name: str, stored: Claim, pod_uid: str, objects: ClaimObjects) -> PodClaim | JoinedClaim | None:
+def _of_object(
+    name: str, stored: Claim, pod_uid: str, objects: ClaimObjects, is_made: bool
+) -> PodClaim | JoinedClaim | None:
+    if stored.owner not in ("", pod_uid) or (is_made and stored.owner != pod_uid):
+        raise BadInput(f"claim {name}: ResourceClaim {stored.name} was made for another pod")
     if not stored.spec.requests:
         return None
     holder = objects.holder_of(stored)
@@ -107,7 +111,7 @@ def _of_object(name: str, stored: Claim, pod_uid: str, objects: ClaimObjects) ->
         return JoinedClaim(name, stored.name, stored.uid, stored.node_name)
     if stored.is_being_deleted:
         raise BadInput(f"claim {name}: ResourceClaim {stored.name} is being deleted")
-    return PodClaim(name, stored.name, stored.uid, stored.spec)
+    return PodClaim(name, stored.name, stored.uid, not is_made, stored.spec)
 
 
 def _is_ours(claim: PodClaim, objects: ClaimObjects, leaves_others: bool) -> bool:

@@ -18,6 +18,9 @@ from gpuledger.formats.objects.lease import (
 PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
 """In-tree plugins whose scores would weigh against the policy, and that no pod has asked for: emptier nodes first."""
 
+CLAIMS_PLUGIN = "DynamicResources"
+"""The in-tree plugin that would allocate pods' ResourceClaims itself."""
+
 LONGEST_BACK_OFF_S = 10
 """Before kube-scheduler tries a pod again, at most: its own default, and said all the same, for much relies on it."""
 
@@ -34,6 +37,7 @@ def scheduler_configuration(
     leader_elect: bool,
     nodes_offered: int = 1,
     native_gangs: bool = False,
+    resource_claims: bool = False,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
@@ -41,8 +45,10 @@ def scheduler_configuration(
     preemption would evict pods for them. Where it preempts for want of CPU, it asks whether that makes room on cards,
     too. Every node is looked at, because a sample could miss the only one with room.
     Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
+    With `resource_claims`, it leaves pods' ResourceClaims to the extender, and asks it about all pods of its profiles.
     """
-    scores = _scores() if nodes_offered > 1 else {}
+    names = [*dialects.resources(), *SUMS]
+    profile = _profile(nodes_offered > 1, names if resource_claims else ())
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -56,7 +62,7 @@ def scheduler_configuration(
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
         "podMaxBackoffSeconds": LONGEST_BACK_OFF_OF_GROUPS_S if native_gangs else LONGEST_BACK_OFF_S,
-        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **scores} for name in scheduler_names],
+        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **profile} for name in scheduler_names],
         "extenders": [
             {
                 "urlPrefix": extender_url,
@@ -69,18 +75,30 @@ def scheduler_configuration(
                 "httpTimeout": f"{http_timeout_s}s",
                 "nodeCacheCapable": True,
                 "ignorable": False,
-                "managedResources": [
-                    {"name": name, "ignoredByScheduler": True} for name in (*dialects.resources(), *SUMS)
-                ],
+                # Without names, it is asked about all pods: those with ResourceClaims name none.
+                **({} if resource_claims else {"managedResources": [_managed(name) for name in names]}),
             }
         ],
     }
 
 
-def _scores() -> dict[str, Any]:
-    """Return what in a profile keeps scores to the pods' own preferences: no default spreading either."""
-    spreading = {"defaultingType": "List", "defaultConstraints": []}
-    return {
-        "plugins": {"score": {"disabled": [{"name": name} for name in PLACED_BY_US]}},
-        "pluginConfig": [{"name": "PodTopologySpread", "args": spreading}],
-    }
+def _managed(name: str) -> dict[str, Any]:
+    return {"name": name, "ignoredByScheduler": True}
+
+
+def _profile(scores: bool, ignored: Sequence[str]) -> dict[str, Any]:
+    """Return the plugins of a profile.
+
+    With `scores`, these are kept to the pods' own preferences: no default spreading either. `ignored` are the resources
+    that the scheduler leaves to an extender which is asked about all pods; their ResourceClaims are left to it, too.
+    """
+    plugins: dict[str, Any] = {}
+    arguments: list[dict[str, Any]] = []
+    if scores:
+        plugins["score"] = {"disabled": [{"name": name} for name in PLACED_BY_US]}
+        spreading = {"defaultingType": "List", "defaultConstraints": []}
+        arguments.append({"name": "PodTopologySpread", "args": spreading})
+    if ignored:
+        plugins["multiPoint"] = {"disabled": [{"name": CLAIMS_PLUGIN}]}
+        arguments.append({"name": "NodeResourcesFit", "args": {"ignoredResources": [*ignored]}})
+    return {name: value for name, value in (("plugins", plugins), ("pluginConfig", arguments)) if value}

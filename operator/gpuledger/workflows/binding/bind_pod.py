@@ -26,6 +26,7 @@ from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.journal.journal import Entered, Journal
 from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.tasks.pauses import pause
 from gpuledger.workflows.tasks.together import all_of
 
@@ -84,8 +85,10 @@ class PodBinder:
         turns: PluginTurns,
         bind_timeout_s: float,
         clock: Clock,
+        claims: ClaimWriter,
     ) -> None:
         self._clock = clock
+        self._claims = claims
         self._turns = turns
         self._journal = journal
         self._store = store
@@ -178,6 +181,8 @@ class PodBinder:
                 unbound.update([step.attempt for step in entered if step.took_over <= unbound])
                 was_cut_off = len(entered) > 1 and any(step.may_arrive_late for step in entered)
                 was_long = await permission.had_to_wait() or was_cut_off
+            if seen.request is not None and seen.request.brings_claims:
+                await self._claims.allocate(pod, seen.request, placement)
             async with permission.sending():
                 self._turns.check_cards(placement)
                 try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.objects.gang import gang_of
@@ -42,6 +42,8 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way, nothing
 
 logger = logging.getLogger(__name__)
@@ -79,6 +81,8 @@ class PodPlacer:
         failures: BindFailures,
         quota_gate: QuotaGate,
         reservations: Reservations,
+        claim_book: ClaimBook,
+        claims: ClaimWriter,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -88,7 +92,8 @@ class PodPlacer:
         self._turns = turns
         self._settings = settings
         self._counts = counts
-        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock)
+        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock, claims)
+        self._claim_book, self._claims = claim_book, claims
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
@@ -120,6 +125,7 @@ class PodPlacer:
     async def answer(self, arguments: FilterArguments) -> FilterResult:
         """Do what `filter` does, and let others have their turn while many nodes are looked at."""
         await self.before_filter(str((arguments.pod.get("metadata") or {}).get("uid")))
+        await self._claim_book.ready_for(dict(arguments.pod))
         return await giving_way(self._filter(arguments))
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
@@ -142,7 +148,14 @@ class PodPlacer:
             return FilterResult(arguments.node_names, {})
         if arguments.pod_bytes > MAX_POD_BYTES:
             return self._bad_request(arguments.node_names, TOO_LONG)
-        yield from self._chooser.look_around(request, arguments.node_names)
+        if request.joined:
+            if request.joined_node not in arguments.node_names:
+                return self._elsewhere(arguments, pod, request)
+            arguments = replace(arguments, node_names=[request.joined_node])
+            if not request.shape:
+                return FilterResult(arguments.node_names, {})
+        for each in (request, *request.alternatives):
+            yield from self._chooser.look_around(each, arguments.node_names)
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
@@ -201,12 +214,12 @@ class PodPlacer:
             choice = Choice((reserved,), {})
         else:
             avoided = self._failures.led_nowhere(pod.uid, arguments.node_names)
-            choice = self._chooser.choose(request, arguments.node_names, self._settings.nodes_offered, avoided)
+            request, choice = self._choose(request, arguments.node_names, avoided)
             if choice.placements and choice.placements[0].node_name in avoided:
                 self._failures.start_over(pod.uid)
         for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
             if not choice.placements and make_room():
-                choice = self._chooser.choose(request, arguments.node_names, count=1)
+                request, choice = self._choose(request, arguments.node_names, count=1)
         choice = self._quota_gate.within(pod, request, arguments.node_names, choice)
         if choice.placements:
             preferred, *spares = choice.placements
@@ -215,6 +228,24 @@ class PodPlacer:
             self._waiting.forget(pod.uid)
             return self._offered(pod.uid, [placement.node_name for placement in choice.placements])
         return self._refuse(arguments, pod, request, choice.refusals)
+
+    def _choose(
+        self, request: PodRequest, node_names: Collection[str], avoided: Collection[str] = (), count: int | None = None
+    ) -> tuple[PodRequest, Choice]:
+        """Return the first of the pod's alternatives for which there is a node, and the nodes; else the first one."""
+        count = count or self._settings.nodes_offered
+        choice = self._chooser.choose(request, node_names, count, avoided)
+        for each in request.alternatives if not choice.placements else ():
+            other = self._chooser.choose(each, node_names, count, avoided)
+            if other.placements:
+                return each, other
+        return request, choice
+
+    def _elsewhere(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
+        joined = request.joined[0]
+        text = f"claim {joined.name} of the pod is allocated on node {joined.node_name}"
+        refusal = Refusal(Reason.CLAIM_ELSEWHERE, text)
+        return self._refuse(arguments, pod, request, dict.fromkeys(arguments.node_names, refusal))
 
     def _refuse(self, arguments: FilterArguments, pod: Pod, request: PodRequest, refusals: Refusals) -> FilterResult:
         limit = next((each.limit for each in refusals.values() if each.limit), None)
@@ -329,9 +360,20 @@ class PodPlacer:
     async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
         if placement is not None:  # else it is bound already
+            if seen.request is not None and seen.request.brings_claims:
+                seen, placement = await self._identified(seen, seen.request, placement)
             await self._gangs.bind(seen, placement, permission, self._binder)
             self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
             self._trail.assigned(seen.pod, placement, seen.ranking)
+
+    async def _identified(self, seen: SeenPod, request: PodRequest, placement: Placement) -> tuple[SeenPod, Placement]:
+        """Return what is to be bound with the pod's ResourceClaims, which exist by now. Raises BindFailed."""
+        pod = seen.pod
+        version, request, placement = await self._claims.identified(pod, seen.resource_version, request, placement)
+        if not self._allocated(pod.uid):  # what was chosen counts on, now in the claims' names
+            self._ledger.hold(pod.uid, placement, self._clock.now_s() + self._settings.hold_ttl_s)
+            self._ledger.pin_hold(pod.uid)
+        return replace(seen, resource_version=version, request=request), placement
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
         self._binds.pop(arguments.uid, None)
@@ -365,6 +407,10 @@ class PodPlacer:
             raise BindFailed(f"pod {pod} is bound to node {node_name} already")
         if request is None:  # it names our resources, with an amount of 0
             return seen, Placement(node_name=arguments.node_name, shares=())
+        if not request.shape:  # all of its cards are those of claims that other pods have
+            if request.joined_node != arguments.node_name:
+                raise BindFailed(f"claim {request.joined[0].name} is allocated on node {request.joined_node}")
+            return seen, Placement(arguments.node_name, (), request.host)
         left = self._allocated(pod.uid)
         if left:
             placement = self._entered(pod.uid, request)

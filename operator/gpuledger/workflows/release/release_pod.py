@@ -41,6 +41,7 @@ from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures
+from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, claims_of
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import pause
 
@@ -79,10 +80,12 @@ class PodReleaser:
         deadlines: Deadlines,
         clock: Clock,
         trail: Trail,
+        claim_ends: ClaimEnds,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._clock = clock
         self._trail = trail
+        self._claim_ends = claim_ends
         self._ledger = ledger
         self._journal = journal
         self._store = store
@@ -251,9 +254,11 @@ class PodReleaser:
         if found is None:
             await self._release_gone(pod.uid, may_run)
         elif is_being_deleted(found) and not bound_node(found):
+            await self._withdraw_claims(pod, self._holders(pod.uid))
             await self._remove(pod.uid)
         elif not bound_node(found):
             self.on_not_bound(pod.uid)
+            await self._withdraw_claims(pod, marked)
             await self._remove_these(pod.uid, marked)
         elif has_ended(found):
             await self._remove(pod.uid)
@@ -280,6 +285,10 @@ class PodReleaser:
             if found is not None and not bound_node(found):
                 raise
             return found
+
+    async def _withdraw_claims(self, pod: Pod, holders: Sequence[Holder]) -> None:
+        """Take back what was allocated to the pod's ResourceClaims: behind the fence, and before its shares leave."""
+        await self._claim_ends.withdraw(pod, claims_of(holders))
 
     async def _release_gone(self, pod_uid: str, may_run: Callable[[Holder], bool]) -> None:
         """Release the shares of a pod that is gone or called failed, later if it may still run on its node.

@@ -26,6 +26,7 @@ from gpuledger.workflows.release.departures import Departures, ReleaseTimes
 from gpuledger.workflows.release.pod_ends import EndReport, end_report_of
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import enter_shares
+from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Repairer:
             deadlines=Deadlines(clock=clock),
             clock=clock,
             trail=Trail(clock=clock),
+            claim_ends=ClaimEnds(store),
         )
 
     async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:

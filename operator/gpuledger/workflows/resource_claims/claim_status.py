@@ -1,0 +1,69 @@
+"""Changes of a ResourceClaim's status, each by the version that was read: two writers can't both be right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuledger.formats.resource_claims.objects import read_claim
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.model.errors import Conflict, NotFound, ShareRefused
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+
+Json = dict[str, Any]
+Change = Callable[[Mapping[str, Any]], Json | None]
+"""From a claim's status to the fields of it that are to be written, None removes one; None instead: all is as it is to
+be. Asked again about what was written, until there is nothing to change."""
+
+ATTEMPTS = 5
+"""Writes of one claim that others have been quicker than."""
+
+PROTECTION = "resource.kubernetes.io/delete-protection"
+"""Finalizer of an allocated claim that pods share: nobody deletes it under them. kube-controller-manager removes it,
+with the allocation, when the last of them has ended. Source: resource.k8s.io/v1, Finalizer."""
+
+
+class ClaimStatusWriter:
+    """Writes claims' statuses."""
+
+    def __init__(self, store: KubeStore, book: ClaimBook | None = None) -> None:
+        """Make one; `book` is what memory has of claims, and spares a read."""
+        self._store, self._book = store, book
+
+    async def change(self, namespace: str, name: str, uid: str, change: Change, protected: bool = False) -> None:
+        """Change a claim's status, as often as it takes.
+
+        With `protected`, an allocation is written after the finalizer that protects it. Raises NotFound if the claim is
+        gone or another one by now, ShareRefused if it changes all the time, and what `change` raises.
+        """
+        found = self._known(namespace, name, uid)
+        for _ in range(ATTEMPTS):
+            if found is None:
+                found = await self._store.resource_claim(namespace, name)
+            if found["metadata"]["uid"] != uid:
+                raise NotFound(f"ResourceClaim {namespace}/{name} has been replaced by another of the same name")
+            fields = change(found.get("status") or {})
+            if fields is None:
+                return
+            try:
+                if protected and fields.get("allocation") and PROTECTION not in _finalizers(found):
+                    found = await self._store.protect_claim(found, PROTECTION)
+                found = await self._store.set_claim_status(found, fields)
+            except Conflict:
+                found = None
+                continue
+            if self._book is not None:
+                self._book.learn(read_claim(found))
+        raise ShareRefused(f"ResourceClaim {namespace}/{name} changes all the time")
+
+    def _known(self, namespace: str, name: str, uid: str) -> Json | None:
+        """Return a claim of whose status nothing has to be known: it has none yet."""
+        stored = self._book.claim(namespace, name) if self._book is not None else None
+        if stored is None or stored.uid != uid or stored.is_allocated or stored.reserved_for:
+            return None
+        metadata = {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": stored.resource_version}
+        return {"metadata": {**metadata, "finalizers": list(stored.finalizers)}}
+
+
+def _finalizers(claim: Json) -> Sequence[str]:
+    return claim["metadata"].get("finalizers") or ()

@@ -1,0 +1,130 @@
+"""What Bind writes into a pod's ResourceClaims: their cards, and that the pod may use them.
+
+The order at Bind is: the shares into the ledger, the allocation into the claim, the Binding. The ledger is the
+authority, so a claim that says less than it is harmless, and one that says more gets nothing on the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuledger.formats.resource_claims.allocation import (
+    MOST_CONSUMERS,
+    allocation,
+    consumer,
+    is_allocated_as,
+    with_consumer,
+)
+from gpuledger.formats.resource_claims.objects import Claim
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import BindFailed
+from gpuledger.model.pod_claim import JoinedClaim, PodClaim
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Pod, Share
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
+from gpuledger.workflows.tasks.together import all_of
+
+Json = dict[str, Any]
+
+MADE_WITHIN_S = 5.0
+"""How long a Bind waits for kube-controller-manager to make a claim from its template; the next one waits again."""
+
+
+class ClaimWriter:
+    """Allocates claims to the cards that their pods hold."""
+
+    def __init__(self, book: ClaimBook, ledger: Ledger, store: KubeStore, clock: Clock) -> None:
+        self._book, self._ledger, self._clock = book, ledger, clock
+        self._status = ClaimStatusWriter(store, book)
+
+    async def identified(
+        self, pod: Pod, version: str, request: PodRequest, placement: Placement
+    ) -> tuple[str, PodRequest, Placement]:
+        """Return the pod's resourceVersion, its request and its shares with the claims' UIDs in them.
+
+        Waits for claims that are to be made from templates. Raises BindFailed if that takes too long, or if a claim is
+        another one than what its cards were chosen for.
+        """
+        deadline_s = self._clock.now_s() + MADE_WITHIN_S
+        claims = [await self._identified(pod, claim, deadline_s) for claim in request.claims]
+        waiting = self._book.waiting(pod.uid)
+        if waiting is not None:
+            version = waiting.resource_version
+        stamped = tuple(_stamped(share, claims) for share in placement.shares)
+        return version, replace(request, claims=tuple(claims)), replace(placement, shares=stamped)
+
+    async def _identified(self, pod: Pod, claim: PodClaim, deadline_s: float) -> PodClaim:
+        while True:
+            waiting = self._book.waiting(pod.uid)
+            name = claim.object_name or (waiting.names.get(claim.name, "") if waiting else "")
+            stored = self._book.claim(pod.namespace, name) if name else None
+            if stored is not None:
+                _check(claim, stored)
+                return replace(claim, object_name=name, uid=stored.uid)
+            left_s = deadline_s - self._clock.now_s()
+            if left_s <= 0:
+                raise BindFailed(f"claim {claim.name}: its ResourceClaim has not been created yet")
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._book.news_of(pod.uid)
+            except TimeoutError:
+                continue
+
+    async def allocate(self, pod: Pod, request: PodRequest, placement: Placement) -> None:
+        """Have the API server know which cards the pod's claims have, and that the pod may use them. Idempotent.
+
+        Raises BindFailed if a claim has changed, or is another scheduler's; ApiError.
+        """
+        own = [self._allocate(pod, claim, placement) for claim in request.claims]
+        await all_of([*own, *(self._join(pod, claim) for claim in request.joined)])
+
+    async def _allocate(self, pod: Pod, claim: PodClaim, placement: Placement) -> None:
+        cards = {entry.card.uuid: entry.card for entry in self._ledger.entries_of_node(placement.node_name)}
+        wanted = allocation(claim, placement.node_name, placement.shares, cards, self._book)
+
+        def change(status: Mapping[str, Any]) -> Json | None:
+            present = status.get("allocation")
+            consumers = {each.get("uid") for each in status.get("reservedFor") or ()}
+            if present and is_allocated_as(present, wanted) and pod.uid in consumers:
+                return None
+            if consumers - {pod.uid}:
+                raise BindFailed(f"claim {claim.name}: ResourceClaim {claim.object_name} is in use by another pod")
+            if present and not is_allocated_as(present, wanted):
+                # What an earlier attempt has left: no allocation is changed into another one.
+                return {"allocation": None, "reservedFor": None}
+            return {"allocation": wanted, "reservedFor": [consumer(pod)]}
+
+        await self._status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared)
+
+    async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
+        def change(status: Mapping[str, Any]) -> Json | None:
+            if not status.get("allocation"):
+                raise BindFailed(f"claim {claim.name}: the pods that had ResourceClaim {claim.object_name} have ended")
+            after = with_consumer(status, pod)["reservedFor"]
+            if len(after) > MOST_CONSUMERS:
+                raise BindFailed(f"claim {claim.name}: {MOST_CONSUMERS} pods use ResourceClaim {claim.object_name}")
+            return None if after == status.get("reservedFor") else {"reservedFor": after}
+
+        await self._status.change(pod.namespace, claim.object_name, claim.uid, change)
+
+
+def _check(claim: PodClaim, stored: Claim) -> None:
+    if stored.spec != claim.wishes:
+        raise BindFailed(f"claim {claim.name}: its ResourceClaim asks for something else than its template did before")
+    if stored.is_being_deleted:
+        raise BindFailed(f"claim {claim.name}: ResourceClaim {stored.name} is being deleted")
+
+
+def _stamped(share: Share, claims: Sequence[PodClaim]) -> Share:
+    return replace(share, containers=tuple(_of_claim(part, claims) for part in share.containers))
+
+
+def _of_claim(part: ContainerShare, claims: Sequence[PodClaim]) -> ContainerShare:
+    claim = next((each for each in claims if each.holds(part.name)), None)
+    return part if claim is None else replace(part, claim=ClaimRef(claim.object_name, claim.uid, claim.shared))
