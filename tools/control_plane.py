@@ -62,6 +62,7 @@ CONTROLLERS = (
     "job-controller",
     "namespace-controller",
     "replicaset-controller",
+    "resourceclaim-controller",
     "serviceaccount-controller",
 )
 CONTROLLERS_OF_REAL_NODES = (
