@@ -69,10 +69,16 @@ def template(name: str, *requests: Json, **devices: object) -> Json:
 
 
 def claiming(
-    name: str, templates: Sequence[str] = (), named: Sequence[str] = (), limits: Mapping[str, object] | None = None, **spec: Any
+    name: str,
+    templates: Sequence[str] = (),
+    named: Sequence[str] = (),
+    limits: Mapping[str, object] | None = None,
+    **spec: Any,
 ) -> Json:
     """Return a pod of our profile whose container uses claims: `c0`, `c1`, in this order."""
-    claims = [{"resourceClaimTemplateName": each} for each in templates] + [{"resourceClaimName": each} for each in named]
+    claims = [{"resourceClaimTemplateName": each} for each in templates] + [
+        {"resourceClaimName": each} for each in named
+    ]
     listed = [{"name": f"c{number}", **each} for number, each in enumerate(claims)]
     body = pod(name, dict(limits or {}), resourceClaims=listed, **spec)
     body["spec"]["containers"][0]["resources"]["claims"] = [{"name": each["name"]} for each in listed]

@@ -17,7 +17,7 @@ from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows.binding import bind_pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.place_pod import PodPlacer
-from gpuledger.workflows.journal import entries, journal
+from gpuledger.workflows.journal import journal, patches
 from gpuledger.workflows.journal.entries import Add
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -90,7 +90,7 @@ def no_totals(patch: Patch) -> None:
 
 def untested_patches(patch: Patch) -> None:
     def patch_of(*arguments: Any) -> list[Json]:
-        return [operation for operation in entries.patch_of(*arguments) if operation["op"] != "test"]
+        return [operation for operation in patches.patch_of(*arguments) if operation["op"] != "test"]
 
     patch.setattr(journal, "patch_of", patch_of)
 
@@ -108,7 +108,7 @@ def old_news_believed(patch: Patch) -> None:
 
 
 def memory_believed(patch: Patch) -> None:
-    settle = entries._settle_add
+    settle = patches._settle_add
 
     def trusting(card: Any, entry: Any, staying: Any) -> bool:
         present = card.holders.get(entry.holder.pod.uid)
@@ -116,7 +116,7 @@ def memory_believed(patch: Patch) -> None:
             entry.holder = replace(entry.holder, attempt=present.attempt)
         return settle(card, entry, staying)
 
-    patch.setattr(entries, "_settle_add", trusting)
+    patch.setattr(patches, "_settle_add", trusting)
 
 
 def never_looked_again(patch: Patch) -> None:
@@ -133,7 +133,7 @@ def attempts_of_one_name(patch: Patch) -> None:
 def marked_shares_used(patch: Patch) -> None:
     """Either alone is enough: that what is marked is not used, and that who uses it takes it over."""
     attempts_of_one_name(patch)
-    settle = entries._settle_add
+    settle = patches._settle_add
 
     def careless(card: Any, entry: Any, staying: Any) -> bool:
         present = card.holders.get(entry.holder.pod.uid)
@@ -141,9 +141,9 @@ def marked_shares_used(patch: Patch) -> None:
             card.holders[entry.holder.pod.uid] = replace(present, state=HolderState.ALLOCATED, deadline=None)
         return settle(card, entry, staying)
 
-    tests = entries._tests
-    patch.setattr(entries, "_settle_add", careless)
-    patch.setattr(entries, "_tests", lambda place, holder: tests(place, holder)[:1])
+    tests = patches._tests
+    patch.setattr(patches, "_settle_add", careless)
+    patch.setattr(patches, "_tests", lambda place, holder: tests(place, holder)[:1])
 
 
 def no_wake_up(patch: Patch) -> None:

@@ -27,8 +27,9 @@ from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.journal.entries import Add, Entry, Remove, patch_of
+from gpuledger.workflows.journal.entries import Add, Entry, Remove
 from gpuledger.workflows.journal.journal import ATTEMPT_BYTES
+from gpuledger.workflows.journal.patches import patch_of
 
 SERVED = NodeOffer(resources=frozenset({"nvidia.com/gpu"}))
 

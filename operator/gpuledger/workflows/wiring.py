@@ -37,6 +37,7 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
+from gpuledger.workflows.pending.pod_waker import PodWaker
 from gpuledger.workflows.pending.pod_warner import PodWarner
 from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.trail import Trail
@@ -66,6 +67,7 @@ from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
+from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.workflows import Workflows, wired
 
@@ -83,6 +85,7 @@ def connect(
     ledger, counts = Ledger(settings.gang_zones), Counts()
     claim_book = ClaimBook(ledger, counts)
     claims = ClaimWriter(claim_book, ledger, store, clock)
+    claim_pod_waker = PodWaker(store, counts)
     trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
     policy = Policy(*map(Preference, settings.policies))
@@ -155,6 +158,7 @@ def connect(
         reservations=queues.reservations,
         claim_book=claim_book,
         claims=claims,
+        claim_waker=ClaimWaker(claim_book, claim_pod_waker, is_active),
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -317,6 +321,7 @@ def connect(
             chooser=chooser,
             journal=journal,
             claim_book=claim_book,
+            claim_pod_waker=claim_pod_waker,
             agents=agents,
             starts=starts,
             ends=ends,

@@ -26,6 +26,7 @@ from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
+from gpuledger.workflows.pending.pod_waker import PodWaker
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
@@ -55,6 +56,7 @@ class Workflows:
     chooser: Chooser
     journal: Journal
     claim_book: ClaimBook
+    claim_pod_waker: PodWaker
     agents: AgentPods
     starts: LateStarts
     ends: PodEnds

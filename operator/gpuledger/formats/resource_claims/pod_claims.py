@@ -123,7 +123,7 @@ def _is_ours(claim: PodClaim, objects: ClaimObjects, leaves_others: bool) -> boo
     if leaves_others:
         return False
     raise BadInput(
-        f"claim {claim.name} is of DeviceClass {sorted(classes)[0]}, which has no GPUs of {DRIVER}: this scheduler "
+        f"claim {claim.name} is of DeviceClass {min(classes)}, which has no GPUs of {DRIVER}: this scheduler "
         "profile serves no other driver"
     )
 

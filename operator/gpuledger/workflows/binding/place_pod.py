@@ -19,19 +19,20 @@ from gpuledger.formats.objects.pod import bound_node, created_at, pod_identity, 
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
-from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Placement, Pod, covers
+from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.placement.fit import takes_pods
+from gpuledger.workflows.binding.alternatives import choose_first
 from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
-from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult, refused
+from gpuledger.workflows.binding.entered_shares import EnteredShares
+from gpuledger.workflows.binding.filter_answers import FilterAnswers
+from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
@@ -43,6 +44,7 @@ from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way, nothing
 
@@ -83,6 +85,7 @@ class PodPlacer:
         reservations: Reservations,
         claim_book: ClaimBook,
         claims: ClaimWriter,
+        claim_waker: ClaimWaker,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -94,6 +97,8 @@ class PodPlacer:
         self._counts = counts
         self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock, claims)
         self._claim_book, self._claims = claim_book, claims
+        self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)
+        self._entered = EnteredShares(ledger)
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
@@ -143,17 +148,16 @@ class PodPlacer:
             pod = pod_identity(arguments.pod)
             request, gang = self._request(arguments.pod), gang_of(arguments.pod)
         except BadInput as error:
-            return self._bad_request(arguments.node_names, str(error))
+            return self._answers.bad_request(arguments, str(error))
         if request is None:
             return FilterResult(arguments.node_names, {})
         if arguments.pod_bytes > MAX_POD_BYTES:
-            return self._bad_request(arguments.node_names, TOO_LONG)
+            return self._answers.bad_request(arguments, TOO_LONG)
         if request.joined:
-            if request.joined_node not in arguments.node_names:
-                return self._elsewhere(arguments, pod, request)
+            answer = self._answers.joins(arguments, pod, request)
+            if answer is not None:
+                return answer
             arguments = replace(arguments, node_names=[request.joined_node])
-            if not request.shape:
-                return FilterResult(arguments.node_names, {})
         for each in (request, *request.alternatives):
             yield from self._chooser.look_around(each, arguments.node_names)
         node_name = self._settled_node(pod, request)
@@ -172,9 +176,10 @@ class PodPlacer:
             return self._place(arguments, pod, request)
         if isinstance(found, Refusal):
             self._held.pop(pod.uid, None)
-            return self._told(pod, dict.fromkeys(arguments.node_names, found))
+            return self._answers.refused(pod, dict.fromkeys(arguments.node_names, found))
         self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, gang=gang)
-        return self._offered(pod.uid, [found.node_name])
+        self._failures.offered(pod.uid, [found.node_name])
+        return FilterResult([found.node_name], {})
 
     def expire_holds(self) -> None:
         """Give up the holds whose time is over."""
@@ -208,77 +213,37 @@ class PodPlacer:
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         self._waiting.give_room()  # to those who were first, before this pod takes it
-        reserved = self._reserved(pod.uid, request) or self._reservations.given(pod.uid)
+        reserved = self._entered.reserved(pod.uid, request) or self._reservations.given(pod.uid)
         self._drop_hold(pod.uid)
         if reserved is not None and reserved.node_name in arguments.node_names:
             choice = Choice((reserved,), {})
         else:
             avoided = self._failures.led_nowhere(pod.uid, arguments.node_names)
-            request, choice = self._choose(request, arguments.node_names, avoided)
+            request, choice = choose_first(
+                self._chooser, request, arguments.node_names, self._settings.nodes_offered, avoided
+            )
             if choice.placements and choice.placements[0].node_name in avoided:
                 self._failures.start_over(pod.uid)
         for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
             if not choice.placements and make_room():
-                request, choice = self._choose(request, arguments.node_names, count=1)
+                request, choice = choose_first(self._chooser, request, arguments.node_names, count=1)
         choice = self._quota_gate.within(pod, request, arguments.node_names, choice)
         if choice.placements:
             preferred, *spares = choice.placements
             self._ledger.hold(pod.uid, preferred, self._clock.now_s() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._waiting.forget(pod.uid)
-            return self._offered(pod.uid, [placement.node_name for placement in choice.placements])
+            offered = [placement.node_name for placement in choice.placements]
+            self._failures.offered(pod.uid, offered)
+            return FilterResult(offered, {})
         return self._refuse(arguments, pod, request, choice.refusals)
-
-    def _choose(
-        self, request: PodRequest, node_names: Collection[str], avoided: Collection[str] = (), count: int | None = None
-    ) -> tuple[PodRequest, Choice]:
-        """Return the first of the pod's alternatives for which there is a node, and the nodes; else the first one."""
-        count = count or self._settings.nodes_offered
-        choice = self._chooser.choose(request, node_names, count, avoided)
-        for each in request.alternatives if not choice.placements else ():
-            other = self._chooser.choose(each, node_names, count, avoided)
-            if other.placements:
-                return each, other
-        return request, choice
-
-    def _elsewhere(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
-        joined = request.joined[0]
-        text = f"claim {joined.name} of the pod is allocated on node {joined.node_name}"
-        refusal = Refusal(Reason.CLAIM_ELSEWHERE, text)
-        return self._refuse(arguments, pod, request, dict.fromkeys(arguments.node_names, refusal))
 
     def _refuse(self, arguments: FilterArguments, pod: Pod, request: PodRequest, refusals: Refusals) -> FilterResult:
         limit = next((each.limit for each in refusals.values() if each.limit), None)
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names, limit)
         if limit is None:
             self.on_refused(pod.uid)
-        return self._told(pod, refusals)
-
-    def _told(self, pod: Pod, refusals: Refusals) -> FilterResult:
-        self._trail.refused(pod, refusals)
-        if refusals:
-            self._counts.refusals.labels(next(iter(refusals.values())).reason).inc()
-        return refused(refusals, self._promised_node(pod.uid), self._settings.who_preempts.scheduler)
-
-    def _offered(self, pod_uid: str, node_names: list[str]) -> FilterResult:
-        self._failures.offered(pod_uid, node_names)
-        return FilterResult(node_names, {})
-
-    def _promised_node(self, pod_uid: str) -> str:
-        """Return the node on which others are to make room for the pod, empty if there is none."""
-        promised = self._ledger.promises.claims_of(pod_uid) or self._ledger.holders_of(pod_uid)
-        return promised[0][0].node_name if promised else ""
-
-    def _reserved(self, pod_uid: str, request: PodRequest) -> Placement | None:
-        """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
-        holders = self._ledger.holders_of(pod_uid)
-        shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
-        if not shares or not covers(shares, request) or self._ledger.promises.claims_of(pod_uid):
-            return None
-        node = self._ledger.node_room(holders[0][0].node_name)
-        if not takes_pods(node, request.shape) or not node.can_give([share.uuid for share in shares]):
-            return None
-        return Placement(node.name, shares, request.host)
+        return self._answers.refused(pod, refusals)
 
     def _drop_hold(self, pod_uid: str) -> None:
         self._ledger.drop_hold(pod_uid)
@@ -288,9 +253,9 @@ class PodPlacer:
         """Return the node that an earlier attempt has decided on, if it still stands."""
         if pod.uid in self._binds:
             return self._binds[pod.uid].node_name
-        if not self._allocated(pod.uid):
+        if not self._entered.allocated(pod.uid):
             return None
-        placement = self._entered(pod.uid, request)
+        placement = self._entered.complete(pod.uid, request)
         if placement is not None:
             return placement.node_name
         self._releaser.recheck(pod.uid)
@@ -305,11 +270,6 @@ class PodPlacer:
             raise BindInProgress(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
         raise BindInProgress(f"pod {pod} still has shares on node {node_name}, which no longer takes it")
-
-    def _bad_request(self, node_names: Collection[str], text: str) -> FilterResult:
-        self._counts.bad_input.labels("pod").inc()
-        self._counts.refusals.labels(Reason.BAD_REQUEST).inc()
-        return FilterResult([], dict.fromkeys(node_names, text))
 
     # Bind.
 
@@ -370,7 +330,7 @@ class PodPlacer:
         """Return what is to be bound with the pod's ResourceClaims, which exist by now. Raises BindFailed."""
         pod = seen.pod
         version, request, placement = await self._claims.identified(pod, seen.resource_version, request, placement)
-        if not self._allocated(pod.uid):  # what was chosen counts on, now in the claims' names
+        if not self._entered.allocated(pod.uid):  # what was chosen counts on, now in the claims' names
             self._ledger.hold(pod.uid, placement, self._clock.now_s() + self._settings.hold_ttl_s)
             self._ledger.pin_hold(pod.uid)
         return replace(seen, resource_version=version, request=request), placement
@@ -405,22 +365,18 @@ class PodPlacer:
             if node_name == arguments.node_name:
                 return seen, None
             raise BindFailed(f"pod {pod} is bound to node {node_name} already")
-        if request is None:  # it names our resources, with an amount of 0
+        if request is None or not request.shape:  # it names our resources with an amount of 0, or uses others' claims
             return seen, Placement(node_name=arguments.node_name, shares=())
-        if not request.shape:  # all of its cards are those of claims that other pods have
-            if request.joined_node != arguments.node_name:
-                raise BindFailed(f"claim {request.joined[0].name} is allocated on node {request.joined_node}")
-            return seen, Placement(arguments.node_name, (), request.host)
-        left = self._allocated(pod.uid)
+        left = self._entered.allocated(pod.uid)
         if left:
-            placement = self._entered(pod.uid, request)
+            placement = self._entered.complete(pod.uid, request)
             if placement is not None and placement.node_name == arguments.node_name:
                 return seen, placement
             await self._releaser.give_back(pod, [holder.share for _, holder in left])
             return await self._placement_without_hold(arguments)  # the pod has changed by that
         self._waiting.forget(pod.uid)
         self._drop_hold(pod.uid)  # room that was kept for it until it came
-        chosen: Placement | Refusal | None = self._reserved(pod.uid, request)
+        chosen: Placement | Refusal | None = self._entered.reserved(pod.uid, request)
         if not isinstance(chosen, Placement) or chosen.node_name != arguments.node_name:
             chosen = self._chooser.choose_on(request, arguments.node_name)
         if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
@@ -430,17 +386,3 @@ class PodPlacer:
         self._ledger.hold(pod.uid, chosen, self._clock.now_s() + self._settings.hold_ttl_s)
         self._ledger.pin_hold(pod.uid)
         return seen, chosen
-
-    def _allocated(self, pod_uid: str) -> list[tuple[Card, Holder]]:
-        """Return what earlier attempts to bind the pod have left; what is reserved for it was never to be used yet."""
-        return [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
-
-    def _entered(self, pod_uid: str, request: PodRequest) -> Placement | None:
-        """Return what the pod holds, if the ledger has all that it asks for, on one node, and nothing else."""
-        holders = self._ledger.holders_of(pod_uid)
-        node_name = holders[0][0].node_name
-        shares = tuple(holder.share for _, holder in holders)
-        whole = covers(shares, request) and all(
-            card.node_name == node_name and holder.state is HolderState.ALLOCATED for card, holder in holders
-        )
-        return Placement(node_name, shares, request.host) if whole else None

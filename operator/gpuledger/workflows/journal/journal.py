@@ -20,7 +20,7 @@ from gpuledger.model.backoff import Backoff
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused, Unreachable
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.share import Claim, Holder, HolderState
+from gpuledger.model.share import Claim, Holder, HolderState, Pod
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.counts import JournalCounts
 from gpuledger.workflows.journal.card_reader import CardReader, OlderThanKnown
@@ -29,13 +29,12 @@ from gpuledger.workflows.journal.entries import (
     Change,
     Describe,
     Entry,
+    HandOver,
     Remove,
     SetClaim,
     ShowConflict,
-    adds_something,
-    open_entries,
-    patch_of,
 )
+from gpuledger.workflows.journal.patches import adds_something, open_entries, patch_of
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +141,16 @@ class Journal:
         """
         entry = Remove(pod_uid=pod_uid, only=only)
         self._submit(uuid, entry)
+        await entry.settled
+
+    async def hand_over(self, holder: Holder, heir: Pod, claim_uid: str, claim_name: str) -> None:
+        """Give a claim's part of a share to an heir, by its name there, and take the holder off the card.
+
+        Done when the holder is not there as it was. Raises ApiError like `remove`.
+        """
+        attempt = token_hex(ATTEMPT_BYTES)
+        entry = HandOver(holder=holder, heir=heir, claim_uid=claim_uid, claim_name=claim_name, attempt=attempt)
+        self._submit(holder.share.uuid, entry)
         await entry.settled
 
     async def change(self, holder: Holder) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,7 +41,7 @@ from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures
-from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, claims_of
+from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import pause
 
@@ -254,12 +254,10 @@ class PodReleaser:
         if found is None:
             await self._release_gone(pod.uid, may_run)
         elif is_being_deleted(found) and not bound_node(found):
-            await self._withdraw_claims(pod, self._holders(pod.uid))
-            await self._remove(pod.uid)
+            await self._remove(pod.uid, was_bound=False)
         elif not bound_node(found):
             self.on_not_bound(pod.uid)
-            await self._withdraw_claims(pod, marked)
-            await self._remove_these(pod.uid, marked)
+            await self._remove_these(pod.uid, marked, was_bound=False)
         elif has_ended(found):
             await self._remove(pod.uid)
         elif is_finished(found):
@@ -286,10 +284,6 @@ class PodReleaser:
                 raise
             return found
 
-    async def _withdraw_claims(self, pod: Pod, holders: Sequence[Holder]) -> None:
-        """Take back what was allocated to the pod's ResourceClaims: behind the fence, and before its shares leave."""
-        await self._claim_ends.withdraw(pod, claims_of(holders))
-
     async def _release_gone(self, pod_uid: str, may_run: Callable[[Holder], bool]) -> None:
         """Release the shares of a pod that is gone or called failed, later if it may still run on its node.
 
@@ -298,7 +292,7 @@ class PodReleaser:
         """
         idle = [holder for holder in self._holders(pod_uid) if not may_run(holder)]
         if idle:
-            await self._remove_these(pod_uid, idle)
+            await self._remove_these(pod_uid, idle, was_bound=True)
         if not self._holders(pod_uid):
             return
         wait_s = self._departures.wait_s(pod_uid, self._ledger.holders_of(pod_uid))
@@ -337,17 +331,31 @@ class PodReleaser:
         except BadInput:
             return None
 
-    async def _remove(self, pod_uid: str) -> None:
+    async def _remove(self, pod_uid: str, was_bound: bool = True) -> None:
         """Take the pod off its cards: it can't be bound any more."""
         holders = self._ledger.holders_of(pod_uid)
-        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid) for _, h in holders))
+        await self._take_off([holder for _, holder in holders], was_bound, only_these=False)
         self._trail.released(holders, self._ledger.holders_of(pod_uid), "the pod has ended, or is gone")
         self._ended(pod_uid)
 
-    async def _remove_these(self, pod_uid: str, holders: Sequence[Holder]) -> None:
+    async def _take_off(self, holders: Sequence[Holder], was_bound: bool, only_these: bool) -> None:
+        """Take a pod off its cards, `only_these` as they are; what it shares with others by a claim goes to these."""
+        heirs: dict[str, Heir] = {}
+        if holders and claims_of(holders):
+            heirs = await self._claim_ends.left_by(holders[0].pod, holders, was_bound)
+        await asyncio.gather(*(self._take_off_one(holder, heirs, only_these) for holder in holders))
+
+    async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir], only_these: bool) -> None:
+        heir = next((heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs), None)
+        if heir is not None:
+            await self._journal.hand_over(holder, heir.pod, heir.claim.uid, heir.claim_name)
+        else:
+            await self._journal.remove(holder.share.uuid, holder.pod.uid, holder if only_these else None)
+
+    async def _remove_these(self, pod_uid: str, holders: Sequence[Holder], was_bound: bool) -> None:
         """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
         left = [each for each in self._ledger.holders_of(pod_uid) if each[1] in holders]
-        await asyncio.gather(*(self._journal.remove(h.share.uuid, pod_uid, h) for h in holders))
+        await self._take_off(holders, was_bound, only_these=True)
         self._trail.released(left, self._ledger.holders_of(pod_uid), "the pod is not bound with them")
         self._ended(pod_uid)
 

@@ -81,6 +81,8 @@ class ClaimBook:
         """Set when a pod has brought a claim."""
         self.on_claim = Listeners[[Name]]()
         """Called when a claim has changed, or is gone."""
+        self.on_waits_no_more = Listeners[[str]]()
+        """Called with the UID of a pod that waited, and brings claims."""
         self.on_appeared = Listeners[[Kind, Name]]()
         """Called when an object is there that was not."""
 
@@ -123,8 +125,9 @@ class ClaimBook:
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
-        self._pods.pop(pod_uid, None)
-        self._tell(pod_uid)
+        if self._pods.pop(pod_uid, None) is not None:
+            self._tell(pod_uid)
+            self.on_waits_no_more(pod_uid)
 
     def known_pending(self) -> AbstractSet[str]:
         """See PendingPodTracker."""

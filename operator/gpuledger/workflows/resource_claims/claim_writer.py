@@ -51,6 +51,8 @@ class ClaimWriter:
         Waits for claims that are to be made from templates. Raises BindFailed if that takes too long, or if a claim is
         another one than what its cards were chosen for.
         """
+        if request.joined_node not in ("", placement.node_name):
+            raise BindFailed(f"claim {request.joined[0].name} is allocated on node {request.joined_node}")
         deadline_s = self._clock.now_s() + MADE_WITHIN_S
         claims = [await self._identified(pod, claim, deadline_s) for claim in request.claims]
         waiting = self._book.waiting(pod.uid)

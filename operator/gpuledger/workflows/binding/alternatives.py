@@ -1,0 +1,23 @@
+"""Nodes for a pod whose claims leave a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gpuledger.model.request import PodRequest
+from gpuledger.placement.choose import Choice, Chooser
+
+
+def choose_first(
+    chooser: Chooser, request: PodRequest, node_names: Collection[str], count: int, avoided: Collection[str] = ()
+) -> tuple[PodRequest, Choice]:
+    """Return the first of the pod's alternatives for which there is a node, and the nodes.
+
+    If there is none for any of them: the first one, and why.
+    """
+    choice = chooser.choose(request, node_names, count, avoided)
+    for each in request.alternatives if not choice.placements else ():
+        other = chooser.choose(each, node_names, count, avoided)
+        if other.placements:
+            return each, other
+    return request, choice
