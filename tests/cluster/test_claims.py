@@ -2,37 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from cluster.claims import (
+    CLAIMS,
     TEMPLATES,
+    claim,
     claiming,
+    claims,
     claims_of,
     create_class,
+    results,
     serve_claims,
     share,
     template,
 )
-from cluster.cluster import COUNT, MEMORY, Cluster, pod
+from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
 from gpuledger.agent.fake_nodes import FakeNode
 
 
 @pytest.fixture
-def nodes(cluster: Cluster) -> Iterator[list[FakeNode]]:
-    cluster.plane.kubectl("apply", "-f", "/tmp/w/rbac.yaml")
+def nodes(cluster: Cluster) -> list[FakeNode]:
     create_class(cluster)
     found = cluster.add_nodes(1, gpus=2)
     serve_claims(cluster, *found)
-    yield found
+    return found
 
 
 def test_a_card_is_shared_by_a_pod_with_resources_and_one_with_a_claim(cluster: Cluster, nodes: list[FakeNode]) -> None:
     cluster.request("POST", TEMPLATES, template("quarter", share("10Gi", 30)))
     cluster.create(claiming("by-claim", ["quarter"]))
-    cluster.wait_bound("by-claim")
+    (claimed,) = cluster.wait_bound("by-claim")
     cluster.create(pod("by-limits", {COUNT: 1, MEMORY: 10240}))
-    (claimed, limited) = cluster.wait_bound("by-claim", "by-limits")
-    (found,) = claims_of(cluster, "by-claim")
+    (limited,) = cluster.wait_bound("by-limits")
+    assert uuids(claimed) == uuids(limited)
+    (stored,) = claims_of(cluster, "by-claim")
+    (result,) = results(stored)
+    (uuid,) = uuids(claimed)
+    assert (result["pool"], result["device"]) == (nodes[0].name, uuid.lower())
+    assert [each["uid"] for each in stored["status"]["reservedFor"]] == [claimed["metadata"]["uid"]]
     cluster.check_consistent()
+
+
+def test_pods_that_name_one_claim_have_one_share_as_long_as_one_of_them_lives(
+    cluster: Cluster, nodes: list[FakeNode]
+) -> None:
+    cluster.request("POST", CLAIMS, claim("ours", share("10Gi", 30)))
+    for name in ("first", "second", "third"):
+        cluster.create(claiming(name, named=["ours"]))
+        cluster.wait_bound(name)
+    assert held_by(cluster) == ["first"]
+    for _ in range(2):
+        (holder,) = held_by(cluster)
+        cluster.finish(holder)
+        cluster.wait(partial(is_handed_over, cluster, holder), f"{holder} has handed its share over")
+    (last,) = held_by(cluster)
+    cluster.finish(last)
+    cluster.wait(lambda: not held_by(cluster), "the share ends with the last pod")
+    cluster.wait(lambda: not results(claims(cluster)["ours"]), "and so does the allocation")
+    cluster.create(claiming("fourth", named=["ours"]))
+    cluster.wait_bound("fourth")
+    cluster.check_consistent()
+
+
+def test_a_pod_waits_for_its_template_and_is_tried_as_soon_as_it_is_there(
+    cluster: Cluster, nodes: list[FakeNode]
+) -> None:
+    cluster.create(claiming("early", ["late"]))
+    cluster.wait_refused("early", "claim c0: there is no ResourceClaimTemplate late in namespace default")
+    cluster.request("POST", TEMPLATES, template("late", share("1Gi")))
+    cluster.wait_bound("early", timeout_s=5)
+
+
+def is_handed_over(cluster: Cluster, name: str) -> bool:
+    """Tell whether another pod has what a pod had; never is it nobody's."""
+    (holder,) = held_by(cluster)
+    return holder != name
+
+
+def held_by(cluster: Cluster) -> list[str]:
+    """Return the names of all holders."""
+    return [holder["pod"] for holders in cluster.holders().values() for holder in holders]

@@ -191,7 +191,6 @@ class Settings:
     volcano_capacity: bool = option(
         False, "Nodes of our agent show volcano_memory and volcano_cores of all their cards in their capacity."
     )
-    resource_claims: bool = option(True, "Whether pods can bring ResourceClaims (Kubernetes 1.34 and later).")
     resource_slices: bool = option(
         True, "Whether nodes of our agent show their cards as ResourceSlices, where resource_claims is true."
     )
@@ -246,9 +245,6 @@ class Settings:
         5.0,
         "How often the agent looks at the containers with HAMi-core: what they use, and who pauses by "
         "resource_priority; 0: never.",
-    )
-    resource_claims: bool = option(
-        True, "Whether cards are given to ResourceClaims, too, on nodes of our agent whose kubelet is 1.34 or newer."
     )
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
     fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")

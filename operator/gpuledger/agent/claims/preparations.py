@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from gpuledger.agent.claims.held_claims import ClaimLedger, HeldClaims
 from gpuledger.agent.claims.units import Unit, units_of_claim, units_of_pod
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.granting import NO_POD, Granting, Json
+from gpuledger.agent.granting import Granting, Json
 from gpuledger.agent.kubelet.dra_plugin import ClaimKey, PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
 from gpuledger.agent.kubelet.slot_owners import Pods
@@ -80,8 +80,9 @@ class ClaimPreparations:
         if not is_name(claim_grant_name(claim.uid, "request")):
             raise BadInput(f"claim {claim} has the UID {claim.uid!r}, which can't be a part of a file's name")
         held = await self._ledger.held(claim)
-        pod = NO_POD if held.holder.is_claim else await self._pod(held)
-        units = units_of_claim(held, claim.uid) if held.holder.is_claim else units_of_pod(held, pod)
+        pod = await self._pod(held)
+        is_shared = any(part.claim.uid == claim.uid and part.claim.shared for part in held.parts)
+        units = units_of_claim(held, claim.uid) if is_shared else units_of_pod(held, pod)
         own = [unit for unit in units if any(part.claim.uid == claim.uid for part in unit.parts)]
         for unit in own:  # from here on nothing waits, so nothing comes between
             self._give(held, unit, pod)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice, product
 
 from gpuledger.formats.custom_resource.resource import MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.quantity import amount, whole_number
+from gpuledger.formats.resource_claims.device import device_of
 from gpuledger.formats.resource_claims.names import CORES, DRIVER, MEMORY, SLOTS
 from gpuledger.formats.resource_claims.objects import ClaimObjects, ClaimSpec, DeviceClass, OpaqueConfig, Wish
 from gpuledger.formats.resource_claims.share_parameters import ShareParameters, share_parameters
-from gpuledger.model.card import ALL_CORES
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.card import ALL_CORES, Card
+from gpuledger.model.card_attributes import ATTRIBUTES
+from gpuledger.model.card_filter import CardFilter, CardTest
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime
 
@@ -22,6 +26,15 @@ MIB = 2**20
 
 MOST_ALTERNATIVES = 8
 """Ways to serve all claims of a pod, of which each can mean another search over all nodes."""
+
+EXACT_COUNT, ALL = "ExactCount", "All"
+"""Values of allocationMode."""
+
+MOST_CONSTRAINTS = 32
+"""Of one claim: the API server's limit."""
+
+TESTS_KEPT = 512
+"""Different expressions whose answers are remembered."""
 
 _ONLY_THE_DRIVER = re.compile(rf"""^\s*device\.driver\s*==\s*(["']){re.escape(DRIVER)}\1\s*$""")
 """The selector of our DeviceClass: it holds for all cards."""
@@ -43,7 +56,7 @@ def claim_alternatives(
 
     `number` tells the claims of a pod apart. Raises BadInput, naming the claim and its request.
     """
-    reader = _Reader(claim_name, spec, objects, chosen, lifetime)
+    reader = _Reader(claim_name, number, spec, objects, chosen, lifetime)
     ways = list(islice(_by_preference(spec), MOST_ALTERNATIVES + 1))
     if len(ways) > MOST_ALTERNATIVES:
         raise BadInput(f"claim {claim_name} can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
@@ -59,9 +72,15 @@ class _Reader:
     """Reads the requests of one claim."""
 
     def __init__(
-        self, claim_name: str, spec: ClaimSpec, objects: ClaimObjects, chosen: CardFilter, lifetime: Lifetime
+        self,
+        claim_name: str,
+        number: int,
+        spec: ClaimSpec,
+        objects: ClaimObjects,
+        chosen: CardFilter,
+        lifetime: Lifetime,
     ) -> None:
-        self._claim_name, self._spec, self._objects = claim_name, spec, objects
+        self._claim_name, self._number, self._spec, self._objects = claim_name, number, spec, objects
         self._chosen, self._lifetime = chosen, lifetime
 
     def entry(self, wish: Wish) -> Entry:
@@ -82,19 +101,32 @@ class _Reader:
             )
         if wish.admin_access:
             raise BadInput("adminAccess is not given: a pod on a card is counted like any other, so drop it")
-        if wish.mode != "ExactCount":
-            raise BadInput(f"allocationMode {wish.mode} is not served: name a number of cards by count")
+        if wish.mode not in (EXACT_COUNT, ALL):
+            raise BadInput(f"allocationMode {wish.mode} is not known: write {EXACT_COUNT} or {ALL}")
         if wish.count > MAX_CARDS:
             raise BadInput(f"no node has {wish.count} cards")
         parameters = self._parameters(wish, device_class)
         return replace(
             _amounts(wish, parameters),
-            cards=wish.count,
+            cards=wish.count if wish.mode == EXACT_COUNT else 1,
+            every_card=wish.mode == ALL,
+            rules=self._rules(wish),
             lifetime=self._lifetime,
             resource=DRIVER,
             wanted=self._wanted(wish, device_class, parameters),
             one_numa_node=bool(parameters.one_numa_node),
         )
+
+    def _rules(self, wish: Wish) -> tuple[CardRule, ...]:
+        """Return the constraints that concern a request. A name of one's own without a domain is the driver's."""
+        found = []
+        for number, each in enumerate(self._spec.constraints):
+            if each.requests and not {wish.name, wish.name.partition("/")[0]} & {*each.requests}:
+                continue
+            if each.attribute not in ATTRIBUTES:
+                raise BadInput(f"cards have no attribute {each.attribute}: there are {', '.join(ATTRIBUTES)}")
+            found.append(CardRule(each.attribute, self._number * MOST_CONSTRAINTS + number, each.distinct))
+        return tuple(found)
 
     def _parameters(self, wish: Wish, device_class: DeviceClass) -> ShareParameters:
         named = {wish.name, wish.name.partition("/")[0]}
@@ -111,17 +143,21 @@ class _Reader:
             use_uuids=(*chosen.use_uuids, *parameters.uuids),
             avoid_uuids=(*chosen.avoid_uuids, *parameters.avoid_uuids),
             modes=parameters.isolation or chosen.modes,
-            tests=_tests(needed),
+            tests=tuple(map(_test, needed)),
         )
 
 
-def _tests(expressions: list[str]) -> tuple:  # type: ignore[type-arg]
-    if not expressions:
-        return ()
+@lru_cache(TESTS_KEPT)
+def _test(expression: str) -> CardTest:
+    """Return an expression as a test of cards, always the same one: it remembers its answers."""
     # Only here: its library is not needed otherwise.
-    from gpuledger.formats.resource_claims.selectors import card_test
+    from gpuledger.formats.resource_claims.selectors import SelectorTest, compile_selector
 
-    return tuple(card_test(each) for each in expressions)
+    return SelectorTest(compile_selector(expression, "selector"), _device_of)
+
+
+def _device_of(card: Card) -> Mapping[str, object]:
+    return {**device_of(card), "driver": DRIVER}
 
 
 def _texts(config: Iterable[OpaqueConfig]) -> Iterator[str]:

@@ -16,7 +16,7 @@ def choose_first(
     If there is none for any of them: the first one, and why.
     """
     choice = chooser.choose(request, node_names, count, avoided)
-    for each in request.alternatives if not choice.placements else ():
+    for each in () if choice.placements else request.alternatives:
         other = chooser.choose(each, node_names, count, avoided)
         if other.placements:
             return each, other

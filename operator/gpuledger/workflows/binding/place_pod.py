@@ -21,6 +21,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
+from gpuledger.model.gang import Gang
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
@@ -158,7 +159,12 @@ class PodPlacer:
             if answer is not None:
                 return answer
             arguments = replace(arguments, node_names=[request.joined_node])
-        for each in (request, *request.alternatives):
+        return (yield from self._filter_for(arguments, pod, request, gang))
+
+    def _filter_for(
+        self, arguments: FilterArguments, pod: Pod, request: PodRequest, gang: Gang | None
+    ) -> Generator[Step, None, FilterResult]:
+        for each in request.variants:
             yield from self._chooser.look_around(each, arguments.node_names)
         node_name = self._settled_node(pod, request)
         if node_name is not None:
