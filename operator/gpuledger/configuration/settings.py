@@ -168,6 +168,9 @@ class Settings:
         False, "Whether gpuledger's kube-scheduler runs Kubernetes' own cycle for groups, which feature gates turn on."
     )
     resource_claims: bool = option(True, "Whether pods can bring ResourceClaims (Kubernetes 1.34 and later).")
+    all_drivers_scheduler_name: str = option(
+        "", "Another profile, for pods that bring claims of other drivers, too; needs resource_slices (1.36)."
+    )
     plugin_timeout_s: float = option(
         20.0, "How long HAMi's or Volcano's device plugin may take to find a pod, while other pods of the node wait."
     )
@@ -287,7 +290,8 @@ class Settings:
     @property
     def scheduler_names(self) -> tuple[str, ...]:
         """All names of schedulers that are ours."""
-        return (self.scheduler_name, *self.extra_scheduler_names)
+        all_drivers = (self.all_drivers_scheduler_name,) if self.all_drivers_scheduler_name else ()
+        return (self.scheduler_name, *self.extra_scheduler_names, *all_drivers)
 
     @property
     def policies(self) -> tuple[str, str]:
@@ -367,7 +371,7 @@ class Settings:
             )
         if not self.resource_count:
             raise ValueError("settings: resource_count is the name that our own node agent serves; it can't be empty")
-        profiles = (self.scheduler_name, *self.extra_scheduler_names)
+        profiles = self.scheduler_names
         if len(set(profiles)) < len(profiles) or "default-scheduler" in profiles or not all(profiles):
             raise ValueError(
                 "settings: scheduler names must differ, and none can be default-scheduler, which is the cluster's own"

@@ -34,6 +34,7 @@ def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
         settings.nodes_offered,
         settings.native_gangs,
         settings.resource_claims,
+        settings.all_drivers_scheduler_name,
     )
     return yaml.safe_dump(configuration, sort_keys=False)
 

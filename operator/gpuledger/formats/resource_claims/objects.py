@@ -126,6 +126,9 @@ class ClaimObjects(Protocol):
     def device_class(self, name: str) -> DeviceClass | None:
         """Return a DeviceClass, None if there is none."""
 
+    def serves_other_drivers(self, scheduler_name: str) -> bool:
+        """Tell whether a pod of this scheduler profile gets claims of other drivers as well, from kube-scheduler."""
+
     def holder_of(self, claim: Claim) -> str:
         """Return the UID of the pod that holds the claim's cards in the ledger; empty if none does."""
 
@@ -141,6 +144,10 @@ class NoClaimObjects:
 
     def device_class(self, name: str) -> DeviceClass | None:
         """See ClaimObjects."""
+
+    def serves_other_drivers(self, scheduler_name: str) -> bool:
+        """See ClaimObjects."""
+        return False
 
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects."""

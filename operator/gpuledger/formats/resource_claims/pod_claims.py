@@ -39,8 +39,8 @@ def has_claims(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("resourceClaims"))
 
 
-def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter, leaves_others: bool = False) -> ClaimsOfPod:
-    """Return what a pod's claims ask for; `leaves_others` to a scheduler that serves those of other drivers.
+def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter) -> ClaimsOfPod:
+    """Return what a pod's claims ask for; those of other drivers are passed over where its scheduler serves them.
 
     `chosen` is the pod's own choice of cards. Raises BadInput, naming the claim and what to write instead.
     """
@@ -48,6 +48,7 @@ def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter, leaves_o
     if len(given) > MOST_CLAIMS:
         raise BadInput(f"the pod has more than {MOST_CLAIMS} ResourceClaims: spread them over several pods")
     lifetime = _lifetime(pod)
+    leaves_others = objects.serves_other_drivers(str(pod["spec"].get("schedulerName") or ""))
     alternatives, claims, joined = [], [], []
     for number, each in enumerate(given):
         found = _resolved(pod, each, objects)

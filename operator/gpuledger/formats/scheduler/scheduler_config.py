@@ -38,6 +38,7 @@ def scheduler_configuration(
     nodes_offered: int = 1,
     native_gangs: bool = False,
     resource_claims: bool = False,
+    all_drivers_name: str = "",
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
@@ -45,10 +46,19 @@ def scheduler_configuration(
     preemption would evict pods for them. Where it preempts for want of CPU, it asks whether that makes room on cards,
     too. Every node is looked at, because a sample could miss the only one with room.
     Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
-    With `resource_claims`, it leaves pods' ResourceClaims to the extender, and asks it about all pods of its profiles.
+    With `resource_claims`, it leaves pods' ResourceClaims to the extender, and asks it about all pods of its profiles;
+    but in the profile `all_drivers_name`, it allocates them itself, those of other drivers for good.
     """
     names = [*dialects.resources(), *SUMS]
-    profile = _profile(nodes_offered > 1, names if resource_claims else ())
+    ignored = names if resource_claims else ()
+    profiles = [
+        {
+            "schedulerName": name,
+            "percentageOfNodesToScore": 100,
+            **_profile(nodes_offered > 1, ignored, claims_too=name == all_drivers_name),
+        }
+        for name in scheduler_names
+    ]
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -62,7 +72,7 @@ def scheduler_configuration(
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
         "podMaxBackoffSeconds": LONGEST_BACK_OFF_OF_GROUPS_S if native_gangs else LONGEST_BACK_OFF_S,
-        "profiles": [{"schedulerName": name, "percentageOfNodesToScore": 100, **profile} for name in scheduler_names],
+        "profiles": profiles,
         "extenders": [
             {
                 "urlPrefix": extender_url,
@@ -86,11 +96,12 @@ def _managed(name: str) -> dict[str, Any]:
     return {"name": name, "ignoredByScheduler": True}
 
 
-def _profile(scores: bool, ignored: Sequence[str]) -> dict[str, Any]:
+def _profile(scores: bool, ignored: Sequence[str], claims_too: bool) -> dict[str, Any]:
     """Return the plugins of a profile.
 
     With `scores`, these are kept to the pods' own preferences: no default spreading either. `ignored` are the resources
-    that the scheduler leaves to an extender which is asked about all pods; their ResourceClaims are left to it, too.
+    that the scheduler leaves to an extender which is asked about all pods; their claims are left to it, too, but
+    with `claims_too`.
     """
     plugins: dict[str, Any] = {}
     arguments: list[dict[str, Any]] = []
@@ -99,6 +110,7 @@ def _profile(scores: bool, ignored: Sequence[str]) -> dict[str, Any]:
         spreading = {"defaultingType": "List", "defaultConstraints": []}
         arguments.append({"name": "PodTopologySpread", "args": spreading})
     if ignored:
-        plugins["multiPoint"] = {"disabled": [{"name": CLAIMS_PLUGIN}]}
+        if not claims_too:
+            plugins["multiPoint"] = {"disabled": [{"name": CLAIMS_PLUGIN}]}
         arguments.append({"name": "NodeResourcesFit", "args": {"ignoredResources": [*ignored]}})
     return {name: value for name, value in (("plugins", plugins), ("pluginConfig", arguments)) if value}

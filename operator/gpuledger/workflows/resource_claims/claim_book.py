@@ -72,8 +72,9 @@ _READERS: dict[Kind, Callable[[Json], Any]] = {
 class ClaimBook:
     """What is known of claims; a cluster whose pods bring none is not asked about them."""
 
-    def __init__(self, ledger: Ledger, counts: Counts) -> None:
+    def __init__(self, ledger: Ledger, counts: Counts, all_drivers_scheduler_name: str = "") -> None:
         self._ledger, self._counts = ledger, counts
+        self._all_drivers_scheduler_name = all_drivers_scheduler_name
         self._kept = {kind: _Kept() for kind in Kind}
         self._pods: dict[str, WaitingClaims] = {}  # UID of a pod without a node
         self._news: dict[str, list[asyncio.Future[None]]] = defaultdict(list)  # pod UID -> who waits for its claims
@@ -102,6 +103,10 @@ class ClaimBook:
         """See ClaimObjects."""
         found: DeviceClass | None = self._kept[Kind.CLASSES].objects.get(("", name))
         return found
+
+    def serves_other_drivers(self, scheduler_name: str) -> bool:
+        """See ClaimObjects."""
+        return bool(scheduler_name) and scheduler_name == self._all_drivers_scheduler_name
 
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects. Who holds a claim's cards is among those that may use it."""
