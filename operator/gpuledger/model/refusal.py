@@ -41,6 +41,8 @@ class Reason(StrEnum):
     NO_SLOT = "no-slot"
     NO_COMBINATION = "no-combination"
     NUMA = "numa"
+    CONSTRAINT = "constraint"
+    """Of a ResourceClaim: cards that match, or that differ."""
     CONTAINERS_TOGETHER = "containers-together"
     PREEMPTING = "preempting"
 
@@ -66,6 +68,7 @@ NEEDS_ROOM = frozenset(
         Reason.NO_SLOT,
         Reason.NO_COMBINATION,
         Reason.NUMA,
+        Reason.CONSTRAINT,
         Reason.CONTAINERS_TOGETHER,
         Reason.PREEMPTING,
     }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.card_filter import MIG, CardFilter
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.host import NO_HOST, HostAmounts
 
 ANY_NVIDIA = CardFilter()
@@ -50,10 +52,17 @@ class Demand:
     """All cards on one NUMA node."""
     module: int = 1
     """Cards come in modules of so many, by their index, and only whole ones are given: `cards` is a multiple of it."""
+    rules: tuple[CardRule, ...] = ()
+    """What the cards must have in common, or not, with each other and with those of other demands."""
+    every_card: bool = False
+    """Every card of the node that the demand admits: `cards` is 1 as long as no node is looked at, see `on`."""
+    joint: bool = field(init=False, repr=False, compare=False)
+    """More counts than which cards it gets and what is free on each: it matters which others there are."""
     _hash: int = field(init=False, repr=False, compare=False)
     """Shapes are keys of many tables, and looked up at each turn."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "joint", self.one_numa_node or self.every_card or bool(self.rules))
         object.__setattr__(self, "_hash", hash(tuple(getattr(self, name) for name in _COMPARED)))
 
     def __hash__(self) -> int:
@@ -74,9 +83,15 @@ class Demand:
             return False
         if card.mode != MIG or self.wanted.names(card):
             return True
-        if self.memory_mib is None or self.cores or self.cards > 1:
+        if self.memory_mib is None or self.cores or self.cards > 1 or self.every_card:
             return False
         return not self.at_most_card or self.memory_mib <= card.capacity.memory_mib
+
+    def on(self, cards: Iterable[Card]) -> Demand:
+        """Return the demand as it is on a node with these cards: every card is so many, one at least."""
+        if not self.every_card:
+            return self
+        return replace(self, cards=max(1, sum(map(self.admits, cards))))
 
     @property
     def only_counts(self) -> bool:
@@ -84,7 +99,7 @@ class Demand:
 
         So a device plugin that only counts its cards can serve it.
         """
-        is_any = self.wanted == ANY_NVIDIA and not self.one_numa_node and self.module == 1
+        is_any = self.wanted == ANY_NVIDIA and not self.joint and self.module == 1
         return self.whole and is_any and self.resource == NVIDIAS_COUNT
 
     def amounts_on(self, capacity: Amounts) -> Amounts:
@@ -105,6 +120,13 @@ Shape = tuple[Demand, ...]
 """The demands of a pod's containers: pods of one shape fit on the same nodes."""
 
 
+def shape_on(shape: Shape, cards: Sequence[Card]) -> Shape:
+    """Return a shape as it is on a node with these cards, see `Demand.on`."""
+    if not any(demand.every_card for demand in shape):
+        return shape
+    return tuple(demand.on(cards) for demand in shape)
+
+
 @dataclass(frozen=True)
 class PodRequest:
     """The containers of a pod that ask for a card, in the order of the pod: name and demand."""
@@ -122,10 +144,17 @@ class PodRequest:
     """The whole pod's request of the node's CPU and memory."""
     warnings: tuple[str, ...] = field(default=(), compare=False)
     """Sentences on words that are understood, though hardly meant."""
+    alternatives: tuple[PodRequest, ...] = ()
+    """What the pod takes as well where a node does not have this, the preferred first."""
+
+    @property
+    def variants(self) -> tuple[PodRequest, ...]:
+        """All that the pod takes, the preferred first: this request, and its alternatives."""
+        return (self, *self.alternatives)
 
     @cached_property
     def cards(self) -> int:
-        """Upper bound of the cards used: nothing is shared between the containers."""
+        """Upper bound of the cards used: nothing is shared between the containers. Every card counts as one."""
         return sum(demand.cards for demand in self.shape)
 
 

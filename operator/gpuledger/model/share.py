@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import Final
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
 from gpuledger.model.host import NO_HOST, HostAmounts
-from gpuledger.model.request import PodRequest, Shape, phases
+from gpuledger.model.request import Demand, PodRequest, Shape, phases
 
 Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
@@ -133,10 +134,26 @@ def part_of_card(share: Share, card: Card) -> float:
     return min(1.0, max(memory, amounts.cores / max(capacity.cores, 1)))
 
 
-def covers(shares: Sequence[Share], request: PodRequest) -> bool:
-    """Tell whether every container has the number of cards that it asks for, none too few and none too many."""
-    cards = [container.name for share in shares for container in share.containers]
-    return all(cards.count(name) == demand.cards for name, demand in zip(request.names, request.shape, strict=True))
+def covers(shares: Sequence[Share], request: PodRequest, cards: Sequence[Card] = ()) -> bool:
+    """Tell whether every container has the number of cards that it asks for, none too few and none too many.
+
+    `cards` are those of the node. Without them, a container that asks for every card is content with what it has.
+    """
+    names = Counter(container.name for share in shares for container in share.containers)
+    return all(
+        _is_enough(names[name], demand, cards) for name, demand in zip(request.names, request.shape, strict=True)
+    )
+
+
+def _is_enough(number: int, demand: Demand, cards: Sequence[Card]) -> bool:
+    if demand.every_card and not cards:
+        return number > 0
+    return number == demand.on(cards).cards
+
+
+def fitting_variant(shares: Sequence[Share], request: PodRequest, cards: Sequence[Card] = ()) -> PodRequest | None:
+    """Return what the pod has got of all that it takes: the first variant that the shares cover, None if none."""
+    return next((variant for variant in request.variants if covers(shares, variant, cards)), None)
 
 
 def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]) -> tuple[Share, ...]:

@@ -40,7 +40,7 @@ def differing_candidates(shape: Shape, node: NodeRoom, work: Work | None = None)
     are the same, the topology decides: a single card is the worst connected of them, several are the best set. `work`
     is what a search may cost, as for `choose_cards`.
     """
-    if len(shape) == 1 and shape[0].cards == 1 and not shape[0].one_numa_node:
+    if len(shape) == 1 and shape[0].cards == 1 and not shape[0].joint:
         rooms = _differing_rooms(shape[0], node) if takes_pods(node, shape) else ()
         if rooms:
             return [Candidate(node, ((room.card.uuid,),)) for room in rooms]

@@ -10,9 +10,18 @@ from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Demand, Lifetime, Shape, counted_cards, phases
+from gpuledger.model.request import Demand, Lifetime, Shape, counted_cards, phases, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import CardOrder
+from gpuledger.placement.card_rules import (
+    RulesSoFar,
+    differ,
+    differing,
+    matching,
+    most_by_rules,
+    most_on_one_numa_node,
+    rules_text,
+)
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.work import Work
 
@@ -44,6 +53,7 @@ def choose_cards(
     """
     if node.counted is not None:
         return _refuse_counted(shape, node.counted) or tuple(() for _ in shape)
+    shape = shape_on(shape, node.cards)
     if takes_pods(node, shape):
         search = _Search(shape, node.rooms, CardOrder(node, preference), work or Work(WORK_LIMIT))
         if search.place(0):
@@ -54,7 +64,10 @@ def choose_cards(
             return refusal
     if node.offer is not None and not _plugin_serves(node.offer, shape):
         return Refusal(Reason.PLUGIN_LIMIT, "Volcano's device plugin serves only one container, and no init container")
-    return Refusal(Reason.CONTAINERS_TOGETHER, "no cards that hold all containers of the pod at once")
+    text = "no cards that hold all containers of the pod at once"
+    if any(demand.rules for demand in shape):
+        text = f"{text} and {rules_text(shape)}"
+    return Refusal(Reason.CONTAINERS_TOGETHER, text)
 
 
 def takes_pods(node: NodeRoom, shape: Shape) -> bool:
@@ -81,6 +94,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return Refusal(Reason.NODE_NOT_STARTING, "node starts no pods: its kubelet or GPU node agent hangs")
     if not node.offer.serves(demand.resource):
         return Refusal(Reason.OTHER_RESOURCE, f"the node's device plugin does not serve {demand.resource}")
+    demand = demand.on(node.cards)
     cards = [card for card in node.cards if demand.admits(card)]
     never = _refuse_for_ever(demand, node, cards)
     if never:
@@ -93,9 +107,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return _refuse_for_now(demand, rooms)
     if len(_whole_modules(fitting, demand.module)) * demand.module < demand.cards:
         return Refusal(Reason.NO_COMBINATION, f"{_few(demand, '')} free in whole modules of {demand.module} cards")
-    if demand.one_numa_node and not any(len(group) >= demand.cards for group in _by_numa_node(fitting)):
-        return Refusal(Reason.NUMA, f"{_few(demand, '')} with room on one NUMA node")
-    return None
+    return _refuse_set(demand, [room.card for room in fitting]) if demand.joint else None
 
 
 def _refuse_counted(shape: Shape, left: int) -> Refusal | None:
@@ -118,12 +130,25 @@ def _refuse_for_ever(demand: Demand, node: NodeRoom, cards: Sequence[Card]) -> R
         return Refusal(Reason.TOO_FEW_CARDS, f"fewer than {demand.cards} GPUs on the node")
     if len(cards) < demand.cards:
         return Refusal(Reason.NOT_WANTED, f"{_few(demand, '')} of the kind that the pod asks for")
-    large_enough = sum(demand.amounts_on(card.capacity).fits_in(card.capacity) for card in cards)
-    if large_enough < demand.cards:
+    large_enough = [card for card in cards if demand.amounts_on(card.capacity).fits_in(card.capacity)]
+    if len(large_enough) < demand.cards:
         memory_mib = demand.memory_mib or 0
         memory = sum(memory_mib <= card.capacity.memory_mib for card in cards) < demand.cards
         amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} percent cores"
         return Refusal(Reason.CARD_TOO_SMALL, _few(demand, amount))
+    if demand.rules and most_by_rules(demand, large_enough) < demand.cards:
+        return Refusal(
+            Reason.NOT_WANTED, f"{_few(demand, '')} of the kind that the pod asks for {rules_text((demand,))}"
+        )
+    return None
+
+
+def _refuse_set(demand: Demand, cards: Sequence[Card]) -> Refusal | None:
+    """Return why there is no set for a container among cards that have room, each by itself."""
+    if demand.one_numa_node and most_on_one_numa_node(cards) < demand.cards:
+        return Refusal(Reason.NUMA, f"{_few(demand, '')} with room on one NUMA node")
+    if most_by_rules(demand, cards) < demand.cards:
+        return Refusal(Reason.CONSTRAINT, f"{_few(demand, '')} with room that {rules_text((demand,))}")
     return None
 
 
@@ -169,15 +194,6 @@ def _plugin_serves(offer: NodeOffer, shape: Shape) -> bool:
     return offer.dialect is not Dialect.VOLCANO or (len(shape) == 1 and shape[0].lifetime is Lifetime.MAIN)
 
 
-def _by_numa_node(rooms: Iterable[Room]) -> list[list[Room]]:
-    """Return the rooms of each NUMA node, in their order; those of which it is not known count as one."""
-    groups: dict[int, list[Room]] = {}
-    for room in rooms:
-        numa_node = room.card.numa_node
-        groups.setdefault(-1 if numa_node is None else numa_node, []).append(room)
-    return list(groups.values())
-
-
 def _whole_modules(rooms: Iterable[Room], size: int) -> list[tuple[Room, ...]]:
     """Return the modules of which all cards are among these, in the order of their first ones."""
     modules: dict[int, list[Room]] = {}
@@ -219,6 +235,7 @@ class _Search:
         self.budget = SEARCH_LIMIT
         self.looks = LOOKS_LIMIT
         self.work = work
+        self.rules = self._rules() if any(demand.rules for demand in shape) else None
         # Containers that look at more than a card's room: for these, cards with equal room are not the same.
         self.distinguishable = any(
             demand.one_numa_node or demand.module > 1 or demand.wanted != shape[0].wanted for demand in shape
@@ -249,20 +266,22 @@ class _Search:
     def _combinations(self, container: int) -> Iterator[tuple[Room, ...]]:
         """Yield the sets of cards for a container, the preferred first; of equivalent sets only one."""
         demand = self.shape[container]
-        if not self.work.spend(STEPS_OF_A_CARD * len(self.rooms)):
+        if not self.work.spend((STEPS_OF_A_CARD + len(demand.rules)) * len(self.rooms)):
             return
         fitting = [room for room in self.rooms if self._fits_beside(container, room)]
         if demand.lifetime is Lifetime.INIT:  # its peak overlaps with what the pod has anyway
             fitting.sort(key=lambda room: room.card.uuid not in self.taken)
         last = len(self.order) == 1
         seen: set[tuple[object, ...]] = set()
-        groups = _by_numa_node(fitting) if demand.one_numa_node and demand.cards > 1 else [fitting]
+        groups = matching(demand, fitting) if demand.joint and demand.cards > 1 else [fitting]
         kinds = {} if last else {room.card.uuid: self._kind(room) for room in fitting}
-        card_sets = [_sets_of(group, demand) for group in groups]
+        card_sets = [self._sets_of(group, demand) for group in groups]
         best: Sequence[tuple[Room, ...]] = ()
         if demand.cards > 1 and demand.module == 1 and self.card_order.tells_sets_apart:
             first = self.taken if demand.lifetime is Lifetime.INIT else ()
             best = self.card_order.best_sets(groups, demand.cards, first)
+            if demand.rules:
+                best = [rooms for rooms in best if differ(demand, _cards(rooms))]
         for rooms in chain(best, *card_sets):
             self.looks -= 1
             if self.looks < 0 or not self.work.spend():
@@ -274,11 +293,33 @@ class _Search:
                 seen.add(kind)
             yield rooms
 
+    def _sets_of(self, rooms: Sequence[Room], demand: Demand) -> Iterator[tuple[Room, ...]]:
+        """Yield the sets of cards for a container, in the order of the cards; of whole modules where they come so."""
+        if demand.module > 1:
+            for modules in combinations(_whole_modules(rooms, demand.module), demand.cards // demand.module):
+                found = tuple(chain.from_iterable(modules))
+                if differ(demand, _cards(found)):
+                    yield found
+        elif any(rule.distinct for rule in demand.rules):
+            yield from differing(demand, rooms, self.work)
+        else:
+            yield from combinations(rooms, demand.cards)
+
+    def _rules(self) -> RulesSoFar:
+        """Begin to keep the rules."""
+        rules = sum(len(demand.rules) for demand in self.shape)
+        if not self.work.spend((STEPS_OF_A_CARD * len(self.shape) + rules) * len(self.rooms)):
+            return RulesSoFar(self.shape, [[] for _ in self.shape])
+        usable = [[r.card for r in self.rooms if demand.admits(r.card) and fits(demand, r)] for demand in self.shape]
+        return RulesSoFar(self.shape, usable)
+
     def _kind(self, room: Room) -> int:
         """Return a number that cards have in common which are interchangeable for the rest of the search."""
         mine = tuple(self.taken.get(room.card.uuid, ()))
         alone = tuple(self.alone.get(room.card.uuid, ()))
-        distinguishable = room.card.uuid if self.distinguishable else ""
+        distinguishable: object = room.card.uuid if self.distinguishable else ""
+        if self.rules:
+            distinguishable = (distinguishable, self.rules.values_of(room.card))
         kind = (distinguishable, room.card.mode, room.card.capacity, room.free, room.idle, mine, alone)
         return self.kinds.setdefault(kind, len(self.kinds))
 
@@ -286,6 +327,8 @@ class _Search:
         """Tell whether the container fits on the card beside what its own pod already uses there."""
         demand = self.shape[container]
         if not demand.admits(room.card) or not fits(demand, room):
+            return False
+        if self.rules and not self.rules.allow(demand, room.card):
             return False
         taken = self.taken.get(room.card.uuid)
         if taken is None:
@@ -301,6 +344,8 @@ class _Search:
 
     def _take(self, container: int, rooms: Sequence[Room], sign: int) -> None:
         demand = self.shape[container]
+        if self.rules:
+            (self.rules.give if sign > 0 else self.rules.take_back)(demand, _cards(rooms))
         for room in rooms:
             taken = self.taken.setdefault(room.card.uuid, [NOTHING] * len(self.phases))
             alone = self.alone.setdefault(room.card.uuid, [False] * len(self.phases))
@@ -313,13 +358,8 @@ class _Search:
                 del self.taken[room.card.uuid], self.alone[room.card.uuid]
 
 
-def _sets_of(rooms: Sequence[Room], demand: Demand) -> Iterator[tuple[Room, ...]]:
-    """Yield the sets of cards for a container, in the order of the cards; of whole modules where they come in such."""
-    if demand.module == 1:
-        yield from combinations(rooms, demand.cards)
-        return
-    for modules in combinations(_whole_modules(rooms, demand.module), demand.cards // demand.module):
-        yield tuple(chain.from_iterable(modules))
+def _cards(rooms: Sequence[Room]) -> list[Card]:
+    return [room.card for room in rooms]
 
 
 def _difficulty(demand: Demand) -> tuple[bool, bool, int, int, int]:

@@ -34,7 +34,7 @@ def advice(request: PodRequest, nodes: Sequence[NodeReason], words: WrittenWords
 def _models(demand: Demand, nodes: Iterable[NodeReason]) -> str:
     wanted = demand.wanted
     models = sorted({card.card.model for node in nodes for card in node.cards if card.card.model})
-    if not models or not (wanted.model or wanted.use_models):
+    if not models or demand.rules or not (wanted.model or wanted.use_models):  # rules: cards of it need not do
         return ""
     names = ", ".join(models[:MODELS_NAMED]) + (", ..." if len(models) > MODELS_NAMED else "")
     return f"No node has model {wanted.model or ' or '.join(wanted.use_models)}: there are {names}"

@@ -8,6 +8,7 @@ from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, sto
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
@@ -17,6 +18,9 @@ from gpuledger.model.stored_card import Misfit
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference
+
+OF_SEVERAL_CARDS = {Reason.NUMA, Reason.CONSTRAINT, Reason.NOT_WANTED}
+"""Each card can be one that takes the container, if there were others."""
 
 NOT_PLACEMENT = {Reason.KUBE_SCHEDULER, Reason.BAD_REQUEST, Reason.PREEMPTING, Reason.GANG, Reason.QUOTA}
 """Found before or after placement is asked: the request can't be read; the pod is on its way to another node; or not
@@ -58,9 +62,36 @@ def used(first: tuple[int, int, int], second: tuple[int, int, int] | None = None
     return ledger
 
 
+def one_of_two_used() -> Ledger:
+    """Return two cards, the first with something on it."""
+    ledger = a_ledger(ONE, TWO)
+    occupy(ledger, "a", a_share(ONE))
+    return ledger
+
+
 def two_numa_nodes() -> Ledger:
     """Return two cards, each on a NUMA node of its own."""
     return a_ledger(replace(ONE, numa_node=0), replace(TWO, numa_node=1))
+
+
+def on_pcie_roots(*roots: str) -> Ledger:
+    """Return cards that are on these PCIe roots."""
+    return a_ledger(*(replace(a_card(index), pcie_root=root) for index, root in enumerate(roots)))
+
+
+def one_of_each_root_taken() -> Ledger:
+    """Return two PCIe roots with two cards each, one of which is taken as a whole."""
+    ledger = on_pcie_roots("pci0000:16", "pci0000:16", "pci0000:97", "pci0000:97")
+    for index in (0, 2):
+        occupy(ledger, f"p{index}", whole_share(a_card(index)))
+    return ledger
+
+
+def used_third_root() -> Ledger:
+    """Return cards on three PCIe roots, one of which has no room."""
+    ledger = on_pcie_roots("pci0000:16", "pci0000:16", "pci0000:97", "pci0000:c9")
+    occupy(ledger, "p", whole_share(a_card(3)))
+    return ledger
 
 
 def with_volcanos_plugin() -> Ledger:
@@ -96,6 +127,8 @@ def only_counting(cards: int) -> Ledger:
 
 BY_NUMBER = replace(whole(), resource="nvidia.com/gpu")
 ON_ONE_NUMA_NODE = replace(mib(1, cards=2), one_numa_node=True)
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+ON_ONE_ROOT, ON_DIFFERENT_ROOTS = CardRule(PCIE_ROOT, 0), CardRule(PCIE_ROOT, 0, distinct=True)
 
 CASES = [
     Case(Reason.NO_INVENTORY, "no GPUs in the ledger", (whole(),), Ledger()),
@@ -129,6 +162,48 @@ CASES = [
         "no card of the kind that the pod asks for",
         (replace(mib(1), wanted=CardFilter(use_models=("H100",))),),
         a_ledger(ONE),
+    ),
+    Case(
+        Reason.NOT_WANTED,
+        f"fewer than 2 cards of the kind that the pod asks for have the same {PCIE_ROOT}",
+        (replace(mib(1, cards=2), rules=(ON_ONE_ROOT,)),),
+        on_pcie_roots("pci0000:16", "pci0000:97"),
+    ),
+    Case(
+        Reason.NOT_WANTED,
+        f"no card of the kind that the pod asks for has {PCIE_ROOT}",
+        (replace(mib(1), rules=(ON_ONE_ROOT,)),),
+        a_ledger(ONE),
+    ),
+    Case(
+        Reason.CONSTRAINT,
+        f"fewer than 2 cards with room that have the same {PCIE_ROOT}",
+        (replace(mib(1, cards=2), rules=(ON_ONE_ROOT,)),),
+        one_of_each_root_taken(),
+    ),
+    Case(
+        Reason.CONSTRAINT,
+        f"fewer than 3 cards with room that differ in {PCIE_ROOT}",
+        (replace(mib(1, cards=3), rules=(ON_DIFFERENT_ROOTS,)),),
+        used_third_root(),
+    ),
+    Case(
+        Reason.UNHEALTHY,
+        "fewer than 2 cards in working order",
+        (replace(whole(), every_card=True),),
+        a_ledger(ONE, a_card(1, healthy=False)),
+    ),
+    Case(
+        Reason.NO_WHOLE_CARD,
+        "fewer than 2 cards entirely free",
+        (replace(whole(), every_card=True),),
+        one_of_two_used(),
+    ),
+    Case(
+        Reason.CONTAINERS_TOGETHER,
+        f"no cards that hold all containers of the pod at once and have the same {PCIE_ROOT}",
+        (replace(whole(), rules=(ON_ONE_ROOT,)), replace(whole(), rules=(ON_ONE_ROOT,))),
+        on_pcie_roots("pci0000:16", "pci0000:97"),
     ),
     Case(
         Reason.PLUGIN_LIMIT,
@@ -195,20 +270,24 @@ MISSING = {
     ],
     Reason.PLUGIN_LIMIT: ["needs a pod with one container and no init container, or a node with another device plugin"],
     Reason.TOO_FEW_CARDS: ["needs 1 more card: it has 1 of 2"],
-    Reason.NOT_WANTED: ["has no card of the kind that the pod asks for"],
+    Reason.NOT_WANTED: [
+        "has no card of the kind that the pod asks for",
+        f"has no 2 cards of the kind that have the same {PCIE_ROOT}",
+        "has no card of the kind that the pod asks for",
+    ],
     Reason.CARD_TOO_SMALL: [
         "has no card that large: its largest, GPU-node-a-0 (index 0), has 1 MiB too little",
         "needs 1 more card of the kind: it has 1 of 2; the largest other one, GPU-node-a-1 (index 1), has 4,000 MiB "
         "too little",
         "has no card that large: its largest, GPU-node-a-0 (index 0), has 10 % of cores too little",
     ],
-    Reason.UNHEALTHY: [f"would fit once GPU-node-a-{index} (index {index}) works again" for index in (0, 1)],
+    Reason.UNHEALTHY: [f"would fit once GPU-node-a-{index} (index {index}) works again" for index in (1, 0, 1)],
     Reason.UNACCOUNTED: [
         "would fit once the pods on GPU-node-a-0 (index 0) that are not in the ledger are entered (`gpuledger audit`) "
         "or have ended"
     ],
     Reason.CORDONED: ["would fit once GPU-node-a-0 (index 0) is uncordoned"],
-    Reason.NO_WHOLE_CARD: ["would fit once 1 pod has left GPU-node-a-0 (index 0)"] * 2,
+    Reason.NO_WHOLE_CARD: ["would fit once 1 pod has left GPU-node-a-0 (index 0)"] * 3,
     Reason.NO_MEMORY: ["would fit if 1 MiB more were free on GPU-node-a-0 (index 0)"] * 2,
     Reason.NO_CORES: [
         "would fit if 1 % of cores more were free on GPU-node-a-0 (index 0)",
@@ -217,9 +296,16 @@ MISSING = {
     Reason.NO_SLOT: ["would fit if 1 slot more were free on GPU-node-a-0 (index 0)"],
     Reason.NO_COMBINATION: ["would fit if 30 % of cores more were free on GPU-node-a-1 (index 1)"],
     Reason.NUMA: ["would fit if 1 more card had room on the NUMA node of GPU-node-a-0 (index 0)"],
+    Reason.CONSTRAINT: [
+        "would fit if 1 more card had room with GPU-node-a-1 (index 1), so that all have the same "
+        "resource.kubernetes.io/pcieRoot",
+        "would fit if 1 more card had room with GPU-node-a-0 (index 0), so that all differ in "
+        "resource.kubernetes.io/pcieRoot",
+    ],
     Reason.CONTAINERS_TOGETHER: [
+        f"each container fits alone, but no cards for all of them have the same {PCIE_ROOT}",
         "each container fits alone, but not all together: they ask for 2 shares with 20,000 MiB, and the cards here "
-        "have 16,000 MiB, 100 % of cores, 10 slots free in all"
+        "have 16,000 MiB, 100 % of cores, 10 slots free in all",
     ],
 }
 """What explain says is missing, in the order of the cases."""
@@ -245,7 +331,7 @@ def test_a_card_that_takes_the_container_says_so_and_no_other(case: Case) -> Non
     for each in verdict.cards:
         room = rooms.get(each.card.uuid)
         takes = room is not None and demand.admits(each.card) and fits(demand, room)
-        assert (each.reason is None) == (takes and case.reason is not Reason.NUMA), each
+        assert (each.reason is None) == (takes and case.reason not in OF_SEVERAL_CARDS), each
         assert each.text
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-DRIVER: Final = "gpu.gpuledger.dev"
+from gpuledger.model.card_attributes import OWN_DOMAIN
+
+DRIVER: Final = OWN_DOMAIN
 """Our DRA driver: in slices, in results of allocations, and in the node's plugin. As the resource of a demand: it is
 asked for by a claim, and only nodes that serve claims have it."""
 

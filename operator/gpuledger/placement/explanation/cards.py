@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from gpuledger.ledger.entry import CardEntry, Room
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
+from gpuledger.model.card_attributes import attribute_of
 from gpuledger.model.card_filter import MIG_PARENT, CardFilter
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand
+from gpuledger.placement.card_rules import has_attributes, match, most_by_rules, rules_text
 from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
 from gpuledger.placement.fit import fits
 
@@ -22,6 +24,9 @@ def card_verdict(demand: Demand, entry: CardEntry, room: Room | None, closed: st
     card = entry.card
     if not demand.admits(card):
         return CardVerdict(card, Reason.NOT_WANTED, why_not_wanted(demand, card))
+    if not has_attributes(demand, card):
+        lacking = next(rule.attribute for rule in demand.rules if attribute_of(card, rule.attribute) is None)
+        return CardVerdict(card, Reason.NOT_WANTED, f"has no {lacking}")
     wanted = demand.amounts_on(card.capacity)
     if not wanted.fits_in(card.capacity):
         short = _lacking(wanted, card.capacity)
@@ -70,6 +75,15 @@ def numa_verdict(demand: Demand, verdict: CardVerdict, cards: Sequence[CardVerdi
     where = "its NUMA node" if numa_node is None else f"NUMA node {numa_node}"
     text = f"has room, but {where} has only {beside} of {demand.cards} such cards"
     return CardVerdict(verdict.card, Reason.NUMA, text, Amounts(number=demand.cards - beside))
+
+
+def rules_verdict(demand: Demand, verdict: CardVerdict, cards: Sequence[CardVerdict]) -> CardVerdict:
+    """Return the verdict on a card for a container whose cards have to match or to differ. `cards` are all of them."""
+    if verdict.reason is not None:
+        return verdict
+    beside = most_by_rules(demand, (o.card for o in cards if o.reason is None and match(demand, o.card, verdict.card)))
+    text = f"has room, but only {beside} of {demand.cards} such cards {rules_text((demand,))}"
+    return CardVerdict(verdict.card, Reason.CONSTRAINT, text, Amounts(number=demand.cards - beside))
 
 
 def why_not_wanted(demand: Demand, card: Card) -> str:

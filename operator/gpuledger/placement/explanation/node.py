@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Demand, Shape
-from gpuledger.placement.explanation.cards import card_verdict, numa_verdict
-from gpuledger.placement.explanation.remedy import remedy
+from gpuledger.model.request import Demand, Shape, shape_on
+from gpuledger.placement.explanation.cards import card_verdict, numa_verdict, rules_verdict
+from gpuledger.placement.explanation.remedy import by_rules, remedy
 from gpuledger.placement.explanation.verdict import NodeVerdict
 from gpuledger.placement.fit import choose_cards, refuse_alone
 from gpuledger.placement.policy import Preference
@@ -32,6 +32,7 @@ def explain_node(
     The cards are compared with the first container that would be refused if it were alone; if there is none, with the
     one that is hardest to place.
     """
+    shape = shape_on(shape, node.cards)
     found = choose_cards(shape, node, Preference.BINPACK, work)
     refusal = found if isinstance(found, Refusal) else None
     refused = (position for position, demand in enumerate(shape) if refuse_alone(demand, node))
@@ -43,6 +44,8 @@ def explain_node(
     )
     if refusal is not None and refusal.reason is Reason.NUMA:
         cards = tuple(numa_verdict(demand, verdict, cards) for verdict in cards)
+    elif refusal is not None and by_rules(refusal, demand, node):
+        cards = tuple(rules_verdict(demand, verdict, cards) for verdict in cards)
     text = remedy(refusal, shape, position, node, cards) if refusal else ""
     return NodeVerdict(node.name, refusal, position, cards, text)
 

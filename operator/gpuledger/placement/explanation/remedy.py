@@ -8,7 +8,8 @@ from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.amounts import total
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Shape, counted_cards
+from gpuledger.model.request import Demand, Shape, counted_cards
+from gpuledger.placement.card_rules import rules_text
 from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
 
 _OF_THE_NODE = {
@@ -42,12 +43,32 @@ def remedy(refusal: Refusal, shape: Shape, container: int, node: NodeRoom, cards
         more = nearest_one.short.number
         cards_had = "cards" if more > 1 else "card"
         return f"would fit if {more} more {cards_had} had room on the NUMA node of {_name(nearest_one)}"
+    if by_rules(refusal, demand, node):
+        return _by_rules(refusal, demand, cards)
     missing = demand.cards - sum(verdict.reason is None for verdict in cards)
     curable = [verdict for verdict in cards if verdict.reason not in (None, *_INCURABLE)]
     if len(curable) < missing:
         return _too_few(refusal, demand.cards, cards)
     nearest = sorted(curable, key=_distance)[:missing]
     return "would fit " + " and ".join(_cure(verdict) for verdict in nearest)
+
+
+def by_rules(refusal: Refusal, demand: Demand, node: NodeRoom) -> bool:
+    """Tell whether a node has enough cards for a container, and none that match or differ as its rules say."""
+    if refusal.reason is Reason.NOT_WANTED:
+        return demand.cards > 1 and demand.cards <= sum(map(demand.admits, node.cards))
+    return refusal.reason is Reason.CONSTRAINT
+
+
+def _by_rules(refusal: Refusal, demand: Demand, cards: Sequence[CardVerdict]) -> str:
+    if refusal.reason is Reason.NOT_WANTED:
+        return f"has no {demand.cards} cards of the kind that {rules_text((demand,))}"
+    nearest_one = min((each for each in cards if each.reason is Reason.CONSTRAINT), key=_distance)
+    more = nearest_one.short.number
+    cards_had = "cards" if more > 1 else "card"
+    return (
+        f"would fit if {more} more {cards_had} had room with {_name(nearest_one)}, so that all {rules_text((demand,))}"
+    )
 
 
 def _too_few(refusal: Refusal, asked: int, cards: Sequence[CardVerdict]) -> str:
@@ -68,6 +89,8 @@ def _too_few(refusal: Refusal, asked: int, cards: Sequence[CardVerdict]) -> str:
 
 
 def _together(shape: Shape, node: NodeRoom) -> str:
+    if any(demand.rules for demand in shape):
+        return f"each container fits alone, but no cards for all of them {rules_text(shape)}"
     rooms = [room for room in node.rooms if any(demand.admits(room.card) for demand in shape) and not room.shut]
     free = total(room.free for room in rooms)
     memory_mib = sum(demand.cards * (demand.memory_mib or 0) for demand in shape)

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import combinations, product
 
+from gpuledger.model.card import Card
+from gpuledger.model.card_attributes import Value, attribute_of
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
+from gpuledger.placement.card_rules import has_attributes, numa_node_of
 from gpuledger.placement.preemption.card_needs import Need, need_on
 from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.sets import LeavingSet, leaving_sets, lowest_cost
@@ -26,8 +30,14 @@ two containers 2,000 with 12 tenants, one of three containers 6,400 with 8 tenan
 one container took 40 with 80 tenants on one card each, if no budget allows some of them and not all. All of the limit
 takes some 60 ms."""
 
+LOWS_A_STEP = 8
+"""Bounds of a card for a group of containers that are added up in the time of one step."""
+
 Missing = tuple[int, ...]
 """For each container, how many cards it still needs."""
+
+Match = tuple[tuple[int, ...], Callable[[Card], Value | None]]
+"""Containers, and what must be the same of all of their cards."""
 
 
 class VictimSearch:
@@ -60,11 +70,14 @@ class VictimSearch:
         lows = [self._lowest(card) for card in range(self._count)]
         self._order = sorted(range(self._count), key=lambda card: max((low for low in lows[card] if low), default=NONE))
         self._lows = [lows[card] for card in self._order]
+        self._places = range(self._count)
+        self._matches = self._what_must_match()
+        self._marks = self._what_must_differ()
         self._groups = self._groups_apart()
         self._beside = [self._lowest_beside(group) for group in self._groups]
         self._bounds: list[list[list[Low]]] = []  # for each group
-        self._open: list[frozenset[int]] = []
-        self._seen: set[tuple[int, Missing, int]] = set()
+        self._open: Sequence[frozenset[int]] = []
+        self._seen: set[tuple[int, Missing, int, int]] = set()
 
     @property
     def ended(self) -> bool:
@@ -72,12 +85,13 @@ class VictimSearch:
         return self._looks_left >= 0 and not self._cut_short and not self._work.is_spent
 
     def run(self) -> None:
-        """Search, within each choice of NUMA nodes for the containers that want their cards on one."""
-        for numa_nodes in product(*map(self._numa_nodes, range(len(self._shape)))):
-            self._open = [self._open_to(container, numa_node) for container, numa_node in enumerate(numa_nodes)]
+        """Search, within each choice of what the cards have in common that must match."""
+        usable = [self._open_to(container) for container in range(len(self._shape))]
+        for chosen in self._choices(usable, self._matches):
+            self._open = chosen
             self._bounds = [self._bounds_of(group) for group in self._groups]
             self._seen.clear()
-            self._descend(0, self._missing, 0, FREE, (0,) * len(self._node_tenants.limits))
+            self._descend(0, self._missing, 0, FREE, (0,) * len(self._node_tenants.limits), 0)
 
     @property
     def _count(self) -> int:
@@ -127,19 +141,64 @@ class VictimSearch:
             self._needs[key] = need_on(self._node_tenants.cards[card].card, self._shape, containers, self._phases)
         return self._needs[key]
 
-    def _numa_nodes(self, container: int) -> Sequence[int]:
-        """Return the NUMA nodes to choose from for a container; one that stands for all, if it does not care."""
-        demand = self._shape[container]
-        if not demand.one_numa_node or demand.cards == 1:
-            return (ANY_NUMA_NODE,)
-        return list(dict.fromkeys(_numa_node(self._card(place)) for place in range(self._count)))
+    def _what_must_match(self) -> list[Match]:
+        """Return the conditions by which several cards have to match."""
+        found: list[Match] = [
+            ((container,), numa_node_of)
+            for container, demand in enumerate(self._shape)
+            if demand.one_numa_node and demand.cards > 1
+        ]
+        rules = dict.fromkeys(rule for demand in self._shape for rule in demand.rules if not rule.distinct)
+        for rule in rules:
+            having = tuple(each for each, demand in enumerate(self._shape) if rule in demand.rules)
+            if sum(self._missing[each] for each in having) > 1:
+                found.append((having, partial(attribute_of, name=rule.attribute)))
+        return found
 
-    def _open_to(self, container: int, numa_node: int) -> frozenset[int]:
+    def _what_must_differ(self) -> list[list[int]]:
+        """Return, for each card in order, what each container has there that no other card may have: a set of bits.
+
+        Nothing, if there are no such rules.
+        """
+        if not any(rule.distinct for demand in self._shape for rule in demand.rules):
+            return []
+        bits: dict[tuple[CardRule, Value | None], int] = {}
+        found: list[list[int]] = []
+        for place in self._places:
+            card = self._card(place).card
+            values = [
+                [(rule, attribute_of(card, rule.attribute)) for rule in demand.rules if rule.distinct]
+                for demand in self._shape
+            ]
+            found.append([sum(1 << bits.setdefault(key, len(bits)) for key in {*keys}) for keys in values])
+        return found
+
+    def _choices(
+        self, usable: Sequence[frozenset[int]], matches: Sequence[Match]
+    ) -> Iterator[Sequence[frozenset[int]]]:
+        """Yield the cards for each container, for each choice of what those have in common that must match."""
+        if any(len(places) < number for places, number in zip(usable, self._missing, strict=True)):
+            return
+        if not matches:
+            yield usable
+            return
+        (containers, value_of), *others = matches
+        any_of = sorted(frozenset().union(*(usable[container] for container in containers)))
+        values = {place: value_of(self._card(place).card) for place in any_of}
+        for value in dict.fromkeys(values.values()):
+            if not self._work.spend(1 + len(self._groups) * self._count // LOWS_A_STEP):
+                return
+            with_it = {place for place, its_value in values.items() if its_value == value}
+            fewer = [places & with_it if each in containers else places for each, places in enumerate(usable)]
+            yield from self._choices(fewer, others)
+
+    def _open_to(self, container: int) -> frozenset[int]:
         """Return the cards, by their place in the order, on which there can be room for the container."""
+        demand = self._shape[container]
         return frozenset(
             place
-            for place in range(self._count)
-            if self._lows[place][container] is not None and numa_node in (ANY_NUMA_NODE, _numa_node(self._card(place)))
+            for place in self._places
+            if self._lows[place][container] is not None and has_attributes(demand, self._card(place).card)
         )
 
     def _bounds_of(self, group: tuple[int, ...]) -> list[list[Low]]:
@@ -159,23 +218,31 @@ class VictimSearch:
 
     # The search.
 
-    def _descend(self, place: int, missing: Missing, gone: int, cost: Cost, counts: tuple[int, ...]) -> None:
-        """Put the containers that miss cards on those from a place on, when some tenants are gone."""
+    def _descend(
+        self, place: int, missing: Missing, gone: int, cost: Cost, counts: tuple[int, ...], marks: int
+    ) -> None:
+        """Put the containers that miss cards on those from a place on, when some tenants are gone.
+
+        `marks` are those of the cards before, which must differ.
+        """
         if not any(missing):
             self._note(gone, cost, counts)
             return
-        key = (place, missing, gone)
+        key = (place, missing, gone, marks)
         if key in self._seen or self._hopeless(place, missing, cost, counts):
             return
         self._seen.add(key)
         for containers in self._containers_for(place, missing):
+            marked = self._marked(place, containers, marks)
+            if marked is None:
+                continue
             left = tuple(number - (container in containers) for container, number in enumerate(missing))
             for leaving in self._sets_for(place, containers):
                 self._looks_left -= 1
                 if self._looks_left < 0 or not self._work.spend():
                     return
-                self._descend(place + 1, left, *self._without(leaving, gone, cost, counts))
-        self._descend(place + 1, missing, gone, cost, counts)
+                self._descend(place + 1, left, *self._without(leaving, gone, cost, counts), marked)
+        self._descend(place + 1, missing, gone, cost, counts, marks)
 
     def _note(self, gone: int, cost: Cost, counts: tuple[int, ...]) -> None:
         total = self._total(cost, counts)
@@ -215,6 +282,15 @@ class VictimSearch:
                 )
                 if not any(twins):
                     yield containers
+
+    def _marked(self, place: int, containers: tuple[int, ...], marks: int) -> int | None:
+        """Return the marks with those of some containers on a card, None if two of them are the same."""
+        for container in containers if self._marks else ():
+            own = self._marks[place][container]
+            if own & marks:
+                return None
+            marks |= own
+        return marks
 
     def _alike(self, one: int, other: int) -> bool:
         first, second = self._shape[one], self._shape[other]
@@ -264,15 +340,6 @@ class VictimSearch:
             return cost
         beyond = sum(max(0, count - limit) for count, limit in zip(counts, self._node_tenants.limits, strict=True))
         return (cost[0] + beyond, *cost[1:])
-
-
-ANY_NUMA_NODE, UNKNOWN_NUMA_NODE = -2, -1
-"""Stand for all NUMA nodes, and for that of the cards of which it is not known, as in `placement.fit`."""
-
-
-def _numa_node(card: OccupiedCard) -> int:
-    numa_node = card.card.numa_node
-    return UNKNOWN_NUMA_NODE if numa_node is None else numa_node
 
 
 def _added_up(lows: Sequence[Low], most: int) -> list[Low]:

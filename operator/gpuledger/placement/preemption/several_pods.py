@@ -188,7 +188,8 @@ class SeveralPods:
             if number and _are_alone(kind.shape, node):
                 shape.append(replace(kind.shape[0], cards=number * kind.shape[0].cards))
             else:
-                shape += [_beside(demand) for demand in kind.shape] * number
+                for _ in range(number):
+                    shape += _beside(kind.shape, rules=sum(len(demand.rules) for demand in shape))
         return tuple(shape)
 
     def seats(self, numbers: Numbers, found: Eviction) -> Iterator[Seat]:
@@ -214,12 +215,23 @@ class SeveralPods:
 def _are_alone(shape: Shape, node: NodeRoom) -> bool:
     """Tell whether pods of one container each never share a card, so that several ask for as many times the cards."""
     demand = shape[0]
-    if len(shape) > 1 or demand.one_numa_node or demand.lifetime is not Lifetime.MAIN:
+    if len(shape) > 1 or demand.joint or demand.lifetime is not Lifetime.MAIN:
         return False
     amounts = [(demand.amounts_on(card.capacity), card.capacity) for card in node.cards]
     return demand.exclusive or not any((each + each).fits_in(capacity) for each, capacity in amounts)
 
 
-def _beside(demand: Demand) -> Demand:
-    """Return a container as one that runs beside all others: each pod's init containers run at its own time."""
-    return demand if demand.lifetime is not Lifetime.INIT else replace(demand, lifetime=Lifetime.MAIN)
+def _beside(shape: Shape, rules: int) -> list[Demand]:
+    """Return a pod's containers as some that run beside all others: each pod's init containers run at its own time.
+
+    Its rules are numbered from `rules` on, for they are about this pod's cards alone.
+    """
+    constraints = sorted({rule.constraint for demand in shape for rule in demand.rules})
+    number_of = {constraint: rules + number for number, constraint in enumerate(constraints)}
+    main = [replace(each, lifetime=Lifetime.MAIN) if each.lifetime is Lifetime.INIT else each for each in shape]
+    return [
+        replace(each, rules=tuple(replace(rule, constraint=number_of[rule.constraint]) for rule in each.rules))
+        if each.rules
+        else each
+        for each in main
+    ]

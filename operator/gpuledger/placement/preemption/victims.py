@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom
 from gpuledger.model.refusal import Refusal
-from gpuledger.model.request import Shape
+from gpuledger.model.request import Shape, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards, takes_pods
 from gpuledger.placement.policy import Preference
@@ -101,6 +101,7 @@ def cheapest_eviction(
     """
     if not takes_pods(node, shape) or (below is not None and below <= FREE):
         return None
+    shape = shape_on(shape, node.cards)
     node_tenants = find_tenants(node, entries, tenants, allowed)
     limited = work or Work(WORK_LIMIT)
     cards_without = _CardsWithout(shape, node, entries, node_tenants, preference, limited)
