@@ -6,6 +6,7 @@ The searches count their own steps, too. Here they are not asked: what they have
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -31,6 +32,8 @@ from gpuledger.formats.dialects.selection import (
 )
 from gpuledger.formats.dialects.vocabulary import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.card_attributes import ATTRIBUTES
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
@@ -40,7 +43,7 @@ from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction
 
-CARDS = cards_of(count=8)
+CARDS = [replace(card, pcie_root=f"pci{card.index // 2}", numa_node=card.index // 4) for card in cards_of(count=8)]
 NODE = CARDS[0].node_name
 MEMORY_MIB = CARDS[0].capacity.memory_mib
 
@@ -81,6 +84,11 @@ DEMANDS = st.builds(
     lifetime=st.sampled_from(Lifetime),
     one_numa_node=st.booleans(),
 )
+RULES = st.lists(
+    st.builds(CardRule, st.sampled_from(sorted(ATTRIBUTES)), st.integers(0, 2), distinct=st.booleans()),
+    min_size=1,
+    max_size=8,
+)
 
 
 @st.composite
@@ -88,10 +96,18 @@ def shapes(draw: st.DrawFn) -> Shape:
     """Draw a pod: of any containers, or of many that differ a little, for which a search has the most to try."""
     count = draw(st.integers(1, MOST_CONTAINERS))
     if draw(st.booleans()):
-        return tuple(draw(DEMANDS) for _ in range(count))
+        rules = draw(st.just([]) | RULES)
+        return tuple(
+            replace(draw(DEMANDS), rules=tuple(draw(st.lists(st.sampled_from(rules)))) if rules else ())
+            for _ in range(count)
+        )
     base, step = draw(AMOUNTS), draw(st.integers(0, 200))
     cards, cores = draw(st.integers(1, 3)), draw(st.integers(0, 30))
-    return tuple(Demand(cards=cards, memory_mib=max(1, base - step * n), cores=cores) for n in range(count))
+    shape = tuple(Demand(cards=cards, memory_mib=max(1, base - step * n), cores=cores) for n in range(count))
+    if draw(st.booleans()):
+        rules = tuple(draw(RULES))
+        shape = tuple(replace(demand, rules=rules) for demand in shape)
+    return shape
 
 
 def calls_of(question: Callable[[], object]) -> int:

@@ -14,6 +14,7 @@ from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Holder, Placement
@@ -110,6 +111,26 @@ def with_gangs(scene: Scene, seed: int) -> Scene:
     return replace(scene, tenants=tenants)
 
 
+def with_rules(scene: Scene, seed: int) -> Scene:
+    """Have the containers' cards match or differ, some of them together."""
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    cards = {
+        name: [replace(card, pcie_root=chance.choice("aabbc"), model=chance.choice("xy")) for card in here]
+        for name, here in scene.cards.items()
+    }
+    attributes = ["resource.kubernetes.io/pcieRoot", "gpu.gpuledger.dev/model", "gpu.gpuledger.dev/uuid"]
+    rules = [
+        CardRule(chance.choice(attributes), number, distinct=chance.random() < 0.5)
+        for number in range(chance.choice([1, 1, 2]))
+    ]
+    shape = tuple(
+        replace(demand, rules=tuple(rule for rule in rules if chance.random() < 0.8)) for demand in scene.shape
+    )
+    if chance.random() < 0.1:
+        shape = (replace(shape[0], cards=1, every_card=True), *shape[1:])
+    return replace(scene, cards=cards, shape=shape)
+
+
 def subsets(uids: Collection[str]) -> Iterator[tuple[str, ...]]:
     for number in range(len(uids) + 1):
         yield from combinations(uids, number)
@@ -184,10 +205,11 @@ def a_demand(chance: random.Random, numa: bool) -> Demand:
 
 
 @pytest.mark.parametrize("first", seeds_for("the cheapest victims", times(5, 50, check=1)))
-@pytest.mark.parametrize("gangs", [False, True])
-def test_no_other_set_of_pods_on_any_node_is_cheaper(first: int, gangs: bool) -> None:
+@pytest.mark.parametrize("kind", ["plain", "gangs", "rules"])
+def test_no_other_set_of_pods_on_any_node_is_cheaper(first: int, kind: str) -> None:
+    changed = {"plain": lambda scene, _: scene, "gangs": with_gangs, "rules": with_rules}[kind]
     for seed in range(first, first + AT_ONCE):
-        scene = with_gangs(a_scene(seed), seed) if gangs else a_scene(seed)
+        scene = changed(a_scene(seed), seed)
         found = scene.found(scene.ledger())
         assert (found and found.cost) == scene.brute_force(), seed
         if found:

@@ -32,9 +32,12 @@ class FindCards(Protocol):
 
 
 def lacks_cards(shares: Sequence[Share], request: PodRequest) -> bool:
-    """Tell whether a container has fewer cards than it asks for."""
+    """Tell whether a container has fewer cards than it asks for, in each variant of the request."""
     cards = Counter(container.name for share in shares for container in share.containers)
-    return any(cards[name] < demand.cards for name, demand in zip(request.names, request.shape, strict=True))
+    return all(
+        any(cards[name] < demand.cards for name, demand in zip(variant.names, variant.shape, strict=True))
+        for variant in request.variants
+    )
 
 
 def missing_shares(pod: PodFacts, held: Sequence[Share], cards: FindCards) -> tuple[Share, ...]:
@@ -104,6 +107,7 @@ def _annotated_shares(pod: PodFacts, cards: FindCards) -> tuple[Share, ...]:
     of_container: dict[str, list[str]] = {}
     for annotated in annotated_cards:
         of_container.setdefault(annotated.container, []).append(annotated.uuid)
+    request = next((each for each in request.variants if {*each.names} == of_container.keys()), request)
     _check_counts(request, of_container)
     used = [_card(uuid, pod.node_name, cards) for uuid in {annotated.uuid for annotated in annotated_cards}]
     assignment = tuple(tuple(of_container[name]) for name in request.names)
@@ -120,7 +124,7 @@ def _check_counts(request: PodRequest, of_container: Mapping[str, Sequence[str]]
             raise BadInput(f"its annotation gives cards to container {name[:63]!r}, which asks for none")
     for name, demand in zip(request.names, request.shape, strict=True):
         number = len(of_container.get(name, ()))
-        if number != demand.cards:
+        if number != demand.cards and not (demand.every_card and number):
             raise BadInput(f"its annotation names {number} cards for container {name}, which asks for {demand.cards}")
 
 

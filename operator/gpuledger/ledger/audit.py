@@ -28,7 +28,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.cluster_snapshot import ClusterSnapshot, PodFacts, SeenCard
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Share, covers
+from gpuledger.model.share import Holder, HolderState, Share, fitting_variant
 from gpuledger.model.stored_card import Misfit, StoredCard
 
 OVERDUE_AFTER = timedelta(minutes=1)
@@ -117,10 +117,10 @@ class _Audit:
         here = self._here(pod)
         if pod.request is None or lacks_cards(here, pod.request):
             return None
-        if covers(here, pod.request):
+        if fitting_variant(here, pod.request):
             return here
         named = [share for share in here if share.uuid in {card.uuid for card in pod.annotated or ()}]
-        return named if covers(named, pod.request) else None
+        return named if fitting_variant(named, pod.request) else None
 
     # Pods.
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.card_attributes import attribute_of
 from gpuledger.model.card_filter import MIG, CardFilter
 from gpuledger.model.card_rule import CardRule
 from gpuledger.model.host import NO_HOST, HostAmounts
@@ -79,7 +80,7 @@ class Demand:
         A MIG device is a part of a GPU. Who asks for cards, or for percents of one, does not mean a part of a part: it
         has to ask for one card by its memory alone, within what the device has, or name the device or its mode.
         """
-        if not self.wanted.admits(card):
+        if not self.wanted.admits(card) or (self.rules and self.attribute_lacking(card)):
             return False
         if card.mode != MIG or self.wanted.names(card):
             return True
@@ -91,7 +92,12 @@ class Demand:
         """Return the demand as it is on a node with these cards: every card is so many, one at least."""
         if not self.every_card:
             return self
-        return replace(self, cards=max(1, sum(map(self.admits, cards))))
+        without_rules = replace(self, rules=())
+        return replace(self, cards=max(1, sum(map(without_rules.admits, cards))))
+
+    def attribute_lacking(self, card: Card) -> str:
+        """Return the first attribute that a rule compares and the card has not; empty if it has all of them."""
+        return next((rule.attribute for rule in self.rules if attribute_of(card, rule.attribute) is None), "")
 
     @property
     def only_counts(self) -> bool:

@@ -70,11 +70,10 @@ def differ(demand: Demand, cards: Collection[Card]) -> bool:
 
 
 def most_by_rules(demand: Demand, cards: Iterable[Card]) -> int:
-    """Return how many of some cards a demand can have at most by its rules, if it is alone; it may be fewer."""
+    """Return how many of some cards, which it admits, a demand can have at most by its rules. It may be fewer."""
     groups: dict[tuple[Value | None, ...], list[Card]] = {}
     for card in cards:
-        if has_attributes(demand, card):
-            groups.setdefault(_matched(demand, card), []).append(card)
+        groups.setdefault(_matched(demand, card), []).append(card)
     names = _that_differ(demand)
     numbers = (
         [len(group), *(len({attribute_of(card, name) for card in group}) for name in names)]
@@ -86,11 +85,6 @@ def most_by_rules(demand: Demand, cards: Iterable[Card]) -> int:
 def match(demand: Demand, one: Card, other: Card) -> bool:
     """Tell whether a demand may have both cards, as far as they must match by its rules."""
     return _matched(demand, one) == _matched(demand, other)
-
-
-def has_attributes(demand: Demand, card: Card) -> bool:
-    """Tell whether a card has all that the rules are about; one that has not can't be used."""
-    return all(attribute_of(card, rule.attribute) is not None for rule in demand.rules)
 
 
 def rules_text(demands: Sequence[Demand]) -> str:
@@ -120,13 +114,13 @@ class RulesSoFar:
                     self._possible[rule] = enough & self._possible.get(rule, enough)
 
     def allow(self, demand: Demand, card: Card) -> bool:
-        """Tell whether the demand can have the card beside those that were given."""
+        """Tell whether the demand, which admits the card, can have it beside those that were given."""
         return all(self._allows(rule, attribute_of(card, rule.attribute)) for rule in demand.rules)
 
     def _allows(self, rule: CardRule, value: Value | None) -> bool:
         used = self._used[rule]
-        if value is None or rule.distinct:
-            return value is not None and value not in used
+        if rule.distinct:
+            return value not in used
         return value == used[0] if used else value in self._possible[rule]
 
     def values_of(self, card: Card) -> tuple[Value | None, ...]:

@@ -129,7 +129,7 @@ def _refuse_for_ever(demand: Demand, node: NodeRoom, cards: Sequence[Card]) -> R
     if len(node.cards) < demand.cards:
         return Refusal(Reason.TOO_FEW_CARDS, f"fewer than {demand.cards} GPUs on the node")
     if len(cards) < demand.cards:
-        return Refusal(Reason.NOT_WANTED, f"{_few(demand, '')} of the kind that the pod asks for")
+        return Refusal(Reason.NOT_WANTED, _few_of_the_kind(demand))
     large_enough = [card for card in cards if demand.amounts_on(card.capacity).fits_in(card.capacity)]
     if len(large_enough) < demand.cards:
         memory_mib = demand.memory_mib or 0
@@ -137,9 +137,7 @@ def _refuse_for_ever(demand: Demand, node: NodeRoom, cards: Sequence[Card]) -> R
         amount = f" as large as {memory_mib} MiB" if memory else f" with {demand.cores} percent cores"
         return Refusal(Reason.CARD_TOO_SMALL, _few(demand, amount))
     if demand.rules and most_by_rules(demand, large_enough) < demand.cards:
-        return Refusal(
-            Reason.NOT_WANTED, f"{_few(demand, '')} of the kind that the pod asks for {rules_text((demand,))}"
-        )
+        return Refusal(Reason.NOT_WANTED, _few_of_the_kind(demand))
     return None
 
 
@@ -179,6 +177,11 @@ def _refuse_for_now(demand: Demand, rooms: Sequence[Room]) -> Refusal:
 
 def _few(demand: Demand, what: str) -> str:
     return f"no card{what}" if demand.cards == 1 else f"fewer than {demand.cards} cards{what}"
+
+
+def _few_of_the_kind(demand: Demand) -> str:
+    that = f" {rules_text((demand,))}" if demand.rules else ""
+    return f"{_few(demand, '')} of the kind that the pod asks for{that}"
 
 
 def _memory_text(demand: Demand) -> str:

@@ -267,12 +267,13 @@ def _but(names: Container[str], avoided: Container[str]) -> Container[str]:
 
 
 def demand_order(request: PodRequest) -> tuple[int, ...]:
-    """Return a sort key, the most demanding first: more cards, then cards alone, then more of each."""
+    """Return a sort key, the most demanding first: all cards, more cards, then cards alone, then more of each."""
+    every_card = any(demand.every_card for demand in request.shape)
     whole = any(demand.exclusive for demand in request.shape)
     memory_mib = max((demand.memory_mib or 0 for demand in request.shape), default=0)
     percent = max((demand.memory_percent or 0 for demand in request.shape), default=0)
     cores = max((demand.cores for demand in request.shape), default=0)
-    return -request.cards, -whole, -memory_mib, -percent, -cores
+    return -every_card, -request.cards, -whole, -memory_mib, -percent, -cores
 
 
 def _most_demanding_first(seat: Seat) -> tuple[tuple[int, ...], float]:

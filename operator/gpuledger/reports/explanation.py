@@ -244,6 +244,7 @@ def _container(request: PodRequest, position: int) -> Json:
         "memoryPercent": demand.memory_percent if demand.memory_mib is None else None,
         "cores": demand.cores,
         "exclusive": demand.exclusive,
+        **({"everyCard": True} if demand.every_card else {}),
     }
 
 

@@ -70,6 +70,7 @@ def request_text(request: PodRequest) -> str:
 def demand_text(demand: Demand) -> str:
     """Return what one container asks for in a few words."""
     cards = "1 card" if demand.cards == 1 else f"{demand.cards} cards"
+    cards = "every card" if demand.every_card else cards
     if demand.whole:
         return cards.replace(" ", " whole ")
     memory = f"{demand.memory_percent} % of memory" if demand.memory_mib is None else f"{demand.memory_mib:,} MiB"

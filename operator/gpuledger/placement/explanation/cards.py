@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from gpuledger.ledger.entry import CardEntry, Room
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
-from gpuledger.model.card_attributes import attribute_of
 from gpuledger.model.card_filter import MIG_PARENT, CardFilter
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand
-from gpuledger.placement.card_rules import has_attributes, match, most_by_rules, rules_text
+from gpuledger.placement.card_rules import match, most_by_rules, rules_text
 from gpuledger.placement.explanation.verdict import CardVerdict, amounts_text
 from gpuledger.placement.fit import fits
 
@@ -24,9 +23,6 @@ def card_verdict(demand: Demand, entry: CardEntry, room: Room | None, closed: st
     card = entry.card
     if not demand.admits(card):
         return CardVerdict(card, Reason.NOT_WANTED, why_not_wanted(demand, card))
-    if not has_attributes(demand, card):
-        lacking = next(rule.attribute for rule in demand.rules if attribute_of(card, rule.attribute) is None)
-        return CardVerdict(card, Reason.NOT_WANTED, f"has no {lacking}")
     wanted = demand.amounts_on(card.capacity)
     if not wanted.fits_in(card.capacity):
         short = _lacking(wanted, card.capacity)
@@ -93,7 +89,10 @@ def why_not_wanted(demand: Demand, card: Card) -> str:
         return f"of vendor {card.vendor}, not {wanted.vendor}"
     if card.mode == MIG_PARENT:
         return "cut into MIG devices"
-    return _filtered(wanted, card) or "a MIG device: name it, or ask for one card by memory alone, to get a part of one"
+    filtered = _filtered(wanted, card)
+    if not filtered and (lacking := demand.attribute_lacking(card)):
+        return f"has no {lacking}"
+    return filtered or "a MIG device: name it, or ask for one card by memory alone, to get a part of one"
 
 
 def _filtered(wanted: CardFilter, card: Card) -> str:

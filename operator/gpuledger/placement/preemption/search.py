@@ -16,7 +16,7 @@ from gpuledger.model.card_attributes import Value, attribute_of
 from gpuledger.model.card_rule import CardRule
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
-from gpuledger.placement.card_rules import has_attributes, numa_node_of
+from gpuledger.placement.card_rules import numa_node_of
 from gpuledger.placement.preemption.card_needs import Need, need_on
 from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.sets import LeavingSet, leaving_sets, lowest_cost
@@ -194,12 +194,7 @@ class VictimSearch:
 
     def _open_to(self, container: int) -> frozenset[int]:
         """Return the cards, by their place in the order, on which there can be room for the container."""
-        demand = self._shape[container]
-        return frozenset(
-            place
-            for place in self._places
-            if self._lows[place][container] is not None and has_attributes(demand, self._card(place).card)
-        )
+        return frozenset(place for place in self._places if self._lows[place][container] is not None)
 
     def _bounds_of(self, group: tuple[int, ...]) -> list[list[Low]]:
         """Return, for each place from which the search goes on, what 0, 1, 2... cards from there on cost at least."""

@@ -22,7 +22,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, NotFound, ShareRefused
 from gpuledger.model.event_reasons import EventReason
-from gpuledger.model.share import Claim, Holder, HolderState, Pod, covers
+from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.deadlines import Deadlines
@@ -294,7 +294,8 @@ class PreemptionCarrier:
     def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
         """Tell whether what is reserved for a pod is known not to be all that it asks for."""
         waiting = self._waiting.lookup(pod_uid)
-        return waiting is not None and not covers([holder.share for holder in reserved], waiting.request)
+        shares = [holder.share for holder in reserved]
+        return waiting is not None and fitting_variant(shares, waiting.request) is None
 
     async def _give_back(
         self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]], why: str

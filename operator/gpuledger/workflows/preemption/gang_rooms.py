@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ShareRefused
-from gpuledger.model.share import HolderState, Placement, covers
+from gpuledger.model.share import HolderState, Placement, fitting_variant
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.waking import GangWaker
@@ -72,4 +72,4 @@ class GangRooms:
         shares = [holder.share for _, holder in self._ledger.holders_of(uid)]
         if claimed:
             shares += [claim.share for _, claim in self._ledger.promises.claims_of(uid)]
-        return bool(shares) and covers(shares, member.request)
+        return bool(shares) and fitting_variant(shares, member.request) is not None

@@ -35,7 +35,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Pod, Share, covers
+from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
@@ -371,6 +371,6 @@ def _rightful(holders: Sequence[tuple[Card, Holder]], pod: Json, request: PodReq
     """
     here = [holder.share for card, holder in holders if card.node_name == bound_node(pod)]
     named = [share for share in here if share.uuid in annotated_cards(pod)]
-    if request is not None and not covers(here, request) and covers(named, request):
+    if request is not None and not fitting_variant(here, request) and fitting_variant(named, request):
         here = named
     return {share.uuid for share in here}
