@@ -105,8 +105,8 @@ def shapes(draw: st.DrawFn) -> Shape:
     cards, cores = draw(st.integers(1, 3)), draw(st.integers(0, 30))
     shape = tuple(Demand(cards=cards, memory_mib=max(1, base - step * n), cores=cores) for n in range(count))
     if draw(st.booleans()):
-        rules = tuple(draw(RULES))
-        shape = tuple(replace(demand, rules=rules) for demand in shape)
+        shared = tuple(draw(RULES))
+        shape = tuple(replace(demand, rules=shared) for demand in shape)
     return shape
 
 
