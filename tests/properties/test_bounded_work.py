@@ -96,7 +96,7 @@ def shapes(draw: st.DrawFn) -> Shape:
     """Draw a pod: of any containers, or of many that differ a little, for which a search has the most to try."""
     count = draw(st.integers(1, MOST_CONTAINERS))
     if draw(st.booleans()):
-        rules: list[CardRule] = draw(st.just([]) | RULES)
+        rules = draw(st.just([]) | RULES)
         return tuple(
             replace(draw(DEMANDS), rules=tuple(draw(st.lists(st.sampled_from(rules)))) if rules else ())
             for _ in range(count)
@@ -105,8 +105,8 @@ def shapes(draw: st.DrawFn) -> Shape:
     cards, cores = draw(st.integers(1, 3)), draw(st.integers(0, 30))
     shape = tuple(Demand(cards=cards, memory_mib=max(1, base - step * n), cores=cores) for n in range(count))
     if draw(st.booleans()):
-        same = tuple(draw(RULES))
-        shape = tuple(replace(demand, rules=same) for demand in shape)
+        shared = tuple(draw(RULES))
+        shape = tuple(replace(demand, rules=shared) for demand in shape)
     return shape
 
 

@@ -1,6 +1,6 @@
 """Cards that have to match or to differ, against brute force over all ways to give cards."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -23,7 +23,7 @@ from gpuledger.placement.policy import CARD_RANKS, Preference
 NODE = "node-a"
 MEMORY_MIB = 8
 
-READ = {
+READ: dict[str, Callable[[Card], object]] = {
     "resource.kubernetes.io/pcieRoot": lambda card: card.pcie_root or None,
     "resource.kubernetes.io/numaNode": lambda card: card.numa_node,
     "gpu.gpuledger.dev/model": lambda card: card.model or None,

@@ -10,15 +10,17 @@ import pytest
 
 from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.card_attributes import attribute_of
+from gpuledger.model.card_rule import CardRule
 from gpuledger.model.refusal import Refusal
-from gpuledger.model.request import Demand
+from gpuledger.model.request import Demand, Shape
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.cost import Cost, Tenant, cost_of
 from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
 from gpuledger.placement.preemption.several_pods import EXACT_TOGETHER, GroupNode, Kind
 from gpuledger.placement.work import Work
-from properties.test_victims import Scene, a_scene, with_gangs
+from properties.test_victims import Scene, a_scene, with_gangs, with_rules
 
 AT_ONCE = 60
 """Clusters of one test."""
@@ -46,7 +48,20 @@ def a_group(seed: int) -> tuple[Scene, list[Kind]]:
         shape = (demand,) if chance.random() < 0.8 else (demand, Demand(1, 2))
         names = [name for name in scene.cards if chance.random() < 0.85]
         kinds.append(Kind(shape, chance.choice([1, 2, 2, 3] if not kinds else [1, 2]), frozenset(names)))
+    if chance.random() < 0.3:
+        scene, kinds = with_rules(scene, seed), [replace(kind, shape=ruled(chance, kind.shape)) for kind in kinds]
     return scene, kinds
+
+
+def ruled(chance: random.Random, shape: Shape) -> Shape:
+    """Have each pod's cards match or differ."""
+    rule = CardRule("resource.kubernetes.io/pcieRoot", 0, distinct=chance.random() < 0.5)
+    return tuple(replace(demand, rules=(rule,)) for demand in shape)
+
+
+def of_member(position: int, demand: Demand) -> Demand:
+    """Return a demand of one of several pods as if all were one pod: its rules are about no other pod's cards."""
+    return replace(demand, rules=tuple(replace(rule, constraint=position) for rule in demand.rules))
 
 
 def nodes_of(scene: Scene) -> list[GroupNode]:
@@ -99,7 +114,7 @@ class Places:
 
     def _takes(self, name: str, here: tuple[int, ...]) -> bool:
         if (name, here) not in self.known:
-            shape = tuple(demand for position in here for demand in self.members[position].shape)
+            shape = tuple(of_member(i, demand) for i in here for demand in self.members[i].shape)
             found = choose_cards(shape, self.ledger.node_room(name), Preference.BINPACK)
             self.known[name, here] = not isinstance(found, Refusal)
         return self.known[name, here]
@@ -157,3 +172,7 @@ def check_places(scene: Scene, kinds: list[Kind], result: GroupEviction | None, 
         for seat in here:
             number = [len(set(cards)) for cards in seat.assignment]
             assert number == [demand.cards for demand in kinds[seat.kind].shape], seed
+            by_uuid = {room.card.uuid: room.card for room in ledger.node_room(name).rooms}
+            for rule in {rule for demand in kinds[seat.kind].shape for rule in demand.rules}:
+                given = [attribute_of(by_uuid[uuid], rule.attribute) for cards in seat.assignment for uuid in cards]
+                assert len({*given}) == (len(given) if rule.distinct else 1), seed

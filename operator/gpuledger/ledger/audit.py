@@ -138,7 +138,7 @@ class _Audit:
             yield from self._lacking(pod, pod.request, here)
             return
         rightful = here if pod.request is None else self._rightful(pod)
-        if rightful is None or (here and pod.request is None) or not _names(rightful) <= _asking(pod):
+        if rightful is None or (here and pod.request is None) or not _names(rightful) <= _asking(pod, rightful):
             cards = ", ".join(share.uuid for share in here)
             yield _finding(AuditFindingKind.HOLDS_MORE, pod.node_name, "", pod, f"it holds cards {cards}")
             return
@@ -285,8 +285,10 @@ def _names(shares: Iterable[Share]) -> set[str]:
     return {container.name for share in shares for container in share.containers}
 
 
-def _asking(pod: PodFacts) -> set[str]:
-    return set(pod.request.names) if pod.request else set()
+def _asking(pod: PodFacts, shares: Sequence[Share]) -> set[str]:
+    """Return the names of the containers that ask for cards, in the variant of which the pod has these."""
+    variant = fitting_variant(shares, pod.request) if pod.request else None
+    return set(variant.names) if variant else set()
 
 
 def _annotation_differs(pod: PodFacts, shares: Sequence[Share]) -> str:

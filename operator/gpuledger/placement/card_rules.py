@@ -54,7 +54,7 @@ def differing(demand: Demand, rooms: Sequence[Room], work: Work) -> Iterator[tup
             return
         for place in range(begin, len(rooms) - missing + 1):
             left = [{*row[place:]} - {row[each] for each in chosen} for row in rows]
-            if not work.spend() or any(len(values) < missing for values in left):
+            if not work.spend(len(rows)) or any(len(values) < missing for values in left):
                 return
             if all(row[place] in values for row, values in zip(rows, left, strict=True)):
                 chosen.append(place)

@@ -240,7 +240,7 @@ class _Search:
         self.work = work
         self.rules = self._rules() if any(demand.rules for demand in shape) else None
         # Containers that look at more than a card's room: for these, cards with equal room are not the same.
-        self.distinguishable = any(
+        self.distinguishable = len(shape) > 1 and any(
             demand.one_numa_node or demand.module > 1 or demand.wanted != shape[0].wanted for demand in shape
         )
 
@@ -254,11 +254,23 @@ class _Search:
             if self.budget < 0 or not self.work.spend(len(rooms)):
                 return False
             self._take(container, rooms, +1)
-            if self.place(depth + 1):
+            if self._leaves_enough(depth + 1) and self.place(depth + 1):
                 self.chosen[container] = rooms
                 return True
             self._take(container, rooms, -1)
         return False
+
+    def _leaves_enough(self, depth: int) -> bool:
+        """Tell whether each of the containers that follow still has enough cards to choose from, as to their rules."""
+        if not self.rules:
+            return True
+        for container in self.order[depth:]:
+            demand = self.shape[container]
+            if demand.rules:
+                rooms = self._possible(container)
+                if len(rooms) < demand.cards or most_by_rules(demand, _cards(rooms)) < demand.cards:
+                    return False
+        return True
 
     def assignment(self) -> Assignment:
         """Return the cards found, each container's in the order of their index."""
@@ -269,9 +281,9 @@ class _Search:
     def _combinations(self, container: int) -> Iterator[tuple[Room, ...]]:
         """Yield the sets of cards for a container, the preferred first; of equivalent sets only one."""
         demand = self.shape[container]
-        if not self.work.spend((STEPS_OF_A_CARD + len(demand.rules)) * len(self.rooms)):
+        if not self.work.spend(STEPS_OF_A_CARD * len(self.rooms)):
             return
-        fitting = [room for room in self.rooms if self._fits_beside(container, room)]
+        fitting = self._possible(container)
         if demand.lifetime is Lifetime.INIT:  # its peak overlaps with what the pod has anyway
             fitting.sort(key=lambda room: room.card.uuid not in self.taken)
         last = len(self.order) == 1
@@ -316,6 +328,16 @@ class _Search:
         usable = [[r.card for r in self.rooms if demand.admits(r.card) and fits(demand, r)] for demand in self.shape]
         return RulesSoFar(self.shape, usable)
 
+    def _possible(self, container: int) -> list[Room]:
+        """Return the rooms that a container can have one of, beside what its pod has already."""
+        fitting = [room for room in self.rooms if self._fits_beside(container, room)]
+        if not self.rules:
+            return fitting
+        demand = self.shape[container]
+        if not self.work.spend((1 + len(demand.rules)) * len(self.rooms)):
+            return []
+        return [room for room in fitting if self.rules.allow(demand, room.card)]
+
     def _kind(self, room: Room) -> int:
         """Return a number that cards have in common which are interchangeable for the rest of the search."""
         mine = tuple(self.taken.get(room.card.uuid, ()))
@@ -330,8 +352,6 @@ class _Search:
         """Tell whether the container fits on the card beside what its own pod already uses there."""
         demand = self.shape[container]
         if not demand.admits(room.card) or not fits(demand, room):
-            return False
-        if self.rules and not self.rules.allow(demand, room.card):
             return False
         taken = self.taken.get(room.card.uuid)
         if taken is None:

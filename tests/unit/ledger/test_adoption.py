@@ -83,6 +83,23 @@ def test_what_is_held_already_is_not_missing() -> None:
     assert [share.uuid for share in missing(pod, held)] == [SECOND.uuid]
 
 
+def test_the_annotation_says_which_alternative_the_pod_has() -> None:
+    other = replace(a_request(mib(2_000, cards=2)), names=("gpu/small",))
+    pod = bound(says(FIRST, container="gpu/small"), says(SECOND, container="gpu/small"))
+    assert pod.request is not None
+    pod = replace(pod, request=replace(pod.request, alternatives=(other,)))
+    shares = missing(pod)
+    assert [(share.uuid, share.amounts.memory_mib) for share in shares] == [(FIRST.uuid, 2_000), (SECOND.uuid, 2_000)]
+    assert pod.request is not None
+    assert not lacks_cards(shares, pod.request)
+    assert lacks_cards(shares[:1], pod.request)
+
+
+def test_who_asks_for_every_card_has_as_many_as_the_annotation_names() -> None:
+    pod = bound(says(FIRST), says(SECOND), demands=(replace(mib(1_000), every_card=True),))
+    assert [share.uuid for share in missing(pod)] == [FIRST.uuid, SECOND.uuid]
+
+
 @pytest.mark.parametrize(
     ("pod", "sentence"),
     [

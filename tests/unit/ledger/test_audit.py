@@ -79,6 +79,32 @@ def test_an_empty_world_has_no_finding() -> None:
     assert findings(a_world()) == ()
 
 
+def test_a_pod_that_has_got_an_alternative_of_what_it_asks_for_is_no_finding() -> None:
+    large = replace(a_request(mib(16_000, cards=2)), names=("gpu/large",), alternatives=(REQUEST,))
+    world = a_world(stored(HERE, HOLDER), stored(SECOND), pods=[bound("a", SHARE, request=large)])
+    assert findings(world) == ()
+    both = replace(a_request(mib(1_000), mib(1_000)), names=("main", "other"), alternatives=(REQUEST,))
+    assert findings(a_world(stored(HERE, HOLDER), pods=[bound("a", SHARE, request=both)])) == ()
+    neither = replace(large, alternatives=(TWO,))
+    assert kinds(a_world(stored(HERE, HOLDER), pods=[bound("a", SHARE, request=neither)])) == [
+        AuditFindingKind.NOT_ADOPTABLE
+    ]
+
+
+def test_a_pod_with_cards_of_two_alternatives_holds_more_than_it_asks_for() -> None:
+    request = replace(REQUEST, names=("gpu/large",), alternatives=(REQUEST,))
+    share = replace(SHARE, containers=(*SHARE.containers, ContainerShare("gpu/large", 1_000, 0)))
+    pod = bound("a", share, request=request)
+    assert kinds(a_world(stored(HERE, a_holder("a", share)), pods=[pod])) == [AuditFindingKind.HOLDS_MORE]
+
+
+def test_every_card_of_a_node_is_whatever_cards_a_bound_pod_has() -> None:
+    request = replace(REQUEST, shape=(replace(mib(1_000), every_card=True),))
+    shares = [replace(a_share(card), containers=SHARE.containers) for card in (HERE, SECOND)]
+    cards = [stored(card, a_holder("a", share)) for card, share in zip((HERE, SECOND), shares, strict=True)]
+    assert findings(a_world(*cards, pods=[bound("a", *shares, request=request)])) == ()
+
+
 # Holders.
 
 

@@ -1,9 +1,11 @@
 """What a pod holds of each card: the peak of its containers, and what each of them uses."""
 
+from dataclasses import replace
+
 from builders import a_card, a_request, cards_of, mib, percent, whole
 from gpuledger.model.amounts import Amounts
-from gpuledger.model.request import Demand, Lifetime
-from gpuledger.model.share import ContainerShare, Share, shares_of
+from gpuledger.model.request import Demand, Lifetime, PodRequest
+from gpuledger.model.share import ContainerShare, Share, covers, fitting_variant, shares_of
 
 CARD = a_card()
 
@@ -56,3 +58,25 @@ def test_a_percentage_means_each_card_on_its_own() -> None:
     cards = [a_card(0, memory_mib=10_000), a_card(1, memory_mib=20_000)]
     shares = shares_of(a_request(percent(50, cards=2)), ((cards[0].uuid, cards[1].uuid),), cards)
     assert [share.amounts.memory_mib for share in shares] == [5_000, 10_000]
+
+
+def held(*names: str) -> list[Share]:
+    """Return shares of a card each, for containers of these names."""
+    return [Share(f"GPU-{n}", Amounts(1), False, (ContainerShare(name, 1, 0),)) for n, name in enumerate(names)]
+
+
+def test_a_pod_has_got_the_first_of_its_variants_that_its_shares_cover() -> None:
+    first, second = PodRequest(("gpu/large",), (whole(2),)), PodRequest(("gpu/small",), (whole(),))
+    request = replace(first, alternatives=(second,))
+    assert fitting_variant(held("gpu/large", "gpu/large"), request) == request
+    assert fitting_variant(held("gpu/small"), request) == second
+    assert fitting_variant(held("gpu/large"), request) is None
+    assert fitting_variant(held("gpu/small"), first) is None
+
+
+def test_every_card_is_covered_by_all_cards_of_the_node_and_by_any_where_these_are_not_known() -> None:
+    request = a_request(replace(whole(), every_card=True))
+    assert covers(held("c0", "c0"), request, cards_of(count=2))
+    assert not covers(held("c0"), request, cards_of(count=2))
+    assert covers(held("c0"), request)
+    assert not covers(held(), request)
