@@ -88,6 +88,7 @@ def cards(draw: st.DrawFn) -> Card:
         model=draw(st.text(max_size=256)),
         mode=draw(st.text(max_size=32)),
         numa_node=draw(st.none() | st.integers(-1, crd.MAX_INDEX)),
+        pcie_root=draw(st.text(max_size=32)),
         healthy=draw(st.booleans()),
         links=draw(st.dictionaries(uuids, st.integers(0, crd.MAX_LINK_SCORE), max_size=4)),
         fault=draw(st.text(max_size=256)),

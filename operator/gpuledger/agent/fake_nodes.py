@@ -37,6 +37,7 @@ VENDOR = "nvidia"
 
 PODS_PER_NODE = 250
 NUMA_NODES = 2
+CARDS_PER_PCIE_ROOT = 2
 NVLINK_SCORE = 200
 LABELS = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", "type": "gpuledger-fake"}
 NO_HOST = "-is-simulated-no-container-runs-"
@@ -79,6 +80,7 @@ def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode
             vendor=VENDOR,
             model=f"NVIDIA-{model}",
             numa_node=index * NUMA_NODES // max(gpus, 1),
+            pcie_root=f"pci0000:{index // CARDS_PER_PCIE_ROOT * 16:02x}",
             links={peer: NVLINK_SCORE for peer in uuids if peer != uuids[index]},
         )
         for index in range(gpus)

@@ -61,6 +61,7 @@ def _card(device: Device, node_name: str, split_count: int) -> Card:
         model=device.model,
         mode=device.mode,
         numa_node=device.numa_node,
+        pcie_root=device.pcie_root,
         healthy=not device.fault,
         fault=device.fault,
         links=dict(device.links),

@@ -265,6 +265,7 @@ def _gpu(card: Card) -> Json:
         "cores": card.capacity.cores,
         "number": card.capacity.number,
         "numaNode": card.numa_node,
+        **({"pcieRoot": card.pcie_root} if card.pcie_root else {}),
         "mode": card.mode,
         "healthy": card.healthy,
         **({"fault": card.fault} if card.fault else {}),

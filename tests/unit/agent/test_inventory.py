@@ -10,7 +10,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.node_config import NodeConfig
 
-CARD = Device("GPU-a", 0, "A100", 40_000, numa_node=1, links={"GPU-b": 100})
+CARD = Device("GPU-a", 0, "A100", 40_000, numa_node=1, pcie_root="pci0000:16", links={"GPU-b": 100})
 SHARE = Device("MIG-a", 64, "1g", 10_000, mode="mig", parent_uuid="GPU-c", number=1)
 
 
@@ -29,6 +29,7 @@ def test_a_card_is_offered_as_the_node_is_configured() -> None:
         model="A100",
         mode="mps",
         numa_node=1,
+        pcie_root="pci0000:16",
         links={"GPU-b": 100},
     )
 

@@ -29,6 +29,7 @@ from gpuledger.agent.devices.nvml_faults import FaultEvents, probe
 from gpuledger.agent.devices.nvml_limits import GroupTree, NvmlLimits, reserved_mib
 from gpuledger.agent.devices.nvml_links import Wired, read_links
 from gpuledger.agent.devices.nvml_processes import Context, processes_of, use_of
+from gpuledger.agent.devices.pci_tree import pcie_root
 from gpuledger.agent.devices.source import (
     Device,
     DeviceUses,
@@ -67,6 +68,7 @@ class _Card:
     model: str
     bus_id: str
     numa_node: int | None
+    pcie_root: str
     reserved_mib: int
 
 
@@ -205,6 +207,7 @@ class NvmlSource:
                 model=card.model,
                 memory_mib=memory_mib,
                 numa_node=card.numa_node,
+                pcie_root=card.pcie_root,
                 bus_id=card.bus_id,
                 fault=fault,
                 reserved_mib=card.reserved_mib,
@@ -221,8 +224,8 @@ class NvmlSource:
         pci = try_to_ask(pynvml.nvmlDeviceGetPciInfo, handle)
         bus_id = pci_address(pci.busId) if pci is not None else ""
         model = text(try_to_ask(pynvml.nvmlDeviceGetName, handle))
-        numa_node = _numa_node(handle, self._sysfs, bus_id)
-        card = _Card(handle, uuid, model, bus_id, numa_node, reserved_mib(handle))
+        numa_node, root = _numa_node(handle, self._sysfs, bus_id), pcie_root(self._sysfs, bus_id)
+        card = _Card(handle, uuid, model, bus_id, numa_node, root, reserved_mib(handle))
         self._cards[index] = card
         return card
 
@@ -246,6 +249,7 @@ class NvmlSource:
                     model=text(try_to_ask(pynvml.nvmlDeviceGetName, handle)) or card.model,
                     memory_mib=memory_mib,
                     numa_node=card.numa_node,
+                    pcie_root=card.pcie_root,
                     bus_id=card.bus_id,
                     mode=MIG,
                     parent_uuid=card.uuid,

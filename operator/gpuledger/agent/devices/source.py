@@ -28,8 +28,10 @@ class Device:
     vendor: str = "nvidia"
     numa_node: int | None = None
     """None where the machine does not say."""
+    pcie_root: str = ""
+    """Its PCIe root complex, such as `pci0000:16`; empty where the machine does not say."""
     bus_id: str = ""
-    """PCI address, in lower case; empty where there is none. A MIG device has that of its card."""
+    """PCI address, in lower case; empty where there is none. A MIG device has both of its card."""
     links: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Peer card's UUID -> link score, higher is faster."""
     mode: str = ""

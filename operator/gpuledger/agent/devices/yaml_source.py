@@ -8,6 +8,7 @@
         model: 910B3
         index: 0                    # the position in the list if absent
         numaNode: 0
+        pcieRoot: pci0000:16
         links: {ASCEND-1: 100}      # peer's UUID to score, higher is faster
         number: 4                   # slots; the node's configuration if absent
         healthy: false              # or `fault`, with the reason
@@ -60,6 +61,7 @@ class _Card(_Part):
     vendor: Word = "nvidia"
     model: Line = ""
     numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
+    pcie_root: Word = ""
     links: Annotated[dict[_Uuid, LinkScore], Field(max_length=MAX_LINKS)] = {}
     number: SomeSlots | None = None
     healthy: bool = True
@@ -73,6 +75,7 @@ class _Card(_Part):
             memory_mib=self.memory_mib,
             vendor=self.vendor,
             numa_node=self.numa_node,
+            pcie_root=self.pcie_root,
             links=dict(self.links),
             number=self.number,
             fault=self.fault or ("" if self.healthy else NO_REASON),

@@ -53,6 +53,7 @@ class RegisteredCard(BaseModel):
     cores: Cores = ALL_CORES
     number: SomeSlots = 10
     numa_node: Annotated[int, Field(ge=-1, le=MAX_INDEX)] | None = None
+    pcie_root: Word | None = None
     mode: Word = ""
     healthy: bool = True
     fault: Line = ""

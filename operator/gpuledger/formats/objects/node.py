@@ -23,8 +23,8 @@ from gpuledger.model.links import Links
 from gpuledger.model.node_offer import Dialect, NodeOffer
 
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
-"""On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, mode, healthy, links}, and
-fault where a card is not healthy: why, in words that stay the same."""
+"""On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, pcieRoot, mode, healthy,
+links}, and fault where a card is not healthy: why, in words that stay the same."""
 
 AGENT_LABEL = "gpuledger.dev/agent"
 """On nodes that run our agent, or are to."""
@@ -254,6 +254,7 @@ def card_spec(card: Card) -> dict[str, Any]:
             "model": card.model,
             "mode": card.mode,
             "numaNode": card.numa_node,
+            "pcieRoot": card.pcie_root or None,
             "healthy": card.healthy,
             "capacity": {
                 "memoryMiB": card.capacity.memory_mib,
@@ -275,6 +276,7 @@ def _card(registered: RegisteredCard, node_name: str) -> Card:
         model=registered.model,
         mode=registered.mode,
         numa_node=registered.numa_node,
+        pcie_root=registered.pcie_root or "",
         healthy=registered.healthy,
         fault=registered.fault,
         links=Links(registered.links),
@@ -291,6 +293,7 @@ def _registered(card: Card) -> dict[str, Any]:
         cores=card.capacity.cores,
         number=card.capacity.number,
         numa_node=card.numa_node,
+        pcie_root=card.pcie_root or None,
         mode=card.mode,
         healthy=card.healthy,
         fault=card.fault[:MAX_LINE],

@@ -115,6 +115,39 @@ def test_the_numa_node_is_that_of_the_pci_device_where_nvml_does_not_tell(
     assert source.snapshot().devices[0].numa_node == expected
 
 
+def hang(sysfs: Path, address: str, target: str) -> None:
+    """Put a PCI device into the tree, as the kernel does: a link to where it hangs."""
+    directory = sysfs / "bus" / "pci" / "devices"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / address).symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:07:00.0", "pci0000:00"),
+        ("../../../devices/pci10000:e0/0000:07:00.0", "pci10000:e0"),
+        ("../../../devices/pci0000:00", ""),
+        ("../../../devices/pci0000:00/0000:08:00.0", ""),
+        ("../../../devices/platform/0000:07:00.0", ""),
+        ("../../../../elsewhere/pci0000:00/0000:07:00.0", ""),
+        (None, ""),
+    ],
+)
+def test_the_pcie_root_is_where_the_card_hangs_in_the_machines_tree(
+    source: NvmlSource, tmp_path: Path, target: str | None, expected: str
+) -> None:
+    if target is not None:
+        hang(tmp_path / "sys", "0000:07:00.0", target)
+    assert [device.pcie_root for device in source.snapshot().devices] == [expected, ""]
+
+
+def test_mig_devices_have_the_pcie_root_of_their_card(driver: FakeDriver, source: NvmlSource, tmp_path: Path) -> None:
+    hang(tmp_path / "sys", "0000:09:00.0", "../../../devices/pci0000:16/0000:09:00.0")
+    driver.says(cards=(MIG_CARD,))
+    assert {device.pcie_root for device in source.snapshot().devices} == {"pci0000:16"}
+
+
 def test_direct_nvlinks_are_counted_by_the_card_at_the_other_end(driver: FakeDriver, source: NvmlSource) -> None:
     first, second, third = some_cards(3)
     to_second = (NvLink(bus_id(1)), NvLink(bus_id(1)), NvLink(bus_id(1), active=False), NvLink(bus_id(2)))

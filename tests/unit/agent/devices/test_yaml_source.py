@@ -12,7 +12,8 @@ from gpuledger.model.errors import BadInput
 TWO_CARDS = """
 driverVersion: "1.2"
 cards:
-  - {uuid: NPU-0, memoryMiB: 65536, vendor: ascend, model: 910B3, numaNode: 0, links: {NPU-1: 100}, number: 4}
+  - {uuid: NPU-0, memoryMiB: 65536, vendor: ascend, model: 910B3, numaNode: 0, links: {NPU-1: 100}, number: 4,
+     pcieRoot: "pci0000:16"}
   - {uuid: NPU-1, memoryMiB: 65536}
 """
 
@@ -41,7 +42,7 @@ def test_a_card_is_what_the_file_says_and_the_rest_has_defaults(source: YamlSour
     snapshot = source.snapshot()
     assert snapshot.driver_version == "1.2"
     assert snapshot.devices == (
-        Device("NPU-0", 0, "910B3", 65536, vendor="ascend", numa_node=0, links={"NPU-1": 100}, number=4),
+        Device("NPU-0", 0, "910B3", 65536, "ascend", 0, "pci0000:16", links={"NPU-1": 100}, number=4),
         Device("NPU-1", 1, "", 65536),
     )
 

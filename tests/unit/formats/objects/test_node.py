@@ -98,8 +98,9 @@ def test_other_resources_say_nothing_about_the_agent() -> None:
 
 
 def test_cards_survive_the_way_through_the_register() -> None:
+    links = {a_card(0).uuid: 200}
     full = replace(
-        a_card(1), model="A100", mode="mps", numa_node=-1, healthy=False, vendor="amd", links={a_card(0).uuid: 200}
+        a_card(1), model="A100", mode="mps", numa_node=-1, pcie_root="pci0", healthy=False, vendor="amd", links=links
     )
     cards = (a_card(0), full)
     assert read_registers(facts(register_of(cards))) == Inventory(cards)
