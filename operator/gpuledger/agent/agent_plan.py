@@ -83,6 +83,8 @@ class AgentPlan:
     """Systems under whose names there are metrics, too."""
     capacity: CapacityNames | None = None
     """The names of what the Node's capacity is to show of all cards; None if nothing."""
+    resource_slices: bool = False
+    """Whether the cards are shown as ResourceSlices."""
     own_pod_uid: str = ""
     """Empty for an agent that is a process of its node."""
     health_host: str = "0.0.0.0"  # noqa: S104 - it only tells
@@ -136,6 +138,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         monitor_interval_s=settings.monitor_interval_s,
         metrics_compatibility=settings.metrics_compatibility,
         capacity=_capacity_names(settings),
+        resource_slices=settings.resource_claims and settings.resource_slices,
         own_pod_uid=own_pod_uid,
         health_host=settings.agent_health_host,
         health_port=settings.agent_health_port,

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from gpuledger.agent.write_pace import WritePace
 from gpuledger.formats.quantity import whole_number
-from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError, BadInput
 
 logger = logging.getLogger(__name__)
@@ -18,13 +18,6 @@ logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 Value = TypeVar("Value")
-
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 60.0
-"""Between two writes of the same value."""
-
-QUIET_S = 60.0
-"""A client that leaves it alone for so long, beyond the pause, does not fight."""
 
 
 class Nodes(Protocol):
@@ -41,7 +34,7 @@ class NodeEntry(ABC, Generic[Value]):
     """Keeps a part of the Node equal to what the agent wants.
 
     The node is watched, so that what was removed or edited is put back; a client that keeps at it is answered later
-    and later, up to LONGEST_PAUSE_S.
+    and later, up to a minute.
     """
 
     def __init__(self, node_name: str, what: str) -> None:
@@ -51,9 +44,7 @@ class NodeEntry(ABC, Generic[Value]):
         self._seen = False
         self._look = asyncio.Event()
         self._events = 0  # that the watch has shown
-        self._tried: Value | None = None
-        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._tried_s, self._pause_s = -QUIET_S - LONGEST_PAUSE_S, FIRST_PAUSE_S
+        self._pace: WritePace[Value] = WritePace()
         self.writes = 0
 
     @abstractmethod
@@ -95,25 +86,18 @@ class NodeEntry(ABC, Generic[Value]):
         """Return when to write, None if there is nothing to write."""
         if not self._seen or self._wanted is None or self._shown == self._wanted:
             return None
-        # What is new is written at once: a card that is broken must not wait because another client fights.
-        return self._tried_s + self._pause_s if self._tried == self._wanted else 0.0
+        return self._pace.due_s(self._wanted)
 
     async def _write(self) -> None:
-        wanted, now_s = self._wanted, asyncio.get_running_loop().time()
+        wanted, events = self._wanted, self._events
         if wanted is None:
             return
-        if now_s > self._tried_s + self._pause_s + QUIET_S:
-            self._backoff.reset()
-        self._pause_s = self._backoff.next_s()
-        self._tried, self._tried_s = wanted, now_s
-        events = self._events
-        try:
-            await self._send(wanted)
-        except ApiError as error:
-            logger.warning("node %s: %s can't be written: %s", self._node_name, self._what, error)
-            return
-        finally:
-            self._tried_s = asyncio.get_running_loop().time()
+        with self._pace.trying(wanted):
+            try:
+                await self._send(wanted)
+            except ApiError as error:
+                logger.warning("node %s: %s can't be written: %s", self._node_name, self._what, error)
+                return
         if events == self._events:  # else the watch knows better, or will in a moment
             self._shown = wanted
         self.writes += 1

@@ -41,6 +41,7 @@ from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry
 from gpuledger.agent.node_events import NodeEvents
 from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.agent.pod_processes import Sight, look_for_pods
+from gpuledger.agent.resource_slices import ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage.comparison import Comparison, ContainerOfPod
 from gpuledger.agent.usage.monitor import Monitor
@@ -138,9 +139,9 @@ class Agent:
         )
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
-        self._on_node: list[NodeEntry[Any]] = [self._register, self._ends]
-        if self._capacity:
-            self._on_node.append(self._capacity)
+        self._resource_slices = plan.resource_slices and ResourceSlices(plan.node_name, self._store, client)
+        entries = (self._register, self._ends, self._capacity, self._resource_slices)
+        self._on_node: list[NodeEntry[Any] | ResourceSlices] = [each for each in entries if each]
         self._events = NodeEvents(plan.node_name, self._store)
         comparison = Comparison(
             self._all_grants,
@@ -247,6 +248,8 @@ class Agent:
             self._register.want(register_of(self.cards))
             if self._capacity and self._plan.capacity:
                 self._capacity.want(self._plan.capacity.amounts(self.cards))
+            if self._resource_slices:
+                self._resource_slices.want(self.cards)
         self._known.set()
         self._cards_have_changed.set()
 
@@ -358,7 +361,7 @@ class Agent:
         if self._mps:
             yield from self._mps.metrics()
         writes = float(sum(entry.writes for entry in self._on_node))
-        yield counter("node_writes", "Writes of this node's annotations and capacity.", [([], writes)])
+        yield counter("node_writes", "Writes of this node's annotations, capacity and ResourceSlices.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
         yield from self._usage.metrics(self.cards, self._plan.metrics_compatibility)
 

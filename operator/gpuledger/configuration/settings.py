@@ -190,6 +190,10 @@ class Settings:
     volcano_capacity: bool = option(
         False, "Nodes of our agent show volcano_memory and volcano_cores of all their cards in their capacity."
     )
+    resource_claims: bool = option(True, "Whether pods can bring ResourceClaims (Kubernetes 1.34 and later).")
+    resource_slices: bool = option(
+        True, "Whether nodes of our agent show their cards as ResourceSlices, where resource_claims is true."
+    )
     isolation: str = option(
         "auto",
         "How nodes isolate shares of a card: auto (by the driver, else by HAMi-core that an image brings, else none), "

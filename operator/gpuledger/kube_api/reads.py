@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
+from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.model.errors import NotFound
 
@@ -13,6 +14,7 @@ ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 RESOURCE_QUOTAS = "/api/v1/resourcequotas"
+RESOURCE_SLICES = f"/apis/{RESOURCE_API}/resourceslices"
 
 
 def config_maps_in(namespace: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from gpuledger.kube_api.client import Json, KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, NODES, pods_in, quotas_in
+from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, pods_in, quotas_in
 from gpuledger.model.errors import ApiError, EvictionForbidden, Unreachable
 from gpuledger.model.share import Pod
 
@@ -161,6 +161,18 @@ class KubeWrites:
         change = {"metadata": {"uid": uid}, "status": {"used": dict(used)}}
         path = f"{quotas_in(namespace)}/{name}/status"
         await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
+
+    async def create_slice(self, body: Json) -> Json:
+        """Create a ResourceSlice; return it as it is stored. Raises Conflict if it exists."""
+        return await self._client.request("POST", RESOURCE_SLICES, body)
+
+    async def replace_slice(self, body: Json) -> Json:
+        """Replace a ResourceSlice that has not changed; return it as it is stored. Raises Conflict if it has."""
+        return await self._client.request("PUT", f"{RESOURCE_SLICES}/{body['metadata']['name']}", body)
+
+    async def delete_slice(self, name: str) -> None:
+        """Delete a ResourceSlice. Raises NotFound."""
+        await self._client.request("DELETE", f"{RESOURCE_SLICES}/{name}")
 
     async def create_event(self, event: Json) -> None:
         """Create an Event, in the namespace that it names."""
