@@ -67,9 +67,9 @@ OPERATOR = (
         for kind in ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
         for each in _each("get list watch", kind, RESOURCES)
     ),
-    *_each("patch update", "resourceclaims", RESOURCES),
-    *_each("update", "resourceclaims/status", RESOURCES),
-    *_each("update", "resourceclaims/binding", RESOURCES),
+    *_each("patch", "resourceclaims", RESOURCES),
+    *_each("patch", "resourceclaims/status", RESOURCES),
+    *_each("patch", "resourceclaims/binding", RESOURCES),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
