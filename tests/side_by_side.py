@@ -23,6 +23,7 @@ GROUPS = {  # file -> group
     "gpu/test_mps.py": "gpu",
     "gpu/test_mps_daemons.py": "gpu",
     # An API server without gpuledger.
+    "cluster/test_claim_slices.py": "cluster/cards",
     "cluster/test_crd_invariants.py": "cluster/cards",
     "cluster/test_fake_rules.py": "cluster/cards",
     "cluster/test_kubectl_habits.py": "cluster/cards",

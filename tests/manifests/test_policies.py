@@ -11,6 +11,7 @@ import yaml
 from chart import other_value
 from gpuledger.configuration.admission import policies, webhook_configuration
 from gpuledger.configuration.settings import RESOURCES, Settings
+from gpuledger.doctor.checks.policies import WITH_AGENTS
 from gpuledger.formats.admission.webhook_configuration import WebhookAddress
 from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
 
@@ -74,7 +75,7 @@ def test_the_chart_fills_in_what_the_program_would_render(helm: Helm, settings: 
 def test_the_policies_of_a_preset_are_those_of_its_settings(helm: Helm, name: str) -> None:
     objects = helm.objects(preset(name))
     settings = yaml.safe_load(objects["ConfigMap", "gpuledger-settings"]["data"]["settings.yaml"])
-    wanted = {key: each for key, each in of_the_program(settings).items() if key[1] != "gpuledger-agents"}
+    wanted = {key: each for key, each in of_the_program(settings).items() if key[1] not in WITH_AGENTS}
     assert by_name(list(objects.values())) == wanted
 
 

@@ -21,6 +21,7 @@ from gpuledger.agent.isolation.mps import MPS_MEMORY
 from gpuledger.agent.mps.daemon_process import QUIT_S
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import scheduler_health
+from gpuledger.doctor.checks.policies import WITH_AGENTS
 from gpuledger.formats.objects.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 from native_gangs import BY_VERSION
@@ -186,7 +187,7 @@ def test_who_judges_new_pods_follows_the_servers_version(helm: Helm, mode: str, 
     found = "".join(
         letter
         for kind, letter in zip(KINDS, "PWV", strict=True)
-        if any(key[0] == kind and key[1] != "gpuledger-agents" for key in objects)
+        if any(key[0] == kind and key[1] not in WITH_AGENTS for key in objects)
     )
     assert found == JUDGES[mode, version]
     assert (("Service", "gpuledger-webhook") in objects) == ("W" in found)

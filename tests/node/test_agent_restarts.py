@@ -17,6 +17,7 @@ from node_chaos.rest import FORGOTTEN
 from node_chaos.sight import lives
 
 REGISTER = "gpuledger.dev/gpus"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CUT_OFF = "before Allocate is answered"
 """The kubelet takes an Allocate that breaks off for a refusal: the pod fails for good, and its owner makes another."""
 
@@ -129,3 +130,25 @@ def test_an_annotation_that_somebody_removes_or_edits_is_put_back(gpu: GpuNode) 
         gpu.cluster.wait(
             lambda: gpu.cluster.request("GET", path)["metadata"]["annotations"].get(REGISTER) == before, "it is back"
         )
+
+
+def test_slices_come_back_after_the_kubelet_has_deleted_them_and_an_agent_that_comes_back_leaves_them(
+    gpu: GpuNode,
+) -> None:
+    """A kubelet that starts deletes all ResourceSlices of its node: it knows no driver yet."""
+
+    def slices() -> dict[str, str]:
+        found = gpu.cluster.request("GET", f"{SLICES}?fieldSelector=spec.nodeName={gpu.node.name}")["items"]
+        return {each["metadata"]["uid"]: each["metadata"]["resourceVersion"] for each in found}
+
+    gpu.cluster.wait(lambda: len(slices()) == 1, "the node has a slice")
+    before = slices()
+    gpu.node.restart_kubelet()
+    gpu.cluster.wait(lambda: bool(slices().keys() - before.keys()), "the slice is another one")
+    gpu.wait_ready()
+    before = slices()
+    gpu.kill_agent()
+    gpu.start_agent()
+    gpu.wait_ready()
+    assert slices() == before
+    assert gpu.agent_metrics()["gpuledger_agent_node_writes_total"] == 0

@@ -7,6 +7,7 @@ import pytest
 
 from fakes.doctor_facts import a_deployment, healthy, stored_policies
 from gpuledger.configuration.settings import Settings
+from gpuledger.doctor.checks.policies import WITH_AGENTS
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.release import release_for
 from unit.doctor.conftest import Found
@@ -26,13 +27,13 @@ def webhooks(settings: Settings | None = None) -> list[Json]:
 
 
 def test_to_have_none_of_them_is_a_choice(found: Found) -> None:
-    only_agents = {key: each for key, each in stored_policies().items() if key[1] == "gpuledger-agents"}
+    only_agents = {key: each for key, each in stored_policies().items() if key[1] in WITH_AGENTS}
     assert found(policies=only_agents) == [("policies-absent", "API server")]
 
 
-def test_the_agents_policy_is_none(found: Found) -> None:
-    found_now = found(policies=without("gpuledger-agents"))
-    assert found_now == [("policy-missing", "ValidatingAdmissionPolicy gpuledger-agents")]
+def test_the_agents_policies_are_none(found: Found) -> None:
+    for name in WITH_AGENTS:
+        assert found(policies=without(name)) == [("policy-missing", f"ValidatingAdmissionPolicy {name}")]
 
 
 @pytest.mark.parametrize("name", ["gpuledger-requests", "gpuledger-devices", "gpuledger-pods"])
@@ -87,7 +88,7 @@ def test_an_older_server_needs_the_webhook_to_fill_pods_in(found: Found) -> None
 
 
 def test_the_webhook_stands_in_for_the_policies(found: Found) -> None:
-    only_agents = {key: each for key, each in stored_policies().items() if key[1] == "gpuledger-agents"}
+    only_agents = {key: each for key, each in stored_policies().items() if key[1] in WITH_AGENTS}
     served = healthy(Settings(webhook_port=9443), policies=only_agents, webhooks=webhooks())
     assert examine(served).findings == ()
 

@@ -14,8 +14,8 @@ from gpuledger.doctor.objects import name_of, some_of
 MUTATING_FROM = (1, 36)
 """Before this version, mutating policies are not stable."""
 
-WITH_AGENTS = "gpuledger-agents"
-"""The policy that comes with the manifests, whether or not an administrator wants the others."""
+WITH_AGENTS = ("gpuledger-agents", "gpuledger-agent-slices")
+"""The policies that come with the manifests, whether or not an administrator wants the others."""
 
 Stored = Mapping[tuple[str, str], Json]
 """(Kind, name) -> what the API server has."""
@@ -29,13 +29,13 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
     wanted = [each for each in release.policies if not each["kind"].endswith("Binding")]
     if version < MUTATING_FROM or "MutatingWebhookConfiguration" in webhooks:
         wanted = [each for each in wanted if _key(each) in stored or not each["kind"].startswith("Mutating")]
-    chosen = [each for each in wanted if name_of(each) != WITH_AGENTS]
+    chosen = [each for each in wanted if name_of(each) not in WITH_AGENTS]
     if not webhooks and not any(_key(each) in stored for each in chosen):
         yield Finding.of(FindingKind.POLICIES_ABSENT, "API server", "there are no admission policies, and no webhook")
         chosen = []
     elif not any(_key(each) in stored for each in chosen):
         chosen = []  # the webhook stands in for them
-    agents = [each for each in wanted if name_of(each) == WITH_AGENTS]
+    agents = [each for each in wanted if name_of(each) in WITH_AGENTS]
     for policy in (*chosen, *agents):
         yield from _compare(policy, release, stored)
 
@@ -77,7 +77,7 @@ def check_defaults(facts: Facts) -> Iterator[Finding]:
     """Yield whether nothing fills pods in, where something else is there: then users have to know."""
     release, stored = known(facts.release), known(facts.policies)
     webhooks = {each["kind"] for each in known(facts.webhooks)}
-    ours = {_key(each) for each in release.policies if name_of(each) != WITH_AGENTS}
+    ours = {_key(each) for each in release.policies if name_of(each) not in WITH_AGENTS}
     fills_in = any(kind.startswith("Mutating") for kind, _ in stored) or "MutatingWebhookConfiguration" in webhooks
     if known(facts.version) < MUTATING_FROM and not fills_in and (webhooks or ours & stored.keys()):
         major, minor = known(facts.version)
@@ -134,6 +134,6 @@ def _key(policy: Json) -> tuple[str, str]:
 
 def _short_kind(policy: Json) -> str:
     """Return what `gpuledger admission-policies --kind` calls it."""
-    if name_of(policy) == WITH_AGENTS:
+    if name_of(policy) in WITH_AGENTS:
         return "agents"
     return "mutating" if policy["kind"].startswith("Mutating") else "validating"

@@ -23,6 +23,17 @@ from gpuledger.formats.admission.accounts import (
     own_quota_validations,
     own_validations,
 )
+from gpuledger.formats.admission.claims import (
+    CLAIM_STATUS,
+    RESOURCE_GROUP,
+    SLICES,
+    agent_slice_validations,
+    agent_slice_variables,
+    allocation_validations,
+    of_our_driver,
+    slice_validations,
+    with_our_cards,
+)
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
 from gpuledger.formats.admission.queue_words import (
     QUEUES_POLICY,
@@ -130,16 +141,38 @@ def validating_policies(
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects)),
         *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
         *_validating("gpuledger-own-quotas", [quotas], [only_from(OPERATOR)], own_quota_validations()),
+        *_validating(
+            "gpuledger-claims",
+            [rule("UPDATE", CLAIM_STATUS, group=RESOURCE_GROUP)],
+            [not_from(OPERATOR), with_our_cards()],
+            allocation_validations(),
+        ),
+        *_validating(
+            "gpuledger-slices",
+            [rule("CREATE", SLICES, group=RESOURCE_GROUP), rule("UPDATE", SLICES, group=RESOURCE_GROUP)],
+            [not_from(AGENT), of_our_driver()],
+            slice_validations(),
+        ),
     ]
 
 
 def agent_policies(capacity: Sequence[str] = ()) -> list[Json]:
-    """Return what keeps each node agent to its own node. It goes with the agents, whatever else is applied.
+    """Return what keeps each node agent to its own node. They go with the agents, whatever else is applied.
 
     `capacity` are amounts that agents write into the capacity of their nodes.
     """
     changes = [rule("UPDATE", "nodes", "nodes/status")]
-    return _validating("gpuledger-agents", changes, [only_from(AGENT)], agent_validations(capacity))
+    slices = [rule(operation, SLICES, group=RESOURCE_GROUP) for operation in ("CREATE", "UPDATE", "DELETE")]
+    return [
+        *_validating("gpuledger-agents", changes, [only_from(AGENT)], agent_validations(capacity)),
+        *_validating(
+            "gpuledger-agent-slices",
+            slices,
+            [only_from(AGENT)],
+            agent_slice_validations(),
+            variables=agent_slice_variables(),
+        ),
+    ]
 
 
 def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
@@ -147,9 +180,9 @@ def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
     return header + yaml.dump_all(objects, Dumper=_Yaml, sort_keys=False, width=120, indent=2)
 
 
-def rule(operation: str, *resources: str) -> Json:
+def rule(operation: str, *resources: str, group: str = "") -> Json:
     """Return which requests are looked at."""
-    return {"apiGroups": [""], "apiVersions": ["v1"], "operations": [operation], "resources": list(resources)}
+    return {"apiGroups": [group], "apiVersions": ["v1"], "operations": [operation], "resources": list(resources)}
 
 
 def _summing(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:

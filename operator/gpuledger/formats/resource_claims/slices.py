@@ -61,7 +61,7 @@ def slice_changes(owner: NodeOwner, cards: Iterable[Card], stored: Mapping[str, 
     """
     last = max((_generation(each) for each in stored.values()), default=1)
     wanted = slices_of(owner, cards, last)
-    if any(each["spec"] != stored[name]["spec"] for name, each in wanted.items() if name in stored):
+    if any(each["spec"] != _spec(stored[name]) for name, each in wanted.items() if name in stored):
         wanted = slices_of(owner, cards, last + 1)
     return SliceChanges(
         create=tuple(each for name, each in wanted.items() if name not in stored),
@@ -102,7 +102,20 @@ def _name(node_name: str, number: int) -> str:
 
 def _shows(stored: Json, wanted: Json) -> bool:
     owners = stored["metadata"].get("ownerReferences")
-    return bool(stored["spec"] == wanted["spec"] and owners == wanted["metadata"]["ownerReferences"])
+    return _spec(stored) == wanted["spec"] and bool(owners == wanted["metadata"]["ownerReferences"])
+
+
+def _spec(stored: Json) -> Json:
+    """Return what a slice says, without the times that the API server adds to taints."""
+    devices = [_without_times(device) for device in stored["spec"].get("devices") or ()]
+    return {**stored["spec"], "devices": devices}
+
+
+def _without_times(device: Json) -> Json:
+    if not device.get("taints"):
+        return device
+    taints = [{key: value for key, value in taint.items() if key != "timeAdded"} for taint in device["taints"]]
+    return {**device, "taints": taints}
 
 
 def _replacing(stored: Json, wanted: Json) -> Json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +27,14 @@ def cards(count: int) -> list[Card]:
 
 
 def stored(slices: Mapping[str, Json]) -> dict[str, Json]:
-    """Return slices as the API server has them."""
-    return {name: {**each, "metadata": {**each["metadata"], "resourceVersion": "7"}} for name, each in slices.items()}
+    """Return slices as the API server has them: with a version, and the times at which taints came."""
+    found = deepcopy(dict(slices))
+    for each in found.values():
+        each["metadata"]["resourceVersion"] = "7"
+        for device in each["spec"]["devices"]:
+            for taint in device["taints"]:
+                taint["timeAdded"] = "2026-11-26T22:58:08Z"
+    return found
 
 
 def after(changes: SliceChanges, before: Mapping[str, Json]) -> dict[str, Json]:
@@ -99,14 +106,15 @@ def test_a_slice_that_was_deleted_comes_back_as_it_was() -> None:
     before = stored(slices_of(NODE, cards(65), 3))
     changes = slice_changes(NODE, cards(65), {FIRST: before[FIRST]})
     assert (changes.replace, changes.delete) == ((), ())
-    assert [(each["metadata"]["name"], each["spec"]) for each in changes.create] == [(SECOND, before[SECOND]["spec"])]
+    lost = slices_of(NODE, cards(65), 3)[SECOND]
+    assert changes.create == (lost,)
 
 
 def test_slices_of_a_node_that_was_made_anew_get_its_new_uid() -> None:
     before = stored(slices_of(NODE, cards(1), 3))
     (changed,) = slice_changes(NodeOwner("node-a", "uid-2"), cards(1), before).replace
     assert changed["metadata"]["ownerReferences"][0]["uid"] == "uid-2"
-    assert changed["spec"] == before[FIRST]["spec"]
+    assert changed["spec"] == slices_of(NODE, cards(1), 3)[FIRST]["spec"]
 
 
 def test_a_slice_of_our_driver_that_no_agent_has_made_is_deleted() -> None:
