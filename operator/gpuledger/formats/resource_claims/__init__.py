@@ -1,0 +1,1 @@
+"""ResourceClaims and what belongs to them: devices, selectors, allocations."""

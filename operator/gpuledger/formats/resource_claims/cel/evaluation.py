@@ -1,0 +1,373 @@
+"""A checked expression as a Python function, with a limit to what one call may cost. Pure.
+
+No library of CEL for Python has such a limit, and none can hold Kubernetes' own types. So the library parses and
+checks, and the tree that it returns is evaluated here: each node becomes a function once, and these functions call each
+other.
+
+The cost of a call is counted in steps, of which one is about one node. What an expression costs without loops is
+limited by its length. Each turn of a loop counts the nodes in it, and each function counts what it looks at or makes, so that
+neither nested loops nor texts that double can go on for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from gpuledger.formats.resource_claims.cel.functions import FUNCTIONS
+from gpuledger.formats.resource_claims.cel.operators import OPERATORS, Function, has, select
+from gpuledger.formats.resource_claims.cel.patterns import search_cost
+from gpuledger.formats.resource_claims.cel.values import (
+    TYPE_NAMES,
+    CelError,
+    Optional,
+    TypeValue,
+    Unsupported,
+    no_overload,
+    type_name,
+    weight,
+)
+from gpuledger.formats.resource_claims.cel.expression import (
+    Call,
+    Checked,
+    Comprehension,
+    Const,
+    Ident,
+    ListLiteral,
+    MapLiteral,
+    Node,
+    Select,
+)
+
+MOST_STEPS = 10_000
+"""Of one evaluation for one device: some milliseconds. Kubernetes' own limit is about a hundred times this."""
+
+
+class Run:
+    """One evaluation: its variables, and the steps that it may still cost."""
+
+    __slots__ = ("left", "names")
+
+    def __init__(self, names: Mapping[str, object], steps: int) -> None:
+        self.names = dict(names)
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        """Count steps. Raises Unsupported when there are too many."""
+        self.left -= steps
+        if self.left < 0:
+            raise Unsupported(f"it takes more than {MOST_STEPS} steps for one device")
+
+
+Step = Callable[[Run], object]
+NOT_STRICT = "@not_strictly_false"
+_LAZY = {"_&&_": 2, "_||_": 2, "_?_:_": 3, "or": 2, "orValue": 2, NOT_STRICT: 1}
+_PLAIN = frozenset({"_&&_", "_||_", "!_", "_<_", "_<=_", "_>_", "_>=_", "size", "type", "dyn", "_[_]", "_[?_]", "_?._"})
+"""Operators whose cost does not depend on how large their operands are."""
+
+
+def unknown_function(root: Node) -> Call | None:
+    """Return the first call of a function that is not evaluated here."""
+    for node in walk(root):
+        if isinstance(node, Call) and node.function not in KNOWN:
+            return node
+    return None
+
+
+KNOWN = frozenset({*OPERATORS, *FUNCTIONS, *_LAZY})
+
+
+def walk(root: Node) -> list[Node]:
+    """Return all nodes of a tree."""
+    found, waiting = [], [root]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        waiting.extend(_children(node))
+    return found
+
+
+def _children(node: Node) -> tuple[Node, ...]:
+    if isinstance(node, Select):
+        return (node.operand,)
+    if isinstance(node, Call):
+        return node.args
+    if isinstance(node, ListLiteral):
+        return node.elements
+    if isinstance(node, MapLiteral):
+        return tuple(part for key, value, _ in node.entries for part in (key, value))
+    if isinstance(node, Comprehension):
+        return (node.over, node.start, node.condition, node.step, node.result)
+    return ()
+
+
+def compiled(checked: Checked) -> Step:
+    """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported."""
+    return _step(checked.root, checked)
+
+
+def _step(node: Node, whole: Checked) -> Step:
+    if isinstance(node, Const):
+        value = node.value
+        return lambda run: value
+    if isinstance(node, Ident):
+        return _ident(node.name)
+    if isinstance(node, Select):
+        operand, name, read = _step(node.operand, whole), node.field, has if node.test_only else select
+        return lambda run: read(operand(run), name)
+    if isinstance(node, Call):
+        return _call(node, whole)
+    if isinstance(node, ListLiteral):
+        return _list(node, whole)
+    if isinstance(node, MapLiteral):
+        return _map(node, whole)
+    return _comprehension(node, whole)
+
+
+def _ident(name: str) -> Step:
+    def read(run: Run) -> object:
+        found = run.names[name] if name in run.names else _type(name)
+        if isinstance(found, CelError):
+            raise found
+        return found
+
+    return read
+
+
+def _type(name: str) -> TypeValue:
+    if name not in TYPE_NAMES:
+        raise Unsupported(f"the name {name}")
+    return TypeValue(name)
+
+
+def _call(node: Call, whole: Checked) -> Step:
+    steps = [_step(each, whole) for each in node.args]
+    name = node.function
+    if _LAZY.get(name) == len(steps):
+        return _lazy(name, steps)
+    function = OPERATORS.get(name) or FUNCTIONS[name]
+    if name in _PLAIN:
+        return _plain(function, steps)
+    call = _weighed(name, function, steps)
+    if name in _FOLDED and all(isinstance(each, Const) for each in node.args):
+        return _folded(call)
+    return call
+
+
+_FOLDED = frozenset({"quantity", "semver", "isQuantity", "isSemver", "-_"})
+
+
+def _folded(call: Step) -> Step:
+    """Return a call whose arguments never change as its value; if it fails, it does so each time."""
+    try:
+        value = call(Run({}, MOST_STEPS))
+    except (CelError, Unsupported):
+        return call
+    return lambda run: value
+
+
+def _plain(function: Function, steps: list[Step]) -> Step:
+    if len(steps) == 1:
+        (only,) = steps
+        return lambda run: function(only(run))
+    if len(steps) == 2:
+        one, two = steps
+        return lambda run: function(one(run), two(run))
+    return lambda run: function(*[step(run) for step in steps])
+
+
+_SMALL = (bool, int, float, type(None))
+
+
+def _weighed(name: str, function: Function, steps: list[Step]) -> Step:
+    searches = name in ("matches", "find", "findAll")
+    squares, joins = name in _ALL_WITH_ALL, name == "_+_"
+
+    def call(run: Run) -> object:
+        args = [step(run) for step in steps]
+        for each in args:
+            if type(each) not in _SMALL:
+                run.spend(_length(each) if joins else weight(each))
+        if squares:
+            run.spend(weight(args[0]) * weight(args[-1]))
+        if name == "replace":
+            _spend_replaced(run, args)
+        elif searches:
+            run.spend(search_cost(*args[:2], all_of_them=name == "findAll"))
+        found = function(*args)
+        if isinstance(found, list):
+            run.spend(len(found))
+        return found
+
+    return call
+
+
+def _length(value: object) -> int:
+    return 1 + (len(value) >> 4) if isinstance(value, list | str | bytes) else 1
+
+
+_ALL_WITH_ALL = frozenset({"sets.contains", "sets.equivalent", "sets.intersects", "distinct", "sort"})
+"""These compare items with each other."""
+
+
+def _spend_replaced(run: Run, args: list[object]) -> None:
+    """Count what a text will be long, before it is made."""
+    text, old, new = args[:3]
+    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
+        run.spend(text.count(old) * len(new) >> 5)
+
+
+def _lazy(name: str, steps: list[Step]) -> Step:
+    if name in ("_&&_", "_||_"):
+        return _logical(steps[0], steps[1], name)
+    if name == "_?_:_":
+        return _choice(*steps)
+    if name == NOT_STRICT:
+        return _not_strictly_false(*steps)
+    return _alternative(steps[0], steps[1], name)
+
+
+def _logical(one: Step, two: Step, name: str) -> Step:
+    """Return && or ||: one side that decides is enough, whatever the other one does."""
+    decides = name == "_||_"
+
+    def evaluate(run: Run) -> object:
+        problem: CelError | None = None
+        left: object = None
+        try:
+            left = one(run)
+        except CelError as error:
+            problem = error
+        if left is decides:
+            return decides
+        try:
+            right = two(run)
+        except CelError as error:
+            raise problem or error from None
+        if right is decides:
+            return decides
+        if problem:
+            raise problem
+        if isinstance(left, bool) and isinstance(right, bool):
+            return not decides
+        raise no_overload(name, left, right)
+
+    return evaluate
+
+
+def _choice(condition: Step, one: Step, two: Step) -> Step:
+    def evaluate(run: Run) -> object:
+        chosen = condition(run)
+        if not isinstance(chosen, bool):
+            raise no_overload("_?_:_", chosen)
+        return one(run) if chosen else two(run)
+
+    return evaluate
+
+
+def _not_strictly_false(condition: Step) -> Step:
+    def evaluate(run: Run) -> object:
+        try:
+            return condition(run) is not False
+        except CelError:
+            return True
+
+    return evaluate
+
+
+def _alternative(one: Step, two: Step, name: str) -> Step:
+    """Return `or` or `orValue` of an optional value."""
+
+    def evaluate(run: Run) -> object:
+        found = one(run)
+        if not isinstance(found, Optional):
+            raise no_overload(name, found)
+        if found.present:
+            return found.value if name == "orValue" else found
+        return two(run)
+
+    return evaluate
+
+
+def _list(node: ListLiteral, whole: Checked) -> Step:
+    steps = [_step(each, whole) for each in node.elements]
+    optional = node.optional
+    if not optional:
+        return lambda run: [step(run) for step in steps]
+
+    def build(run: Run) -> object:
+        found = []
+        for place, step in enumerate(steps):
+            value = step(run)
+            if place not in optional:
+                found.append(value)
+            elif not isinstance(value, Optional):
+                raise no_overload("optional element", value)
+            elif value.present:
+                found.append(value.value)
+        return found
+
+    return build
+
+
+def _map(node: MapLiteral, whole: Checked) -> Step:
+    entries = [(_step(key, whole), _step(value, whole), optional) for key, value, optional in node.entries]
+
+    def build(run: Run) -> object:
+        found: dict[object, object] = {}
+        for key_step, value_step, optional in entries:
+            key, value = key_step(run), value_step(run)
+            if not isinstance(key, str | int):
+                raise CelError(f"unsupported key type: {type_name(key)}")
+            if optional:
+                if not isinstance(value, Optional):
+                    raise no_overload("optional entry", value)
+                if not value.present:
+                    continue
+                value = value.value
+            if key in found and type(key) is not type(next(each for each in found if each == key)):
+                raise Unsupported("a map with the same number twice, as keys of different types")
+            found[key] = value
+        return found
+
+    return build
+
+
+def _comprehension(node: Comprehension, whole: Checked) -> Step:
+    over, start = _step(node.over, whole), _step(node.start, whole)
+    condition, step, result = (_step(each, whole) for each in (node.condition, node.step, node.result))
+    variable, result_name = node.variable, node.result_name
+    turn = len(walk(node.condition)) + len(walk(node.step))
+
+    def fold(run: Run) -> object:
+        items = over(run)
+        if not isinstance(items, list | dict):
+            raise CelError(f"a value of type {type_name(items)} has no items")
+        names = run.names
+        before = {name: names[name] for name in (variable, result_name) if name in names}
+        try:
+            names[result_name] = _held(start, run)
+            for item in cast("list[object]", list(items)):
+                run.spend(turn)
+                names[variable] = item
+                if _held(condition, run) is False:
+                    break
+                names[result_name] = _held(step, run)
+            names.pop(variable, None)
+            if variable in before:
+                names[variable] = before[variable]
+            return result(run)
+        finally:
+            for name in (variable, result_name):
+                names.pop(name, None)
+            names.update(before)
+
+    return fold
+
+
+def _held(step: Step, run: Run) -> object:
+    """Return a value, or the error in its place: a fold may get over it in a later turn."""
+    try:
+        return step(run)
+    except CelError as error:
+        return error
