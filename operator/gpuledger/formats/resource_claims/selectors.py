@@ -21,11 +21,11 @@ from gpuledger.formats.resource_claims.cel.environment import (
     check,
     place_of,
 )
-from gpuledger.formats.resource_claims.cel.patterns import pattern_problem
-from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
-from gpuledger.formats.resource_claims.cel.expression import Call, Checked, Const, Ident
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS, Run, Step, compiled, unknown_function, walk
+from gpuledger.formats.resource_claims.cel.expression import Call, Checked, Const, Ident
+from gpuledger.formats.resource_claims.cel.patterns import pattern_problem
 from gpuledger.formats.resource_claims.cel.quantities import TooLong, parse_quantity
+from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
 from gpuledger.formats.resource_claims.cel.versions import parse_version
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, GpuledgerError

@@ -12,8 +12,8 @@ import re
 from functools import cache
 from typing import Any
 
-from gpuledger.formats.resource_claims.cel.functions import DECLARED
 from gpuledger.formats.resource_claims.cel.expression import Checked, Unreadable, read_checked
+from gpuledger.formats.resource_claims.cel.functions import DECLARED
 from gpuledger.model.errors import BadInput
 
 DRIVER, ATTRIBUTES, CAPACITY = "device.driver", "device.attributes", "device.capacity"

@@ -1,12 +1,11 @@
 """A checked expression as a Python function, with a limit to what one call may cost. Pure.
 
 No library of CEL for Python has such a limit, and none can hold Kubernetes' own types. So the library parses and
-checks, and the tree that it returns is evaluated here: each node becomes a function once, and these functions call each
-other.
+checks, and the tree that it returns is evaluated here: each node becomes a function once, and these call each other.
 
 The cost of a call is counted in steps, of which one is about one node. What an expression costs without loops is
-limited by its length. Each turn of a loop counts the nodes in it, and each function counts what it looks at or makes, so that
-neither nested loops nor texts that double can go on for long.
+limited by its length. Each turn of a loop counts the nodes in it, and each function counts what it looks at or makes,
+so that neither nested loops nor texts that double can go on for long.
 """
 
 from __future__ import annotations
@@ -14,6 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from gpuledger.formats.resource_claims.cel.expression import (
+    Call,
+    Checked,
+    Comprehension,
+    Const,
+    Ident,
+    ListLiteral,
+    MapLiteral,
+    Node,
+    Select,
+)
 from gpuledger.formats.resource_claims.cel.functions import FUNCTIONS
 from gpuledger.formats.resource_claims.cel.operators import OPERATORS, Function, has, select
 from gpuledger.formats.resource_claims.cel.patterns import search_cost
@@ -26,17 +36,6 @@ from gpuledger.formats.resource_claims.cel.values import (
     no_overload,
     type_name,
     weight,
-)
-from gpuledger.formats.resource_claims.cel.expression import (
-    Call,
-    Checked,
-    Comprehension,
-    Const,
-    Ident,
-    ListLiteral,
-    MapLiteral,
-    Node,
-    Select,
 )
 
 MOST_STEPS = 10_000

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from gpuledger.formats.resource_claims.cel.lists import LIST_FUNCTIONS
 from gpuledger.formats.resource_claims.cel.operators import Function
+from gpuledger.formats.resource_claims.cel.quantities import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.texts import TEXT_FUNCTIONS
 from gpuledger.formats.resource_claims.cel.values import CelError, Optional, Unsupported, no_overload, take
-from gpuledger.formats.resource_claims.cel.quantities import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.versions import Version, normalized, parse_version
 
 DECLARED = """

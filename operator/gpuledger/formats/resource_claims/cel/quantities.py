@@ -1,8 +1,8 @@
 """Kubernetes quantities with their arithmetic, exactly as CEL's library has it in the API server.
 
 Source: resource.Quantity of k8s.io/apimachinery (pkg/api/resource/quantity.go, amount.go). It keeps small numbers as
-an int64 with a decimal exponent, others as decimals of any size, and what is "an integer" depends on that. Here, both are a
-whole number with an exponent, and `is_small` tells which it would be.
+an int64 with a decimal exponent, others as decimals of any size, and what is "an integer" depends on that. Here, both
+are a whole number with an exponent, and `is_small` tells which it would be.
 """
 
 from __future__ import annotations
