@@ -341,6 +341,9 @@ def random_expressions(seed: int, count: int) -> list[str]:
     return [_Writer(random.Random(f"{seed} {number}")).truth(3) for number in range(count)]  # noqa: S311 - no secret
 
 
+LITERALS, ATTRIBUTES = ("0", "1", "2", "3", "-1"), (f"{A}.index", f"{A}.numaNode")
+
+
 class _Writer:
     """Writes one expression."""
 
@@ -389,7 +392,7 @@ class _Writer:
                 f'{A}.driverVersion.{order}(semver("{version}"))',
                 f"{self.quantity()}.{order}({self.quantity()})",
                 f"{self.quantity()} {self._one(('==', '!='))} {self.quantity()}",
-                f"{self.number(1)} in [{self.number(0)}, {self.number(0)}, 1]",
+                f"{self.number(1)} in {self._numbers()}",
             )
         )
 
@@ -399,7 +402,7 @@ class _Writer:
     def _loop(self) -> str:
         macro = self._one(("all", "exists", "exists_one"))
         if self._rng.random() < 0.5:
-            items = f"[{self.number(0)}, {self.number(0)}, 2]"
+            items = self._numbers()
             return (
                 f"{items}.{macro}(n, {self._one(('n', self.number(1)))} {self._one(('<', '==', '>'))} {self.number(1)})"
             )
@@ -408,17 +411,22 @@ class _Writer:
         )
         return f"{A}.{macro}(k, {body})"
 
+    def _numbers(self) -> str:
+        """Return a list of integers: Kubernetes does not take one of attributes and literals."""
+        kind = self._one((LITERALS, ATTRIBUTES))
+        return f"[{', '.join(self._one(kind) for _ in range(3))}]"
+
     def number(self, depth: int) -> str:
         """Return an integer."""
         if depth <= 0 or self._rng.random() < 0.3:
-            return self._one(("0", "1", "2", "3", "-1", f"{A}.index", f"{A}.numaNode"))
+            return self._one((*LITERALS, *ATTRIBUTES))
         one, two = self.number(depth - 1), self.number(depth - 1)
         return self._one(
             (
                 f"({one} {self._one(('+', '-', '*', '/', '%'))} {two})",
                 f"size({A}.{self._one(('model', 'uuid'))})",
                 f"{A}.?{self._one(('index', 'nothing', 'numaNode'))}.orValue({one})",
-                f"[{one}, {two}].{self._one(('min', 'max', 'sum'))}()",
+                f"{self._numbers()}.{self._one(('min', 'max', 'sum'))}()",
                 f"{self.quantity()}.compareTo({self.quantity()})",
                 f"{self.quantity()}.asInteger()",
                 f"{A}.driverVersion.{self._one(('major', 'minor', 'patch'))}()",

@@ -178,11 +178,13 @@ def test_any_text_is_compiled_or_refused(text: str) -> None:
         compiled.matches({"driver": DRIVER})
 
 
-WORDS = """
-device .driver .attributes .capacity ['a'] .b [0] ( ) [ ] { } 'x' 1 2u 1.5 + == < && || ! - ? : , .all(x, .map(x, x
-.exists(x, .size() quantity('1') semver('1.0.0') .isLessThan( .compareTo( cel.bind(x, optional.of( .orValue( .?b
-.matches('a') .split('') dyn( type( string( int( true null has( b'x' .sum()
-""".split()
+WORDS = (
+    *("device", ".driver", ".attributes", ".capacity", "['a']", ".b", "[0]", "(", ")", "[", "]", "{", "}", "'x'", "1"),
+    *("2u", "1.5", "+", "==", "<", "&&", "||", "!", "-", "?", ":", ",", ".all(x,", ".map(x,", "x", ".exists(x,"),
+    *(".size()", "quantity('1')", "semver('1.0.0')", ".isLessThan(", ".compareTo(", "cel.bind(x,", "optional.of("),
+    *(".orValue(", ".?b", ".matches('a')", ".split('')", " in ", "dyn(", "type(", "string(", "int(", "true", "null"),
+    *("has(", "b'x'", ".sum()"),
+)
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map("".join))
