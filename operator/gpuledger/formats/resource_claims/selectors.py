@@ -38,6 +38,10 @@ class SelectorError(GpuledgerError):
     """An expression that fails for a device. `str()` says why."""
 
 
+class SelectorRefused(SelectorError):  # noqa: N818
+    """An expression that gpuledger does not evaluate for a device, and Kubernetes would."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A compiled expression. Two with the same text are the same."""
@@ -56,8 +60,10 @@ class Selector:
         """Do the same for what `seen_of` made of a device. Raises SelectorError."""
         try:
             result = self._step(Run(seen, MOST_STEPS))
-        except (CelError, Unsupported) as error:
+        except CelError as error:
             raise SelectorError(f"{_shortened(self.text)!r} can't be evaluated: {error}") from None
+        except Unsupported as error:
+            raise SelectorRefused(f"gpuledger does not evaluate {_shortened(self.text)!r}: {error}") from None
         if not isinstance(result, bool):
             raise SelectorError(f"{_shortened(self.text)!r} is neither true nor false for this device")
         return result

@@ -1,8 +1,7 @@
 """A checked expression as a Python function, with a limit to what one call may cost. Pure.
 
 No library of CEL for Python has such a limit, and none can hold Kubernetes' own types. So the library parses and
-checks, and the tree that it returns is evaluated here: each node becomes a function once, and these functions call each
-other.
+checks, and the tree that it returns is evaluated here: each node becomes a function once, and these call each other.
 
 The cost of a call is counted in steps, of which one is about one node. What an expression costs without loops is
 limited by its length. Each turn of a loop counts the nodes in it, and each function counts what it looks at or makes,

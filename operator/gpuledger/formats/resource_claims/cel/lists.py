@@ -24,33 +24,31 @@ _LARGEST_RANGE = 10_000
 _ORDERED = (int, Uint, float, bool, str, bytes)
 
 
-def _order(left: object, right: object) -> int:
-    found = compare(left, right)
-    if found is None:
-        raise CelError("NaN values cannot be ordered")
-    return found
+def _order(left: object, right: object) -> int | None:
+    """Return -1, 0 or 1, None for two that can't be compared: the functions below go on then, as Kubernetes' do."""
+    try:
+        return compare(left, right)
+    except CelError:
+        return None
 
 
 def _comparable(name: str, items: object) -> list[object]:
     (found,) = take(name, list, items)
-    if len({type(each) for each in found}) > 1 or any(type(each) not in _ORDERED for each in found):
+    if any(type(each) not in _ORDERED for each in found):
         raise no_overload(name, items)
     return found
 
 
 def _is_sorted(items: object) -> bool:
-    found = _comparable("isSorted", items)
-    return all(_order(one, two) <= 0 for one, two in pairwise(found))
+    return all(_order(one, two) != 1 for one, two in pairwise(_comparable("isSorted", items)))
 
 
 def _sum(items: object) -> object:
     (found,) = take("sum", list, items)
-    if any(type(each) not in (int, Uint, float) for each in found):
-        raise no_overload("sum", items)
-    if not found:
-        return 0
-    total = found[0]
-    for each in found[1:]:
+    if any(isinstance(each, float | Uint) for each in found):
+        raise Unsupported("sum() of other numbers than integers")  # there, the answer depends on the list's type
+    total: object = 0
+    for each in found:
         total = add(total, each)
     return total
 
@@ -62,7 +60,7 @@ def _extreme(name: str, sign: int) -> Function:
             raise CelError(f"{name} called on empty list")
         best = found[0]
         for each in found[1:]:
-            if _order(each, best) == sign:
+            if _order(best, each) == -sign:
                 best = each
         return best
 
@@ -89,7 +87,10 @@ def _distinct(items: object) -> list[object]:
 
 
 def _sort(items: object) -> list[object]:
-    return sorted(_comparable("sort", items), key=cmp_to_key(_order))
+    found = _comparable("sort", items)
+    if len({type(each) for each in found}) > 1 or any(each != each for each in found):
+        raise CelError("list elements must have the same type, and an order")
+    return sorted(found, key=cmp_to_key(lambda one, two: _order(one, two) or 0))
 
 
 def _flatten(items: object, depth: object = 1) -> list[object]:
