@@ -11,12 +11,13 @@ from fakes.device_manager import DeviceManager, Given
 from fakes.node_api import NodeApi
 from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.container_starts import ContainerStarts, NodeCapabilities
+from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.devices.source import MemoryLimit
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
+from gpuledger.agent.granting import Granting, NodeCapabilities
 from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.agent.kubelet import pod_resources
 from gpuledger.agent.kubelet.pod_resources import NodePods
@@ -63,14 +64,11 @@ class AgentNode:
         self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
         self.grants.load()
         self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
+        self.granting = Granting(
+            self.grants, self.directories, lambda: self.capabilities, self.by_driver, self.with_cdi
+        )
         self.starts = ContainerStarts(
-            self.owners,
-            self.ledger,
-            self.grants,
-            self.directories,
-            lambda: self.capabilities,
-            self.by_driver,
-            self.with_cdi,
+            self.owners, self.ledger, self.granting, self.grants, self.directories, self.with_cdi
         )
 
     async def list(self) -> NodePods:

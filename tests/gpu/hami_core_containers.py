@@ -69,7 +69,7 @@ class Container:
 
     def __init__(self, machine: Machine, directory: Path, name: str, card: GrantedCard, priority: str, policy: str):
         self._machine = machine
-        own = DirectoryFiles(directory).own(str(directory), f"uid-{name}", "main", starts=True)
+        own = DirectoryFiles(directory).own(str(directory), f"uid-{name}_main", starts=True)
         node = HamiCore(core_policy=policy, log_level="1")
         edits = hami_core_edits([card], str(directory), str(own), priority, node)
         place = region_place(a_grant(name, name, uuids=(card.uuid,), edits=edits))

@@ -14,7 +14,6 @@ from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer
-from gpuledger.agent.kubelet.pod_resources import PodResources
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.command_line.program import main
@@ -57,7 +56,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "before it is registered": lambda: before(PluginServer, "_register"),
     "after it is registered": lambda: after(PluginServer, "_register"),
     "before Allocate is answered": lambda: after(ContainerStarts, "allocate"),
-    "before the slots' owner is known": lambda: before(PodResources, "list"),
+    "before the slots' owner is known": lambda: before(SlotOwners, "find"),
     "after the slots' owner is known": lambda: after(SlotOwners, "find"),
     "with a file that is not in place": unfinished,
     "after the file is in place": lambda: after(GrantFiles, "write"),

@@ -81,6 +81,8 @@ class AgentPlan:
     """How often containers' shared regions are looked at; 0: never."""
     metrics_compatibility: tuple[str, ...] = ()
     """Systems under whose names there are metrics, too."""
+    serves_claims: bool = False
+    """Whether ResourceClaims get cards, where the kubelet has them."""
     capacity: CapacityNames | None = None
     """The names of what the Node's capacity is to show of all cards; None if nothing."""
     own_pod_uid: str = ""
@@ -135,6 +137,7 @@ def agent_plan(settings: Settings, node_name: str, kubelet_directory: Path, own_
         priority_resource=settings.resource_priority,
         monitor_interval_s=settings.monitor_interval_s,
         metrics_compatibility=settings.metrics_compatibility,
+        serves_claims=settings.resource_claims and settings.delivery == "cdi",
         capacity=_capacity_names(settings),
         own_pod_uid=own_pod_uid,
         health_host=settings.agent_health_host,

@@ -52,8 +52,12 @@ class _Sought:
 class EndedPods:
     """Follows the pods that request cards of this node, from when the API server shows that they have ended."""
 
-    def __init__(self, resources: Collection[str], look: Look, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, resources: Collection[str], look: Look, say: Callable[[str], None], with_claims: bool = False
+    ) -> None:
+        """Make one, for pods that ask for any of these resources; `with_claims`: for those with ResourceClaims, too."""
         self._resources = frozenset(resources)
+        self._with_claims = with_claims
         self._look = look
         self._say = say  # has the node show this
         self._living: dict[str, frozenset[str]] = {}  # UID of a pod that may run -> ids of its containers
@@ -75,7 +79,8 @@ class EndedPods:
 
     def observe(self, pod: Json, gone: bool) -> None:
         """Observe a pod of this node."""
-        if self._resources.isdisjoint(resources_asked(pod)):
+        has_claims = self._with_claims and pod["spec"].get("resourceClaims")
+        if not has_claims and self._resources.isdisjoint(resources_asked(pod)):
             return
         uid = pod["metadata"]["uid"]
         if has_ended(pod):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.agent.fake_kubelet import FakeKubelet
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.kubelet_writes import KubeletWrites
 from gpuledger.model.amounts import Amounts
@@ -110,7 +111,8 @@ async def register_node(client: KubeClient, node: FakeNode, count_resources: Seq
 
     All cards can be asked for by each of the names: the agent serves them all.
     """
-    metadata = {"name": node.name, "annotations": {REGISTER_ANNOTATION: register_of(node.cards)}}
+    annotations = {REGISTER_ANNOTATION: register_of(node.cards), SERVES_CLAIMS_ANNOTATION: "true"}
+    metadata = {"name": node.name, "annotations": annotations}
     labels = {"kubernetes.io/hostname": node.name, **LABELS}
     slots = dict.fromkeys(count_resources, str(sum(card.capacity.number for card in node.cards)))
     amounts = {"cpu": "128", "memory": "1Ti", "pods": str(PODS_PER_NODE), **slots}

@@ -67,7 +67,9 @@ class LedgerView:
             if holder is None or stored.card.node_name != self._node_name:
                 continue
             # After a reboot the ledger may still have the number of before: what the driver says now counts.
-            granted = _granted(stored, holder, container, self._own_cards().get(stored.card.uuid, stored.card.index))
+            granted = granted_card(
+                stored, holder, container, self._own_cards().get(stored.card.uuid, stored.card.index)
+            )
             if granted is not None:
                 if holder.state is not HolderState.ALLOCATED:
                     raise NotKnownYet(f"the share of card {stored.card.uuid} is {holder.state}")
@@ -105,7 +107,8 @@ def _is_uuid(text: str) -> bool:
     return bool(re.fullmatch(UUID_PATTERN, text)) and len(text) <= MAX_UUID_LENGTH
 
 
-def _granted(stored: StoredCard, holder: Holder, container: str, index: int) -> GrantedCard | None:
+def granted_card(stored: StoredCard, holder: Holder, container: str, index: int) -> GrantedCard | None:
+    """Return a container's part of a card, or that of a claim's request, None if its holder has none for it."""
     share = next((each for each in holder.share.containers if each.name == container), None)
     if share is None:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.agent.container_starts import NodeCapabilities
+from gpuledger.agent.granting import NodeCapabilities
 from gpuledger.agent.isolation.bursts import Bursts
 from gpuledger.agent.isolation.choice import fitting
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary

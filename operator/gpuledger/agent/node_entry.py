@@ -31,7 +31,7 @@ class Nodes(Protocol):
     """Nodes at the API server."""
 
     async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
-        """Set one annotation of a node, whatever it was."""
+        """Set one annotation of a node, whatever it was; remove it for an empty value."""
 
     async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:
         """Set some amounts of a node's capacity, whatever they were."""
@@ -121,15 +121,14 @@ class NodeEntry(ABC, Generic[Value]):
 
 
 class NodeAnnotation(NodeEntry[str]):
-    """An annotation of the Node."""
+    """An annotation of the Node; an empty value stands for none."""
 
     def __init__(self, node_name: str, nodes: Nodes, annotation: str) -> None:
         super().__init__(node_name, f"annotation {annotation}")
         self._nodes, self._annotation = nodes, annotation
 
     def _shown_by(self, node: Json) -> str | None:
-        found = (node["metadata"].get("annotations") or {}).get(self._annotation)
-        return None if found is None else str(found)
+        return str((node["metadata"].get("annotations") or {}).get(self._annotation, ""))
 
     async def _send(self, wanted: str) -> None:
         await self._nodes.annotate_own_node(self._node_name, self._annotation, wanted)

@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client.core import Metric
 
 from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.claims.claim_service import ClaimService
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
@@ -25,6 +26,7 @@ from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.ended_pods import EndedPods
 from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
+from gpuledger.agent.granting import Granting
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards, why_no_limits
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
@@ -98,7 +100,7 @@ class Agent:
         self._plugins = plan.kubelet_directory / "device-plugins"
         self._mps = MpsView(Path(plan.mps_directory), self._all_grants) if plan.mps_daemon else None
         owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
-        ledger = LedgerView(plan.node_name, self._store, lambda: {card.uuid: card.index for card in self.cards})
+        self._ledger = LedgerView(plan.node_name, self._store, self._indexes)
         self._hami_core = HamiCoreLibrary(
             Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
         )
@@ -122,10 +124,8 @@ class Agent:
         )
         self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
-        self._ended = EndedPods(counts, _look_for_pods, self._ends.want)
-        self._starts = ContainerStarts(
-            owners,
-            ledger,
+        self._ended = EndedPods(counts, _look_for_pods, self._ends.want, plan.serves_claims)
+        self._granting = Granting(
             self._grants,
             self._directories,
             self._capabilities,
@@ -133,18 +133,30 @@ class Agent:
             plan.with_cdi,
             self._ended.may_run,
         )
+        self._starts = ContainerStarts(
+            owners, self._ledger, self._granting, self._grants, self._directories, plan.with_cdi
+        )
+        self._claims = ClaimService(
+            plan.node_name,
+            plan.kubelet_directory if plan.serves_claims else None,
+            self._store,
+            self._pod_resources,
+            self._granting,
+            self._grants,
+            self._indexes,
+        )
         self._orphaned_grants = OrphanedGrants(
-            plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over
+            plan.node_name, self._grants_of_slots, self._pod_resources, self._store, self._ended.over
         )
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
-        self._on_node: list[NodeEntry[Any]] = [self._register, self._ends]
+        self._on_node: list[NodeEntry[Any]] = [self._register, self._ends, self._claims.annotation]
         if self._capacity:
             self._on_node.append(self._capacity)
         self._events = NodeEvents(plan.node_name, self._store)
         comparison = Comparison(
             self._all_grants,
-            ledger.holds,
+            self._may_use,
             partial(self._events.post, EventReason.USED_WITHOUT_SHARE),
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
@@ -179,6 +191,7 @@ class Agent:
                 if self._mps:
                     group.create_task(report_faults(self._mps, partial(self._events.post, EventReason.MPS_FAULT)))
                 group.create_task(self._monitor.run())
+                group.create_task(self._claims.run())
 
     async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
@@ -197,7 +210,7 @@ class Agent:
             logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.speaks = True
             return
-        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants()})
+        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants() if grant.of_one_pod})
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
@@ -247,6 +260,7 @@ class Agent:
             self._register.want(register_of(self.cards))
             if self._capacity and self._plan.capacity:
                 self._capacity.want(self._plan.capacity.amounts(self.cards))
+        self._claims.show(self.cards)
         self._known.set()
         self._cards_have_changed.set()
 
@@ -288,10 +302,10 @@ class Agent:
         self._by_driver.tidy()
         try:
             gone = await self._orphaned_grants.find()
+            self._granting.forget(lambda grant: grant.claim is None and grant.pod_uid in gone)
+            await self._claims.tidy()
         except ApiError as error:
             logger.info("pods that are gone can't be looked up yet, retrying: %s", error)
-            return
-        self._starts.forget(lambda grant: grant.pod_uid in gone)
 
     async def _containers(self) -> dict[str, ContainerOfPod]:
         """Return the id of each container of this node -> its pod and its name."""
@@ -304,6 +318,15 @@ class Agent:
 
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
+
+    def _grants_of_slots(self) -> list[Grant]:
+        return [grant for grant in self._all_grants() if grant.claim is None]
+
+    def _indexes(self) -> dict[str, int]:
+        return {card.uuid: card.index for card in self.cards}
+
+    async def _may_use(self, pod_uid: str, uuid: str) -> bool:
+        return await self._ledger.holds(pod_uid, uuid) or await self._claims.shares(pod_uid, uuid)
 
     def _mounted(self) -> set[str]:
         """Return the paths of the node that containers have mounted."""
@@ -355,6 +378,7 @@ class Agent:
         yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
         starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
         yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
+        yield from self._claims.metrics()
         if self._mps:
             yield from self._mps.metrics()
         writes = float(sum(entry.writes for entry in self._on_node))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
+from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.model.errors import NotFound
 
@@ -164,6 +165,12 @@ class KubeReads:
     async def node(self, name: str) -> Json:
         """Return a node as it is now. Raises NotFound."""
         return await self._client.request("GET", f"{NODES}/{name}")
+
+    async def allocations_of_node(self, node_name: str) -> list[Json]:
+        """Return the GPUAllocations of a node's cards as they are now; some of other nodes may be among them."""
+        # A name that is too long for a label is on none of its cards.
+        selector = {"labelSelector": f"{NODE_LABEL}={node_name}"} if len(node_name) <= LABEL_LENGTH else {}
+        return [item async for page in self._client.pages(ALLOCATIONS, selector) for item in page]
 
     async def allocation(self, name: str) -> Json:
         """Return a card's GPUAllocation as it is now. Raises NotFound."""

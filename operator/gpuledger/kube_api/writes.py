@@ -160,8 +160,11 @@ class KubeWrites:
         await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 
     async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
-        """Set one annotation of a node that no other client should write. Raises NotFound."""
-        change = {"metadata": {"annotations": {annotation: value}}}
+        """Set one annotation of a node that no other client should write, or remove it for an empty value.
+
+        Raises NotFound.
+        """
+        change = {"metadata": {"annotations": {annotation: value or None}}}
         await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 
     async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
-from gpuledger.agent.container_starts import ISOLATION_ANNOTATION, NodeCapabilities
+from gpuledger.agent.granting import ISOLATION_ANNOTATION, NodeCapabilities
 from gpuledger.agent.isolation.ways import Installed, Isolation, MpsPipes
 from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import StartRefused, Unreachable
@@ -126,7 +126,7 @@ async def test_hami_core_has_a_directory_for_each_container_until_its_pod_is_gon
     own = hami / "containers" / "uid-a_main"
     assert str(own / "usage.cache") in [each["hostPath"] for each in grant.edits["mounts"]]
     assert (own / "usage.cache").is_file()
-    node.starts.forget(lambda each: each.pod_uid == "uid-a")
+    node.granting.forget(lambda each: each.pod_uid == "uid-a")
     assert not own.exists()
 
 
@@ -149,7 +149,7 @@ async def test_without_cdi_a_container_reads_its_directory(tmp_path: Path) -> No
     node.start_agent()
     node.starts.remove_left_overs()
     assert [path.name for path in (tmp_path / "shares").iterdir()] == [name]
-    node.starts.forget(lambda grant: grant.pod_uid == "uid-a")
+    node.granting.forget(lambda grant: grant.pod_uid == "uid-a")
     assert list((tmp_path / "shares").iterdir()) == []
 
 

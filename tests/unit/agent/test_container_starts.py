@@ -10,8 +10,9 @@ from fakes.agent_node import NODE, AgentNode
 from fakes.api_server import Operation, hold_answer, lose_request, refuse
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
-from gpuledger.agent.container_starts import PATIENCE_S, NodeCapabilities
+from gpuledger.agent.granting import NodeCapabilities
 from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.patience import PATIENCE_S
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
 from gpuledger.formats.runtime.limit_request import ANSWERS, SCRIPT
@@ -270,7 +271,7 @@ async def test_a_container_whose_driver_limits_it_has_a_hook_that_is_expected_be
     assert grant.limits == tuple(CardLimit(uuid, 0, 100) for uuid in node.uuids(1, 2))
     (hook,) = grant.edits["hooks"]
     assert hook["args"] == ["/bin/sh", str(tmp_path / "limits" / SCRIPT), name, str(tmp_path / "limits")]
-    node.starts.forget(lambda _: True)
+    node.granting.forget(lambda _: True)
     assert list(fifos.iterdir()) == []
     node.by_driver.close()
 

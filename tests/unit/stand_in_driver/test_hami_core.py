@@ -99,7 +99,7 @@ def test_what_our_agent_sets_is_what_the_library_reads(container: Container, tmp
         GrantedCard("GPU-0", 0, "nvidia", "", 3000, 30, False),
         GrantedCard("GPU-1", 1, "nvidia", "", 500, 0, False),
     ]
-    own = DirectoryFiles(tmp_path).own(str(tmp_path), "uid-a", "main", starts=True)
+    own = DirectoryFiles(tmp_path).own(str(tmp_path), "uid-a_main", starts=True)
     edits = hami_core_edits(cards, str(tmp_path), str(own), "0", HamiCore(core_policy="force"))
     container.region_file = own / "usage.cache"
     here = {

@@ -84,13 +84,13 @@ class DirectoryFiles:
                 found.append(grant)
         return found
 
-    def own(self, hami_core_directory: str, pod_uid: str, container: str, starts: bool = False) -> Path:
-        """Return a directory that only this container has, with a file for HAMi-core's counters. Raises OSError.
+    def own(self, hami_core_directory: str, place: str, starts: bool = False) -> Path:
+        """Return the directory of a grant, by its `place`, with a file for HAMi-core's counters. Raises OSError.
 
-        For one that starts now, the counters begin anew: those of the processes before it are over, and another version
-        of the library, which takes them for its own, would hang.
+        For a container that starts now, the counters begin anew: those of the processes before it are over, and another
+        version of the library, which takes them for its own, would hang.
         """
-        path = _own(hami_core_directory, pod_uid, container)
+        path = _own(hami_core_directory, place)
         path.mkdir(parents=True, exist_ok=True)
         lock = Path(hami_core_directory) / HAMI_LOCK_DIRECTORY
         lock.mkdir(exist_ok=True)
@@ -108,8 +108,8 @@ class DirectoryFiles:
     def remove_own(self, hami_core_directory: str, grant: Grant) -> None:
         """Remove such a directory, if there is one."""
         if hami_core_directory:
-            shutil.rmtree(_own(hami_core_directory, grant.pod_uid, grant.container), ignore_errors=True)
+            shutil.rmtree(_own(hami_core_directory, grant.place), ignore_errors=True)
 
 
-def _own(hami_core_directory: str, pod_uid: str, container: str) -> Path:
-    return Path(hami_core_directory) / "containers" / f"{pod_uid}_{container}"
+def _own(hami_core_directory: str, place: str) -> Path:
+    return Path(hami_core_directory) / "containers" / place

@@ -142,7 +142,7 @@ class DriverLimits:
         if grant is None:
             raise BadInput("the node agent has given the container no cards; the kubelet tries again")
         directory = self._groups.directory(request.group)
-        if pod_uid(request.group) != grant.pod_uid:
+        if grant.of_one_pod and pod_uid(request.group) != grant.pod_uid:
             raise BadInput(f"the control group {request.group[:200]} is not one of the pod with UID {grant.pod_uid}")
         if not directory.is_dir():
             raise BadInput(f"the node agent does not see the control group {directory}: see docs/isolation.md")

@@ -64,14 +64,14 @@ class PluginServer:
 
     async def _serve(self) -> None:
         """Return when the server is of no use any more."""
-        own = _identity(self._socket)
-        kubelet = _identity(self._kubelet)
+        own = socket_identity(self._socket)
+        kubelet = socket_identity(self._kubelet)
         if kubelet is None or not await self._register():
             return
         silent_s = 0.0
         while silent_s < LISTEN_GRACE_S:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            if _identity(self._socket) != own or _identity(self._kubelet) != kubelet:
+            if socket_identity(self._socket) != own or socket_identity(self._kubelet) != kubelet:
                 logger.info("%s: the kubelet has restarted", self._plugin.resource)
                 return
             silent_s = 0.0 if self.connected else silent_s + LOOK_INTERVAL_S
@@ -101,7 +101,7 @@ async def serve_all(servers: Sequence[PluginServer]) -> None:
             group.create_task(server.run())
 
 
-def _identity(socket: Path) -> tuple[int, int] | None:
+def socket_identity(socket: Path) -> tuple[int, int] | None:
     """Return what tells a socket from another one of its name, None if there is none."""
     with contextlib.suppress(OSError):
         found = socket.stat()

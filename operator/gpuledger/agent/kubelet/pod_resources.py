@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import grpc
 from gpuledger.agent._generated import pod_resources_pb2 as messages
 from gpuledger.agent._generated import pod_resources_pb2_grpc as services
 from gpuledger.agent.kubelet.plugin_server import CHANNEL_OPTIONS
+from gpuledger.agent.shared_read import SharedRead
 from gpuledger.model.errors import Unreachable
 
 TIMEOUT_S = 5.0
@@ -31,6 +31,16 @@ class ContainerSlots:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimInUse:
+    """A ResourceClaim that a container uses, as prepared for the kubelet. Its UID is not listed."""
+
+    namespace: str
+    name: str
+    devices: frozenset[str]
+    """Names of its devices for the container runtime."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodePods:
     """The kubelet's list of its active pods."""
 
@@ -39,6 +49,7 @@ class NodePods:
     rows: tuple[ContainerSlots, ...]
     twice: frozenset[tuple[str, str]] = frozenset()
     """Names that two pods have: one ends while the recreated one begins. Nothing here tells them apart."""
+    claims: frozenset[ClaimInUse] = frozenset()
 
     def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
         """Return whose slots these are, None if no container has exactly them, or the pod can't be determined."""
@@ -51,25 +62,18 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._next: asyncio.Task[NodePods] | None = None
-        self._last: asyncio.Task[NodePods] | None = None
-        self.reads = 0
+        self._shared = SharedRead(self._read)
+
+    @property
+    def reads(self) -> int:
+        """How often the list was read."""
+        return self._shared.reads
 
     async def list(self) -> NodePods:
-        """Return what the kubelet knows at some moment after this call. Raises Unreachable.
+        """Return what the kubelet knows at some moment after this call. Raises Unreachable."""
+        return await self._shared.result()
 
-        A caller that asks while a read is on its way waits for the next one, together with all others.
-        """
-        if self._next is None:
-            self._next = asyncio.create_task(self._read_after(self._last))
-            self._next.add_done_callback(_hear_out)
-        return await asyncio.shield(self._next)
-
-    async def _read_after(self, before: asyncio.Task[NodePods] | None) -> NodePods:
-        if before is not None:
-            await asyncio.wait([before])
-        self._last, self._next = self._next, None  # from here on, others need a read that begins later
-        self.reads += 1
+    async def _read(self) -> NodePods:
         limits = [*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=limits) as channel:
             stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
@@ -80,12 +84,6 @@ class PodResources:
         return _node_pods(answer)
 
 
-def _hear_out(read: asyncio.Task[NodePods]) -> None:
-    """Take note of an error that no one waits for any more: asyncio would complain."""
-    if not read.cancelled():
-        read.exception()
-
-
 def _node_pods(answer: messages.ListPodResourcesResponse) -> NodePods:
     slots: dict[tuple[str, str, str, str], set[str]] = {}  # namespace, pod, container, resource -> slots
     for pod in answer.pod_resources:
@@ -93,9 +91,20 @@ def _node_pods(answer: messages.ListPodResourcesResponse) -> NodePods:
             for each in container.devices:  # one for each slot
                 key = (pod.namespace, pod.name, container.name, each.resource_name)
                 slots.setdefault(key, set()).update(each.device_ids)
+    claims = {
+        ClaimInUse(claim.claim_namespace, claim.claim_name, _devices(claim))
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for claim in container.dynamic_resources
+    }
     names = Counter((pod.namespace, pod.name) for pod in answer.pod_resources)
     return NodePods(
         pods=frozenset(names),
         rows=tuple(ContainerSlots(*key, frozenset(found)) for key, found in slots.items()),
         twice=frozenset(name for name, number in names.items() if number > 1),
+        claims=frozenset(claims),
     )
+
+
+def _devices(claim: messages.DynamicResource) -> frozenset[str]:
+    return frozenset(device.name for each in claim.claim_resources for device in each.cdi_devices)

@@ -122,7 +122,7 @@ class Comparison:
             return ContainerOfPod(uid, *names)
         known = await self._container(container) if container else NOBODY
         if uid:
-            return ContainerOfPod(uid, known.name if known.pod_uid == uid else "")
+            return ContainerOfPod(uid, _name(known.name, names) if known.pod_uid == uid else "")
         return known
 
     async def _container(self, container: str) -> ContainerOfPod:
@@ -154,6 +154,12 @@ class Comparison:
                 f"processes of the pod with UID {uid} use GPU {uuid}, of which it holds no share in the ledger"
             )
         self._reported |= dict.fromkeys((self._reported.keys() & used) | found, now_s)
+
+
+def _name(container: str, names: Collection[str]) -> str:
+    """Return under which of its pod's names for a card a container uses it: its own, or that of the pod's one claim."""
+    of_claims = [name for name in names if "/" in name]
+    return container if container in names or len(of_claims) != 1 else of_claims[0]
 
 
 def _together(processes: list[DeviceProcess]) -> ProcessesUse:

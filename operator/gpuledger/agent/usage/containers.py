@@ -71,7 +71,9 @@ def container_uses(
             key = part.uuid, grant.pod_uid, grant.container
             if look is None and key in found:  # a container that asks by several names has several grants
                 continue
-            use = _by_driver(grant, part, None if processes is None else processes.get(key, NOTHING))
+            # What several pods use that share a claim is of each of them, and of no container of this name.
+            told = processes if grant.of_one_pod else None
+            use = _by_driver(grant, part, None if told is None else told.get(key, NOTHING))
             found[key] = use if look is None else _by_region(use, look.region, now_s)
     return list(found.values())
 

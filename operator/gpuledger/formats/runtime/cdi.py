@@ -28,8 +28,13 @@ OLDEST_VERSION = "0.6.0"
 
 FILE_PREFIX, FILE_SUFFIX = "gpuledger.dev-share-", ".json"
 
+CLAIM_PREFIX = "claim."
+
 POD_UID, POD, CONTAINER = "gpuledger.dev/pod-uid", "gpuledger.dev/pod", "gpuledger.dev/container"
 CARDS, RESOURCE, SLOTS = "gpuledger.dev/cards", "gpuledger.dev/resource", "gpuledger.dev/slots"
+CLAIM, CLAIM_UID, REQUEST = "gpuledger.dev/claim", "gpuledger.dev/claim-uid", "gpuledger.dev/request"
+"""Of a grant to a ResourceClaim; absent for a container's own."""
+
 LIMITS = "gpuledger.dev/limits"
 """UUID=GUARANTEED:MOST of each card whose driver limits the container's memory, in MiB; absent where none does."""
 
@@ -50,8 +55,22 @@ class CardLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class GrantedClaim:
+    """The ResourceClaim, in the namespace of its grant, by whose request containers get their cards."""
+
+    name: str
+    uid: str
+    request: str
+    """The first one, where several are always used together."""
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
-    """One container's cards, as our file has them: enough to recognise the file's owner after a restart."""
+    """One container's cards, as our file has them: enough to recognise the file's owner after a restart.
+
+    Or those of a request of a ResourceClaim, for all containers that name it. What holds them in the ledger may then be
+    the claim itself: `pod` and `pod_uid` are its own.
+    """
 
     name: str
     """Name of the device: never used for another container."""
@@ -67,6 +86,17 @@ class Grant:
     """containerEdits of CDI."""
     limits: tuple[CardLimit, ...] = ()
     """Set by the driver's own means before the container's first process; empty: not by these."""
+    claim: GrantedClaim | None = None
+
+    @property
+    def of_one_pod(self) -> bool:
+        """Whether `pod` is one, and nothing of any other gets these cards."""
+        return self.claim is None or self.claim.uid != self.pod_uid
+
+    @property
+    def place(self) -> str:
+        """The name of the directory that goes with the grant: as HAMi-core's users know it, owner's UID and part."""
+        return f"{self.pod_uid}_{self.container}" if self.claim is None else f"{self.claim.uid}_{self.claim.request}"
 
     @property
     def file_name(self) -> str:
@@ -77,6 +107,16 @@ class Grant:
 def device_name(name: str) -> str:
     """Return the name of a device for a container runtime."""
     return f"{KIND}={name}"
+
+
+def claim_grant_name(uid: str, request: str) -> str:
+    """Return the name of a grant to a request of a claim, always the same one. Neither UIDs nor requests have dots."""
+    return f"{CLAIM_PREFIX}{uid}.{request}"
+
+
+def claim_of_name(name: str) -> str | None:
+    """Return the UID of the claim of a grant with this name, None if it is of no claim."""
+    return name.removeprefix(CLAIM_PREFIX).partition(".")[0] if name.startswith(CLAIM_PREFIX) else None
 
 
 def own_name(qualified: str) -> str | None:
@@ -102,6 +142,8 @@ def grant_file(grant: Grant) -> bytes:
     }
     if grant.limits:
         annotations[LIMITS] = ",".join(f"{each.uuid}={each.guaranteed_mib}:{each.most_mib}" for each in grant.limits)
+    if grant.claim is not None:
+        annotations |= {CLAIM: grant.claim.name, CLAIM_UID: grant.claim.uid, REQUEST: grant.claim.request}
     device = {"name": grant.name, "annotations": annotations, "containerEdits": grant.edits}
     version = next((version for key, version in VERSIONS if key in grant.edits), OLDEST_VERSION)
     return orjson.dumps({"cdiVersion": version, "kind": KIND, "devices": [device]}, option=orjson.OPT_INDENT_2)
@@ -125,6 +167,7 @@ def read_grant(text: bytes) -> Grant:
             uuids=tuple(uuid for uuid in said[CARDS].split(",") if uuid),
             edits=dict(device["containerEdits"]),
             limits=tuple(_card_limit(each) for each in said.get(LIMITS, "").split(",") if each),
+            claim=GrantedClaim(str(said[CLAIM]), str(said[CLAIM_UID]), str(said[REQUEST])) if CLAIM in said else None,
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not one of our CDI files: {error!r}") from error

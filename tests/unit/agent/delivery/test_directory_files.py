@@ -108,8 +108,8 @@ def test_a_container_with_hami_core_has_counters_of_its_own_and_the_common_lock(
 ) -> None:
     hami = tmp_path / "hami"
     hami.mkdir()
-    own = directories.own(str(hami), "uid-a", "main")
-    other = directories.own(str(hami), "uid-b", "main")
+    own = directories.own(str(hami), "uid-a_main")
+    other = directories.own(str(hami), "uid-b_main")
     assert own != other
     for path in (own / "usage.cache", other / "usage.cache"):
         assert path.stat().st_mode & 0o777 == 0o666, "its programs have any user"
@@ -123,14 +123,14 @@ def test_a_container_with_hami_core_has_counters_of_its_own_and_the_common_lock(
 def test_the_counters_begin_anew_with_each_start_and_never_while_it_runs(
     directories: DirectoryFiles, tmp_path: Path
 ) -> None:
-    region = directories.own(str(tmp_path), "uid-a", "main", starts=True) / "usage.cache"
+    region = directories.own(str(tmp_path), "uid-a_main", starts=True) / "usage.cache"
     region.write_text("counters of version 1.1")
-    directories.own(str(tmp_path), "uid-a", "main")
+    directories.own(str(tmp_path), "uid-a_main")
     assert region.read_text() == "counters of version 1.1"
     running = region.open()
     before = os.umask(0o077)
     try:
-        directories.own(str(tmp_path), "uid-a", "main", starts=True)
+        directories.own(str(tmp_path), "uid-a_main", starts=True)
     finally:
         os.umask(before)
     assert region.read_text() == ""
@@ -143,12 +143,12 @@ def test_counters_that_somebody_made_a_link_lead_nowhere(directories: DirectoryF
     other = tmp_path / "other"
     other.write_text("of the node")
     other.chmod(0o600)
-    region = directories.own(str(tmp_path), "uid-a", "main", starts=True) / "usage.cache"
+    region = directories.own(str(tmp_path), "uid-a_main", starts=True) / "usage.cache"
     region.unlink()
     region.symlink_to(other)
     with pytest.raises(OSError, match="symbolic link"):
-        directories.own(str(tmp_path), "uid-a", "main")
-    directories.own(str(tmp_path), "uid-a", "main", starts=True)
+        directories.own(str(tmp_path), "uid-a_main")
+    directories.own(str(tmp_path), "uid-a_main", starts=True)
     assert not region.is_symlink()
     assert (other.read_text(), other.stat().st_mode & 0o777) == ("of the node", 0o600)
 

@@ -31,13 +31,13 @@ async def kubelet(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return the sockets that plugins have looked for, in order; it grows."""
     found: list[Path] = []
-    identity = plugin_server._identity
+    identity = plugin_server.socket_identity
 
     def look(socket: Path) -> tuple[int, int] | None:
         found.append(socket)
         return identity(socket)
 
-    monkeypatch.setattr(plugin_server, "_identity", look)
+    monkeypatch.setattr(plugin_server, "socket_identity", look)
     return found
 
 

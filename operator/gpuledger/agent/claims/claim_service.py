@@ -1,0 +1,106 @@
+"""Everything about ResourceClaims on this node: what is served to its kubelet, and what its Node says of that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client.core import Metric
+
+from gpuledger.agent.claims.held_claims import ClaimLedger, NodeCards
+from gpuledger.agent.claims.orphaned_claims import OrphanedClaims, uses
+from gpuledger.agent.claims.preparations import ClaimPreparations
+from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.granting import Granting
+from gpuledger.agent.health_server import counter, gauge
+from gpuledger.agent.kubelet.device_health import DeviceHealth
+from gpuledger.agent.kubelet.dra_plugin import DraPlugin
+from gpuledger.agent.kubelet.dra_server import DraServer
+from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
+from gpuledger.agent.node_entry import NodeAnnotation, Nodes
+from gpuledger.agent.patience import patiently
+from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
+from gpuledger.model.card import Card
+from gpuledger.model.errors import NotKnownYet
+
+logger = logging.getLogger(__name__)
+
+
+class Store(NodeCards, Pods, Nodes, Protocol):
+    """The API server."""
+
+
+class ClaimService:
+    """The claims of one node. Where they are not served, it says so on the Node, and does nothing else."""
+
+    def __init__(
+        self,
+        node_name: str,
+        kubelet_directory: Path | None,
+        store: Store,
+        lister: PodLister,
+        granting: Granting,
+        grants: GrantFiles,
+        own_cards: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """Make one; without a directory of the kubelet, claims are not served."""
+        self._node_name, self._lister, self._store = node_name, lister, store
+        self._granting, self._grants = granting, grants
+        self.annotation = NodeAnnotation(node_name, store, SERVES_CLAIMS_ANNOTATION)
+        self._preparations = ClaimPreparations(ClaimLedger(node_name, store, own_cards), store, granting, grants)
+        self._orphaned = OrphanedClaims(node_name, grants.all, lister, store)
+        self._health = DeviceHealth(node_name)
+        self._registered = False
+        self._server: DraServer | None = None
+        if kubelet_directory is None:
+            self.annotation.want("")
+        else:
+            plugin = DraPlugin(node_name, self._preparations.prepare, self._preparations.unprepare)
+            self._server = DraServer(plugin, self._health, kubelet_directory, self._observe_registration)
+
+    async def run(self) -> None:
+        """Serve until cancelled, if that is to be."""
+        if self._server is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._server.run())
+            group.create_task(self._rebuild())
+
+    def show(self, cards: Iterable[Card]) -> None:
+        """Observe the cards as they are now."""
+        self._health.show(cards)
+
+    async def tidy(self) -> None:
+        """Remove what no pod uses any more. Raises ApiError."""
+        gone = await self._orphaned.find()
+        if gone:
+            self._granting.forget(lambda grant: grant.name in gone)
+
+    async def shares(self, pod_uid: str, uuid: str) -> bool:
+        """Tell whether a pod uses a card by a claim that is not its own alone. Raises ApiError."""
+        shared = [grant for grant in self._grants.all() if not grant.of_one_pod and uuid in grant.uuids]
+        if not shared:
+            return False
+        pods = await self._store.pods_of_node(self._node_name)
+        return any(uses(pod, grant) for pod in pods if pod["metadata"]["uid"] == pod_uid for grant in shared)
+
+    def metrics(self) -> Iterable[Metric]:
+        """Yield whether claims are served, and what became of those that the kubelet has asked for."""
+        yield gauge("serves_claims", "Whether the kubelet sends ResourceClaims here.", [([], float(self._registered))])
+        found = [([outcome], float(number)) for outcome, number in self._preparations.outcomes.items()]
+        yield counter("claim_preparations", "Preparations of ResourceClaims, by outcome.", found, ["outcome"])
+
+    def _observe_registration(self, registered: bool) -> None:
+        self._registered = registered
+        self.annotation.want("true" if registered else "")
+
+    async def _rebuild(self) -> None:
+        try:
+            listed = await patiently(self._lister.list, "the list of claims in use")
+        except NotKnownYet as error:
+            logger.warning("files of claims that are missing stay so: %s", error)
+            return
+        await self._preparations.rebuild(listed.claims)

@@ -1,0 +1,134 @@
+"""From claims to cards: what happens when a pod that has claims comes to this node, and when the last one has ended.
+
+The kubelet asks once for a claim, before the first container of its first pod starts, and again when it has restarted
+itself. What it is told goes to each container that names the claim. The grants' files say what is prepared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from gpuledger.agent.claims.held_claims import ClaimLedger, HeldClaims
+from gpuledger.agent.claims.units import Unit, units_of_claim, units_of_pod
+from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.granting import NO_POD, Granting, Json
+from gpuledger.agent.kubelet.dra_plugin import ClaimKey, PreparedDevice
+from gpuledger.agent.kubelet.pod_resources import ClaimInUse
+from gpuledger.agent.kubelet.slot_owners import Pods
+from gpuledger.agent.patience import patiently
+from gpuledger.formats.resource_claims.device import device_name
+from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.runtime.cdi import (
+    Grant,
+    GrantedClaim,
+    claim_grant_name,
+    claim_of_name,
+    is_name,
+    own_name,
+)
+from gpuledger.formats.runtime.cdi import (
+    device_name as runtime_name,
+)
+from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, NotKnownYet, StartRefused
+
+logger = logging.getLogger(__name__)
+
+
+class ClaimPreparations:
+    """Answers the kubelet's two questions about claims."""
+
+    def __init__(self, ledger: ClaimLedger, pods: Pods, granting: Granting, grants: GrantFiles) -> None:
+        self._ledger, self._pods, self._granting, self._grants = ledger, pods, granting, grants
+        self.outcomes: Counter[str] = Counter()  # "prepared", "refused", "not_yet" -> how often
+
+    async def prepare(self, claim: ClaimKey) -> list[PreparedDevice]:
+        """Have a claim's cards ready; return them as devices. Idempotent.
+
+        Raises StartRefused, or NotKnownYet and ApiError if the cards stay unknown for PATIENCE_S.
+        """
+        outcome = "refused"
+        try:
+            found = await patiently(lambda: self._prepare(claim), f"claim {claim}")
+            outcome = "prepared"
+        except NotKnownYet:
+            outcome = "not_yet"
+            raise
+        finally:
+            self.outcomes[outcome] += 1
+        return found
+
+    async def unprepare(self, claim: ClaimKey) -> None:
+        """Remove what came with a claim. What a disk does not let go is removed later."""
+        self._granting.forget(lambda grant: grant.claim is not None and grant.claim.uid == claim.uid)
+
+    async def rebuild(self, in_use: Iterable[ClaimInUse]) -> None:
+        """Have the files again of claims whose devices containers may be given when they restart."""
+        known = {grant.name for grant in self._grants.all()}
+        for claim in in_use:
+            for name in filter(None, map(own_name, claim.devices)):
+                uid = claim_of_name(name)
+                if uid is None or name in known:
+                    continue
+                try:
+                    await self.prepare(ClaimKey(claim.namespace, claim.name, uid))
+                except (GpuledgerError, OSError) as error:
+                    logger.info("the files of claim %s/%s stay as they are: %s", claim.namespace, claim.name, error)
+
+    async def _prepare(self, claim: ClaimKey) -> list[PreparedDevice]:
+        if not is_name(claim_grant_name(claim.uid, "request")):
+            raise BadInput(f"claim {claim} has the UID {claim.uid!r}, which can't be a part of a file's name")
+        held = await self._ledger.held(claim)
+        pod = NO_POD if held.holder.is_claim else await self._pod(held)
+        units = units_of_claim(held, claim.uid) if held.holder.is_claim else units_of_pod(held, pod)
+        own = [unit for unit in units if any(part.claim.uid == claim.uid for part in unit.parts)]
+        for unit in own:  # from here on nothing waits, so nothing comes between
+            self._give(held, unit, pod)
+        self._forget_earlier(claim)
+        return [device for unit in own for device in _devices(unit, claim.uid)]
+
+    async def _pod(self, held: HeldClaims) -> Json:
+        holder = held.holder
+        try:
+            pod: Json = await self._pods.pod(holder.namespace, holder.name)
+        except NotFound as error:
+            raise StartRefused(f"pod {holder} is gone") from error
+        if pod["metadata"]["uid"] != holder.uid:
+            raise StartRefused(f"pod {holder}, which holds the claim, is gone, and another one has its name")
+        return pod
+
+    def _give(self, held: HeldClaims, unit: Unit, pod: Json) -> None:
+        first, holder = unit.first, held.holder
+        claim = GrantedClaim(first.claim.name, first.claim.uid, first.request)
+        name = _name(unit)
+        known = {grant.name for grant in self._grants.all()}
+        grant = Grant(name, holder.uid, holder.namespace, holder.name, unit.name, DRIVER, frozenset(), (), claim=claim)
+        self._granting.give(grant, pod, unit.cards, starts=name not in known)
+
+    def _forget_earlier(self, claim: ClaimKey) -> None:
+        """Remove what an earlier claim of this name has left: the kubelet takes up none before it is done with that."""
+
+        def is_earlier(grant: Grant) -> bool:
+            of_name = grant.claim is not None and (grant.namespace, grant.claim.name) == (claim.namespace, claim.name)
+            return of_name and grant.claim is not None and grant.claim.uid != claim.uid
+
+        self._granting.forget(is_earlier)
+
+
+def _name(unit: Unit) -> str:
+    return claim_grant_name(unit.first.claim.uid, unit.first.request)
+
+
+def _devices(unit: Unit, uid: str) -> Sequence[PreparedDevice]:
+    """Return the devices of a claim in a unit. With the first one of each request, its containers get the whole unit.
+
+    The others have nothing of their own: the kubelet tells devices apart by what they bring, where it shows health.
+    """
+    found, seen = [], set()
+    for part in unit.parts:
+        if part.claim.uid == uid:
+            names = () if part.request in seen else (runtime_name(_name(unit)),)
+            seen.add(part.request)
+            found.append(PreparedDevice(part.request, device_name(part.card.uuid), names))
+    return found

@@ -1,0 +1,107 @@
+"""Which requests of claims come into containers together. Pure.
+
+A container runtime puts the edits of several devices one over the other: of two limits for a container's first card,
+the last one would stay. So a container gets one device of ours, whatever it names, and requests that the same
+containers name are one. Kubernetes matches by the request, never by its subrequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuledger.agent.claims.held_claims import HeldClaims, HeldPart
+from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.model.errors import StartRefused
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Requests that are one device."""
+
+    parts: tuple[HeldPart, ...]
+
+    @property
+    def first(self) -> HeldPart:
+        """The part that gives the unit its name, whichever of its claims is asked for."""
+        return self.parts[0]
+
+    @property
+    def name(self) -> str:
+        """The unit's requests, by their claims' names in the pod."""
+        return "+".join(dict.fromkeys(f"{part.pod_claim}/{part.request}" for part in self.parts))
+
+    @property
+    def cards(self) -> tuple[GrantedCard, ...]:
+        """Its cards in the order of their index: of a card that several requests share, what they have together."""
+        found: dict[str, GrantedCard] = {}
+        for part in self.parts:
+            card, before = part.card, found.get(part.card.uuid)
+            found[card.uuid] = card if before is None else _together(before, card)
+        return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
+
+
+def units_of_claim(held: HeldClaims, uid: str) -> list[Unit]:
+    """Return the whole of a claim as one: pods come and go that share it, and name what they like of it."""
+    return [Unit(_in_order(part for part in held.parts if part.claim.uid == uid))]
+
+
+def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
+    """Return the units of a pod that holds its claims itself.
+
+    Raises StartRefused if a container would get several, or cards by its own resources as well.
+    """
+    users = _users(held, pod)
+    grouped: dict[frozenset[str] | tuple[str, str], list[HeldPart]] = {}
+    for part in _in_order(held.parts):
+        containers = frozenset(name for name, requests in users.items() if _key(part) in requests)
+        grouped.setdefault(containers or _key(part), []).append(part)
+    for container, requests in users.items():
+        of_it = [parts for parts in grouped.values() if any(_key(part) in requests for part in parts)]
+        if len(of_it) > 1 or (of_it and container in held.containers):
+            raise StartRefused(_refusal(container, of_it, container in held.containers))
+    return [Unit(tuple(parts)) for parts in grouped.values()]
+
+
+def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
+    """Return the names of containers that use claims -> the claims' names in the pod, and their requests."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]):
+        for each in (container.get("resources") or {}).get("claims") or ():
+            named = {
+                _key(part)
+                for part in held.parts
+                if part.pod_claim == each["name"] and each.get("request") in (None, "", part.request)
+            }
+            if named:
+                found.setdefault(container["name"], set()).update(named)
+    return found
+
+
+def _in_order(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:
+    return tuple(sorted(parts, key=lambda part: (part.pod_claim, part.request, part.card.index, part.card.uuid)))
+
+
+def _key(part: HeldPart) -> tuple[str, str]:
+    return part.pod_claim, part.request
+
+
+def _together(one: GrantedCard, other: GrantedCard) -> GrantedCard:
+    cores = one.cores + other.cores if one.cores and other.cores else 0  # what is not limited stays so
+    return replace(one, memory_mib=one.memory_mib + other.memory_mib, cores=cores)
+
+
+def _refusal(container: str, several: Sequence[Sequence[HeldPart]], own: bool) -> str:
+    names = ", ".join(Unit(tuple(parts)).name for parts in several)
+    if own:
+        return (
+            f"container {container} gets GPUs by its own resources, and by {names}: a node can't keep it to both of "
+            "these shares at once. Let it ask in one way"
+        )
+    return (
+        f"container {container} names {names}, of which other containers name only some: a node can't keep it to all "
+        "of these shares at once. Let each container name one request, or let all of them name the same ones"
+    )
