@@ -243,9 +243,6 @@ class Settings:
         "How often the agent looks at the containers with HAMi-core: what they use, and who pauses by "
         "resource_priority; 0: never.",
     )
-    resource_claims: bool = option(
-        True, "Whether cards are given to ResourceClaims, too, on nodes of our agent whose kubelet is 1.34 or newer."
-    )
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
     fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")
     ignored_xids: tuple[str, ...] = option(
