@@ -85,7 +85,7 @@ BESIDE = (
 AGENT = (
     *_each("get list watch patch", "nodes"),
     *_each("get list watch", "pods"),
-    *_each("get", PLURAL, GROUP),
+    *_each("get list", PLURAL, GROUP),
     *_each("create", "events", namespace="default"),
 )
 """Permissions that the node agents' roles have to grant."""
