@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pytest
 
 from cluster.claims import (
-    API,
     CLAIMS,
     TEMPLATES,
     claim,
-    claims,
     claims_of,
     create_class,
     results,
@@ -24,9 +20,9 @@ from cluster.claims import (
 from cluster.cluster import NODES, PODS, Json
 from gpuledger.formats.resource_claims.device import device_name
 from gpuledger.formats.resource_claims.names import DRIVER, SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.runtime.cdi import CLAIM
+from installation import USER
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
-
-NAMED = ("together",)
 
 
 @pytest.fixture
@@ -52,7 +48,11 @@ def serves_claims(gpu: GpuNode) -> str | None:
 
 
 def by_claim(
-    name: str, template: str = "", containers: Mapping[str, Sequence[Json]] | None = None, named: str = ""
+    name: str,
+    template: str = "",
+    containers: Mapping[str, Sequence[Json]] | None = None,
+    named: str = "",
+    scheduler: str = "gpuledger",
 ) -> Json:
     """Return a pod with one claim, `gpu`, and containers that name it; all use it, or the requests that are listed."""
     made = {"resourceClaimName": named} if named else {"resourceClaimTemplateName": template}
@@ -60,7 +60,7 @@ def by_claim(
         gpu_container(each, {}) | {"resources": {"claims": list(uses)}}
         for each, uses in (containers or {"main": [{"name": "gpu"}]}).items()
     ]
-    return gpu_pod(name, *listed, resourceClaims=[{"name": "gpu", **made}])
+    return gpu_pod(name, *listed, resourceClaims=[{"name": "gpu", **made}], schedulerName=scheduler)
 
 
 def shares(gpu: GpuNode, pod: str, *entries: str) -> list[tuple[str, int, int]]:
@@ -78,9 +78,9 @@ def check(gpu: GpuNode, pod: str, container: str = "main", *entries: str) -> Non
     assert {(gpu.node.name, device_name(uuid)) for uuid, _, _ in entered} <= given
 
 
-def claim_files(gpu: GpuNode) -> set[str]:
-    """Return the names of claims' files."""
-    return {name for name in gpu.grant_files() if ".claim." in f".{name.removeprefix('gpuledger.dev-share-')}"}
+def claim_files(gpu: GpuNode) -> dict[str, Json]:
+    """Return name -> content of the files of claims; what slots have left goes later."""
+    return {name: text for name, text in gpu.grant_files().items() if CLAIM in text["devices"][0]["annotations"]}
 
 
 def test_pods_get_their_cards_by_claims_and_by_resources_side_by_side(claiming: GpuNode) -> None:
@@ -101,3 +101,114 @@ def test_pods_get_their_cards_by_claims_and_by_resources_side_by_side(claiming: 
     gpu.cluster.wait(lambda: not claim_files(gpu), "no claim's file is left")
     assert len(gpu.grant_files()) >= len(limited)
     gpu.check(*limited)
+
+
+def test_containers_get_the_requests_that_they_name_and_share_those_that_several_name(claiming: GpuNode) -> None:
+    gpu = claiming
+    names = gpu.create(
+        by_claim("whole", "mixed", {"main": [{"name": "gpu"}], "side": [{"name": "gpu"}]}),
+        by_claim(
+            "each", "mixed", {"main": [{"name": "gpu", "request": "a"}], "side": [{"name": "gpu", "request": "b"}]}
+        ),
+        by_claim("over", "mixed", {"main": [{"name": "gpu"}], "side": [{"name": "gpu", "request": "b"}]}),
+    )
+    gpu.wait_running("whole", "each")
+    both = shares(gpu, "whole", "gpu/a", "gpu/b")
+    for container in ("main", "side"):
+        told = gpu.told("whole", container)
+        assert {uuid for uuid, _, _ in told} == {uuid for uuid, _, _ in both}
+        assert sum(memory_mib for _, memory_mib, _ in told) == 3072 + 4096
+        assert sum(cores for _, _, cores in told) == 10 + 20
+    check(gpu, "each", "main", "gpu/a")
+    check(gpu, "each", "side", "gpu/b")
+    gpu.cluster.wait(
+        lambda: any("of which other containers name only some" in text for text in gpu.cluster.messages("over")),
+        "the events say why no container of the pod starts",
+    )
+    assert gpu.phase("over") == "Pending"
+    gpu.remove(*names)
+    gpu.cluster.wait(lambda: not claim_files(gpu), "no claim's file is left")
+
+
+def test_pods_that_share_a_claim_have_the_same_cards_as_long_as_one_of_them_runs(claiming: GpuNode) -> None:
+    gpu = claiming
+    gpu.cluster.request("POST", CLAIMS, claim("together", share("5Gi", 20)))
+    for name in ("first", "second"):
+        gpu.create(by_claim(name, named="together"))
+        gpu.wait_running(name)
+    told = gpu.told("first")
+    assert told == gpu.told("second") == shares(gpu, "first", "gpu/gpu")
+    files = claim_files(gpu)
+    assert len(files) == 1
+    gpu.cluster.request("DELETE", f"{PODS}/first")
+    gpu.cluster.wait(lambda: "first" not in gpu.cluster.pods(), "the first is gone")
+    gpu.restart("second")
+    assert gpu.told("second") == told
+    assert claim_files(gpu) == files
+    gpu.remove("second")
+    gpu.cluster.wait(lambda: not claim_files(gpu), "no claim's file is left")
+
+
+def test_a_claim_that_is_not_in_the_ledger_gets_nothing_and_its_pod_is_told_why(claiming: GpuNode) -> None:
+    """Even if its allocation was written by our operator's account, and its pod was bound around every scheduler."""
+    gpu = claiming
+    gpu.cluster.request("POST", CLAIMS, claim("forged", share("1Gi")))
+    gpu.create(by_claim("forger", named="forged", scheduler="nobody"))
+    pod = gpu.cluster.pod("forger")
+    node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [gpu.node.name]}]}
+    device = {"driver": DRIVER, "pool": gpu.node.name, "device": device_name(gpu.state.cards[0].uuid), "request": "gpu"}
+    status = {
+        "allocation": {"devices": {"results": [device]}, "nodeSelector": {"nodeSelectorTerms": [node]}},
+        "reservedFor": [{"resource": "pods", "name": "forger", "uid": pod["metadata"]["uid"]}],
+    }
+    forged = json.dumps(gpu.cluster.request("GET", f"{CLAIMS}/forged") | {"status": status})
+    gpu.plane.kubectl("replace", "--subresource=status", "-f", "-", "--as", USER, stdin=forged)
+    target = {"apiVersion": "v1", "kind": "Node", "name": gpu.node.name}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "forger"}, "target": target}
+    gpu.cluster.request("POST", f"{PODS}/forger/binding", binding)
+    (honest,) = gpu.create(by_claim("honest", "small"))
+    gpu.wait_running(honest)
+    check(gpu, honest)
+    gpu.cluster.wait(
+        lambda: any("has no GPU of node" in text for text in gpu.cluster.messages("forger")), "the events say why"
+    )
+    assert not any("running" in each["state"] for each in gpu.cluster.pod("forger")["status"]["containerStatuses"])
+    assert len(claim_files(gpu)) == 1
+    assert "forger" not in gpu.holding()
+
+
+def test_what_restarts_on_the_node_touches_no_container_and_each_that_starts_anew_gets_the_same(
+    claiming: GpuNode,
+) -> None:
+    gpu = claiming
+    gpu.cluster.request("POST", CLAIMS, claim("kept", share("5Gi", 20)))
+    names = gpu.create(by_claim("own", "small"), by_claim("several", "two"), by_claim("shared", named="kept"))
+    gpu.wait_running(*names)
+    told, before, files = {name: gpu.told(name) for name in names}, gpu.identities(*names), claim_files(gpu)
+    gpu.node.restart_kubelet()
+    gpu.node.restart_containerd()
+    gpu.kill_agent()
+    for file in files:
+        (gpu.node.path("/var/run/cdi") / file).unlink()
+    gpu.start_agent()
+    gpu.wait_ready()
+    gpu.cluster.wait(lambda: claim_files(gpu) == files, "the files are as before")
+    assert gpu.identities(*names) == before
+    (later,) = gpu.create(by_claim("later", "small"))
+    gpu.wait_running(later)
+    check(gpu, later)
+    for name in names:
+        gpu.restart(name)
+        assert gpu.told(name) == told[name]
+    gpu.remove(*names, later)
+    gpu.cluster.wait(lambda: not claim_files(gpu), "no claim's file is left")
+
+
+def test_a_node_that_is_to_serve_no_claims_says_so_and_its_pods_with_resources_start(claiming: GpuNode) -> None:
+    gpu = claiming
+    with gpu.agent_with(resource_claims=False):
+        gpu.cluster.wait(lambda: serves_claims(gpu) is None, "it serves no claims")
+        (name,) = gpu.create(gpu_pod("by-resources", one_card()))
+        gpu.wait_running(name)
+        gpu.check(name)
+    gpu.cluster.wait(lambda: serves_claims(gpu) == "true", "it serves claims again")
