@@ -9,6 +9,7 @@ GROUPS = {  # file -> group
     "node/test_delivery.py": "node 1",
     "node/test_agent_restarts.py": "node 1",
     "node/test_node_truth.py": "node 1",
+    "node/test_claims.py": "node 1",
     "node/test_driver_limits.py": "node 2",
     "node/test_daemonset.py": "node 2",
     "node/test_isolation.py": "node 2",

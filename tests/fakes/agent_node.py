@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from fakes.device_manager import DeviceManager, Given
 from fakes.node_api import NodeApi
 from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
+from gpuledger.agent.claims.held_claims import ClaimLedger
+from gpuledger.agent.claims.preparations import ClaimPreparations
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.delivery.grant_files import GrantFiles
@@ -20,7 +23,7 @@ from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.granting import Granting, NodeCapabilities
 from gpuledger.agent.isolation.ways import Installed, Isolation
 from gpuledger.agent.kubelet import pod_resources
-from gpuledger.agent.kubelet.pod_resources import NodePods
+from gpuledger.agent.kubelet.pod_resources import ClaimInUse, NodePods
 from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
@@ -52,6 +55,8 @@ class AgentNode:
         """What the driver shows: UUID -> index."""
         self.capabilities = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices())
         self.list_fails: Exception | None = None
+        self.in_use: frozenset[ClaimInUse] = frozenset()
+        """Claims that the kubelet lists."""
         self.limits: list[MemoryLimit] = []
         """What the driver was told."""
         self.kubelet.take_list(GPU, [(f"slot-{number}", "Healthy") for number in range(slots)])
@@ -67,6 +72,8 @@ class AgentNode:
         self.granting = Granting(
             self.grants, self.directories, lambda: self.capabilities, self.by_driver, self.with_cdi
         )
+        ledger = ClaimLedger(NODE, self.api.store, lambda: self.shown)
+        self.claims = ClaimPreparations(ledger, self.api.store, self.granting, self.grants)
         self.starts = ContainerStarts(
             self.owners, self.ledger, self.granting, self.grants, self.directories, self.with_cdi
         )
@@ -75,7 +82,7 @@ class AgentNode:
         """Return the kubelet's list, as its socket gives it."""
         if self.list_fails:
             raise self.list_fails
-        return pod_resources._node_pods(self.kubelet.pod_resources())
+        return replace(pod_resources._node_pods(self.kubelet.pod_resources()), claims=self.in_use)
 
     # Pods.
 

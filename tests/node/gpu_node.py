@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import signal
 import sys
 import time
 import urllib.request
@@ -249,6 +251,15 @@ class GpuNode:
         pods = self.cluster.pods()
         statuses = {name: pods[name]["status"]["containerStatuses"][0] for name in names}
         return {name: (status["containerID"], status["restartCount"]) for name, status in statuses.items()}
+
+    def restart(self, name: str) -> None:
+        """Kill a pod's first container, and wait until the kubelet has started it anew."""
+        identity, restarts = self.identities(name)[name]
+        for pid in self.node.container_pids(identity.removeprefix("containerd://")):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.cluster.wait(lambda: self.identities(name)[name][1] > restarts, f"{name} was started anew")
+        self.wait_running(name)
 
     def started_at_s(self, pod: str, container: str = "main") -> float:
         """Return when the first process of a container started, in seconds of Unix time, to about 10 ms."""

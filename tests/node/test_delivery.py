@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -126,7 +124,7 @@ def test_a_container_that_restarts_in_place_gets_the_same_again(gpu: GpuNode) ->
     gpu.create(gpu_pod("restarts", one_card()))
     gpu.wait_running("restarts")
     before = gpu.told("restarts")
-    restart(gpu, "restarts")
+    gpu.restart("restarts")
     assert gpu.told("restarts") == before
     gpu.check("restarts")
 
@@ -141,18 +139,8 @@ def test_an_annotation_edited_after_binding_changes_nothing_of_what_a_container_
     before = {name: gpu.told(name) for name in texts}
     for name, text in texts.items():
         gpu.cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"gpuledger.dev/devices": text}}})
-        restart(gpu, name)
+        gpu.restart(name)
     assert {name: gpu.told(name) for name in texts} == before
-
-
-def restart(gpu: GpuNode, name: str) -> None:
-    """Kill a pod's container, and wait until the kubelet has started it anew."""
-    identity, restarts = gpu.identities(name)[name]
-    for pid in gpu.node.container_pids(identity.removeprefix("containerd://")):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    gpu.cluster.wait(lambda: gpu.identities(name)[name][1] > restarts, f"{name} was started anew")
-    gpu.wait_running(name)
 
 
 def test_a_pod_that_came_around_the_scheduler_is_refused_and_hurts_nobody(gpu: GpuNode) -> None:

@@ -18,11 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.agent.kubelet.slot_owners import Pods
 from gpuledger.agent.pod_processes import Sight
 from gpuledger.formats.objects.pod import container_names, has_ended, is_finished
 from gpuledger.formats.objects.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.formats.objects.resources import resources_asked
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import ApiError, BadInput
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,8 @@ LONGEST_INTERVAL_S = 5.0
 
 RUNS_AFTER_S = 5.0
 """After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
+
+ASK_AGAIN_S = 1.0
 
 Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
 """Finds which pods have processes: UID -> ids of its containers, as far as they are known. May raise OSError."""
@@ -175,3 +178,16 @@ class EndedPods:
             return
         self._doubtful[uid] = _Sought(asyncio.get_running_loop().time(), known | frozenset(containers))
         self._wanted.set()
+
+
+async def sees_processes(own_pod_uid: str, node_name: str, pods: Pods) -> bool:
+    """Tell whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
+    while own_pod_uid:
+        try:
+            there = await pods.pods_of_node(node_name)
+        except ApiError as error:
+            logger.info("whether this pod has hostPID can't be read yet, retrying: %s", error)
+            await asyncio.sleep(ASK_AGAIN_S)
+            continue
+        return any(pod["spec"].get("hostPID") for pod in there if pod["metadata"]["uid"] == own_pod_uid)
+    return True

@@ -24,7 +24,7 @@ from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.devices.source import DeviceSource, Snapshot
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
-from gpuledger.agent.ended_pods import EndedPods
+from gpuledger.agent.ended_pods import EndedPods, sees_processes
 from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.agent.granting import Granting
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
@@ -70,9 +70,6 @@ THREAD_SILENCE_S = 60.0
 
 KUBELET_SILENCE_S = 60.0
 """How long a kubelet may be gone before that counts as our fault."""
-
-
-ASK_AGAIN_S = 1.0
 
 
 class AgentStore(KubeReads, KubeWrites):
@@ -192,7 +189,7 @@ class Agent:
                 if self._mps:
                     group.create_task(report_faults(self._mps, partial(self._events.post, EventReason.MPS_FAULT)))
                 group.create_task(self._monitor.run())
-                group.create_task(self._claims.run())
+                group.create_task(self._serve_claims())
 
     async def wait_for_bound_pods(self) -> None:
         """Return when the agent may end without harm to a pod that was bound to its node before."""
@@ -207,7 +204,7 @@ class Agent:
     async def _look_after_ended_pods(self) -> None:
         """Follow this node's pods, once it has cards; where their processes can't be seen, say nothing of them."""
         await self._has_cards.wait()
-        if not await self._sees_processes():
+        if not await sees_processes(self._plan.own_pod_uid, self._plan.node_name, self._store):
             logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.speaks = True
             return
@@ -216,19 +213,6 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
             group.create_task(follow(self._client, PODS, selector, self._ended.observe, self._ended.listing))
-
-    async def _sees_processes(self) -> bool:
-        """Tell whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
-        while self._plan.own_pod_uid:
-            try:
-                pods = await self._store.pods_of_node(self._plan.node_name)
-            except ApiError as error:
-                logger.info("whether this pod has hostPID can't be read yet, retrying: %s", error)
-                await asyncio.sleep(ASK_AGAIN_S)
-                continue
-            own = (pod for pod in pods if pod["metadata"]["uid"] == self._plan.own_pod_uid)
-            return any(pod["spec"].get("hostPID") for pod in own)
-        return True
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
         """Observe what the driver shows now."""
@@ -279,6 +263,10 @@ class Agent:
                     self._servers[vendor] = [self._server(resource, vendor) for resource in resources]
                     group.create_task(serve_all(self._servers[vendor]))
                     group.create_task(self._starts.rebuild(resources))  # beside it: the API server may be away
+
+    async def _serve_claims(self) -> None:
+        await self._has_cards.wait()
+        await self._claims.run()
 
     def _server(self, resource: str, vendor: str) -> PluginServer:
         slots = self._slots.of_vendor[vendor]

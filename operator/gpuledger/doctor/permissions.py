@@ -94,7 +94,7 @@ BESIDE = (
 AGENT = (
     *_each("get list watch patch", "nodes"),
     *_each("get list watch", "pods"),
-    *_each("get", PLURAL, GROUP),
+    *_each("get list", PLURAL, GROUP),
     *_each("get list watch create update delete", "resourceslices", RESOURCES),
     *_each("create", "events", namespace="default"),
 )

@@ -89,6 +89,17 @@ async def test_pods_without_cards_are_neither_looked_for_nor_spoken_of(node: Nod
     assert (node.looks, node.said) == ([], [{}])
 
 
+@pytest.mark.parametrize("with_claims", [True, False])
+async def test_pods_with_claims_are_looked_for_where_the_node_serves_claims(node: Node, with_claims: bool) -> None:
+    node.ended._with_claims = with_claims
+    pod = a_pod("a", limits={"cpu": "1"})
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "any"}]
+    node.show(pod)
+    node.ended.observe(pod, True)
+    await asyncio.sleep(HOUR_S)
+    assert node.said[-1] == ({"uid-a": False} if with_claims else {})
+
+
 @pytest.mark.parametrize("pod", [a_pod("a", "Running", RUNS), a_pod("a", "Pending"), GIVEN_UP])
 async def test_a_pod_that_is_gone_while_it_may_run_is_looked_for_at_once_and_nothing_of_it_is_left(
     node: Node, pod: Json

@@ -72,6 +72,17 @@ async def test_the_cards_are_written_once(shown: Shown) -> None:
     assert shown.register.written
 
 
+async def test_an_empty_value_removes_it_and_where_there_is_none_nothing_is_written(shown: Shown) -> None:
+    shown.put("true")
+    shown.register.want("")
+    await settle()
+    assert (shown.text, len(shown.times)) == (None, 1)
+    shown.put(None)
+    shown.register.want("")
+    await settle()
+    assert len(shown.times) == 1
+
+
 async def test_what_is_there_already_is_not_written(shown: Shown) -> None:
     shown.put("[1]")
     shown.register.want("[1]")

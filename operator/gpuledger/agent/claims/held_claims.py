@@ -30,12 +30,13 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaims:
-    """The holder of a claim, and what it has of this node's cards by claims: by others of its own as well."""
+    """What a pod has of this node's cards by its own claims; or what pods share by one claim."""
 
-    holder: Pod
+    pod: Pod | None
+    """The holder; None for a claim that pods share: the ledger has it under one of them, and later under another."""
     parts: tuple[HeldPart, ...]
-    containers: frozenset[str]
-    """Those that have cards by their own resources."""
+    containers: frozenset[str] = frozenset()
+    """Those of the pod that have cards by their own resources."""
 
 
 class NodeCards(Protocol):
@@ -54,61 +55,70 @@ class ClaimLedger:
         self._read = SharedRead(lambda: cards.allocations_of_node(node_name))
 
     async def held(self, claim: ClaimKey) -> HeldClaims:
-        """Return what the holder of a claim has by claims.
+        """Return what there is of a claim; of one that is its pod's own, with all that the pod has by such claims.
 
         Raises StartRefused if the claim holds nothing here; NotKnownYet if it is being taken back; ApiError.
         """
         found = [stored_card(each) for each in await self._read.result()]
-        cards = [each for each in found if each.card.node_name == self._node_name]
-        holders = {
-            holder.pod.uid: holder
-            for stored in cards
-            for holder in stored.holders or ()
-            if any(part.claim is not None and part.claim.uid == claim.uid for part in holder.share.containers)
-        }
-        if len(holders) != 1:
-            raise StartRefused(self._refusal(claim, len(holders)))
-        (holder,) = holders.values()
-        if holder.pod.namespace != claim.namespace:
-            raise StartRefused(self._refusal(claim, 0))
-        return self._held(claim, holder.pod, cards)
+        parts = [part for stored in found if stored.card.node_name == self._node_name for part in _parts(stored)]
+        own = [part for part in parts if part.claim is not None and part.claim.uid == claim.uid]
+        pods = {part.holder.pod.uid for part in own}
+        if not own or any(part.holder.pod.namespace != claim.namespace for part in own):
+            raise StartRefused(self._refusal(claim))
+        for part in own:
+            self._check(claim, part)
+        if any(part.claim is not None and part.claim.shared for part in own):
+            return HeldClaims(None, tuple(self._held(part, part.claim.name) for part in own if part.claim))
+        if len(pods) > 1:
+            raise StartRefused(f"{len(pods)} pods have GPUs by claim {claim} of one of them: see `gpuledger audit`")
+        of_pod = [part for part in parts if part.holder.pod.uid in pods]
+        return HeldClaims(
+            own[0].holder.pod,
+            tuple(self._held(part) for part in of_pod if part.claim is not None and self._is_usable(part)),
+            frozenset(part.share.name for part in of_pod if part.claim is None),
+        )
 
-    def _held(self, claim: ClaimKey, pod: Pod, cards: list[StoredCard]) -> HeldClaims:
-        own, parts, containers = self._own_cards(), list[HeldPart](), set[str]()
-        for stored in cards:
-            uuid = stored.card.uuid
-            for holder in (each for each in stored.holders or () if each.pod.uid == pod.uid):
-                for share in holder.share.containers:
-                    if share.claim is None:
-                        containers.add(share.name)
-                        continue
-                    if share.claim.uid == claim.uid:
-                        self._check(claim, holder, uuid, uuid in own)
-                    if uuid in own and holder.state is HolderState.ALLOCATED:
-                        parts.append(_part(stored, holder, share, share.claim, own[uuid]))
-        return HeldClaims(pod, tuple(parts), frozenset(containers))
+    def _held(self, part: _Part, called: str = "") -> HeldPart:
+        """Return a part of one of this node's cards; `called` is for a claim that each pod calls as it likes."""
+        stored, share = part.stored, part.share
+        card = granted_card(stored, part.holder, share.name, self._own_cards()[stored.card.uuid])
+        assert card is not None and share.claim is not None  # noqa: PT018, S101 - the caller has looked
+        pod_claim, _, requests = share.name.partition("/")
+        return HeldPart(share.claim, called or pod_claim, requests.partition("/")[0], card)
 
-    def _check(self, claim: ClaimKey, holder: Holder, uuid: str, is_listed: bool) -> None:
-        if not is_listed:
+    def _is_usable(self, part: _Part) -> bool:
+        return part.stored.card.uuid in self._own_cards() and part.holder.state is HolderState.ALLOCATED
+
+    def _check(self, claim: ClaimKey, part: _Part) -> None:
+        uuid, state = part.stored.card.uuid, part.holder.state
+        if uuid not in self._own_cards():
             raise StartRefused(
                 f"the driver of node {self._node_name} no longer lists {uuid}, which claim {claim} has: delete its "
                 "pods, so that they get another card"
             )
-        if holder.state is not HolderState.ALLOCATED:
-            raise NotKnownYet(f"the share of card {uuid} is {holder.state}")
+        if state is not HolderState.ALLOCATED:
+            raise NotKnownYet(f"the share of card {uuid} is {state}")
 
-    def _refusal(self, claim: ClaimKey, holders: int) -> str:
-        if holders:
-            return f"{holders} pods hold cards of node {self._node_name} by claim {claim}: see `gpuledger audit`"
+    def _refusal(self, claim: ClaimKey) -> str:
         return (
-            f"claim {claim} holds no GPU of node {self._node_name} in the ledger, whatever its status says: it was not "
+            f"claim {claim} has no GPU of node {self._node_name} in the ledger, whatever its status says: it was not "
             "allocated by gpuledger. Set spec.schedulerName of its pod to gpuledger's, leave out spec.nodeName, and "
             "recreate pod and claim"
         )
 
 
-def _part(stored: StoredCard, holder: Holder, share: ContainerShare, claim: ClaimRef, index: int) -> HeldPart:
-    card = granted_card(stored, holder, share.name, index)
-    assert card is not None  # noqa: S101 - it is one of the holder's own
-    pod_claim, _, requests = share.name.partition("/")
-    return HeldPart(claim, pod_claim, requests.partition("/")[0], card)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A container's part of a card, or that of a claim's request, as the ledger has it."""
+
+    stored: StoredCard
+    holder: Holder
+    share: ContainerShare
+
+    @property
+    def claim(self) -> ClaimRef | None:
+        return self.share.claim
+
+
+def _parts(stored: StoredCard) -> list[_Part]:
+    return [_Part(stored, holder, share) for holder in stored.holders or () for share in holder.share.containers]

@@ -10,10 +10,10 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gpuledger.agent.claims.held_claims import ClaimLedger, HeldClaims
-from gpuledger.agent.claims.units import Unit, units_of_claim, units_of_pod
+from gpuledger.agent.claims.held_claims import ClaimLedger
+from gpuledger.agent.claims.units import Unit, shared_unit, units_of_pod
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.granting import Granting, Json
+from gpuledger.agent.granting import NO_POD, Granting, Json
 from gpuledger.agent.kubelet.dra_plugin import ClaimKey, PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
 from gpuledger.agent.kubelet.slot_owners import Pods
@@ -32,6 +32,7 @@ from gpuledger.formats.runtime.cdi import (
     device_name as runtime_name,
 )
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, NotKnownYet, StartRefused
+from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
 
@@ -80,17 +81,19 @@ class ClaimPreparations:
         if not is_name(claim_grant_name(claim.uid, "request")):
             raise BadInput(f"claim {claim} has the UID {claim.uid!r}, which can't be a part of a file's name")
         held = await self._ledger.held(claim)
-        pod = await self._pod(held)
-        is_shared = any(part.claim.uid == claim.uid and part.claim.shared for part in held.parts)
-        units = units_of_claim(held, claim.uid) if is_shared else units_of_pod(held, pod)
+        if held.pod is None:
+            pod, holder = NO_POD, Pod(claim.uid, claim.namespace, claim.name)
+            units = [shared_unit(held)]
+        else:
+            pod, holder = await self._pod(held.pod), held.pod
+            units = units_of_pod(held, pod)
         own = [unit for unit in units if any(part.claim.uid == claim.uid for part in unit.parts)]
         for unit in own:  # from here on nothing waits, so nothing comes between
-            self._give(held, unit, pod)
+            self._give(holder, unit, pod)
         self._forget_earlier(claim)
         return [device for unit in own for device in _devices(unit, claim.uid)]
 
-    async def _pod(self, held: HeldClaims) -> Json:
-        holder = held.holder
+    async def _pod(self, holder: Pod) -> Json:
         try:
             pod: Json = await self._pods.pod(holder.namespace, holder.name)
         except NotFound as error:
@@ -99,8 +102,8 @@ class ClaimPreparations:
             raise StartRefused(f"pod {holder}, which holds the claim, is gone, and another one has its name")
         return pod
 
-    def _give(self, held: HeldClaims, unit: Unit, pod: Json) -> None:
-        first, holder = unit.first, held.holder
+    def _give(self, holder: Pod, unit: Unit, pod: Json) -> None:
+        first = unit.first
         claim = GrantedClaim(first.claim.name, first.claim.uid, first.request)
         name = _name(unit)
         known = {grant.name for grant in self._grants.all()}

@@ -44,13 +44,13 @@ class Unit:
         return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
 
 
-def units_of_claim(held: HeldClaims, uid: str) -> list[Unit]:
-    """Return the whole of a claim as one: pods come and go that share it, and name what they like of it."""
-    return [Unit(_in_order(part for part in held.parts if part.claim.uid == uid))]
+def shared_unit(held: HeldClaims) -> Unit:
+    """Return the whole of a claim as one: pods come and go that share it, and each names what it likes of it."""
+    return Unit(_in_order(held.parts))
 
 
 def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
-    """Return the units of a pod that holds its claims itself.
+    """Return the units of a pod.
 
     Raises StartRefused if a container would get several, or cards by its own resources as well.
     """
@@ -58,7 +58,8 @@ def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
     grouped: dict[frozenset[str] | tuple[str, str], list[HeldPart]] = {}
     for part in _in_order(held.parts):
         containers = frozenset(name for name, requests in users.items() if _key(part) in requests)
-        grouped.setdefault(containers or _key(part), []).append(part)
+        # What pods share is never one with what is a pod's own.
+        grouped.setdefault(_key(part) if part.claim.shared else containers or _key(part), []).append(part)
     for container, requests in users.items():
         of_it = [parts for parts in grouped.values() if any(_key(part) in requests for part in parts)]
         if len(of_it) > 1 or (of_it and container in held.containers):

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuledger.agent.devices.source import DeviceProcess
@@ -121,9 +121,9 @@ class Comparison:
         if uid and len(names) < 2:
             return ContainerOfPod(uid, *names)
         known = await self._container(container) if container else NOBODY
-        if uid:
-            return ContainerOfPod(uid, _name(known.name, names) if known.pod_uid == uid else "")
-        return known
+        if uid and known.pod_uid != uid:
+            return ContainerOfPod(uid)
+        return replace(known, name=_name(known.name, given.get((known.pod_uid, process.uuid), ())))
 
     async def _container(self, container: str) -> ContainerOfPod:
         now_s = asyncio.get_running_loop().time()

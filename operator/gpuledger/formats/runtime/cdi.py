@@ -68,8 +68,8 @@ class GrantedClaim:
 class Grant:
     """One container's cards, as our file has them: enough to recognise the file's owner after a restart.
 
-    Or those of a request of a ResourceClaim, for all containers that name it. What holds them in the ledger may then be
-    the claim itself: `pod` and `pod_uid` are its own.
+    Or those of a request of a ResourceClaim, for all containers that name it. Where pods share the claim, `pod` and
+    `pod_uid` are its own.
     """
 
     name: str

@@ -21,7 +21,7 @@ from gpuledger.agent.devices.source import DriverGone, LimitRefused, MemoryLimit
 from gpuledger.agent.driver_limits import limiter
 from gpuledger.agent.driver_limits.control_groups import ONLY_OWN, VERSION_1, ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
-from gpuledger.formats.runtime.cdi import CardLimit, Grant
+from gpuledger.formats.runtime.cdi import CardLimit, Grant, GrantedClaim
 from gpuledger.formats.runtime.limit_request import (
     ANSWERS,
     LONGEST_ANSWER,
@@ -162,6 +162,18 @@ async def test_a_group_that_is_not_the_pods_own_is_refused(scene: Scene, group: 
     assert why in await scene.ask("slot-1-0a1b", group)
     assert scene.set == []
     assert scene.records() == []
+
+
+async def test_by_a_claim_that_pods_share_each_of_them_is_limited(scene: Scene) -> None:
+    claim = GrantedClaim("together", "uid-of-claim", "gpu")
+    scene.grants.append(a_grant("claim.1.gpu", pod_uid=claim.uid, claim=claim, uuids=("GPU-1",), limits=LIMITS[:1]))
+    scene.limits.expect("claim.1.gpu")
+    others = "00000000-e2a1-4ac6-8199-eb7915d01ccc"
+    groups = [path_of(), path_of(uid=others)]
+    for group in groups:
+        scene.tree.group(group)
+        assert await scene.ask("claim.1.gpu", f"0::{group}") == "ok"
+    assert [each.group for each in scene.set] == [str(scene.tree.root / group.removeprefix("/")) for group in groups]
 
 
 async def test_a_grant_that_is_not_known_gets_no_start(scene: Scene) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from fakes.kubelet import Kubelet
 from fakes.objects import GPU, a_pod_object
-from gpuledger.agent.kubelet.pod_resources import ContainerSlots, PodResources
+from gpuledger.agent._generated import pod_resources_pb2 as messages
+from gpuledger.agent.kubelet import pod_resources
+from gpuledger.agent.kubelet.pod_resources import ClaimInUse, ContainerSlots, PodResources
 from gpuledger.model.errors import Unreachable
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -99,3 +101,18 @@ async def test_two_pods_of_one_name_leave_doubt(kubelet: Kubelet, client: PodRes
     found = await client.list()
     assert found.owner(GPU, frozenset({"slot-0"})) is None
     assert found.owner(GPU, frozenset({"slot-1"})) is None
+
+
+def test_claims_are_listed_with_the_devices_that_their_containers_have() -> None:
+    devices = [messages.CDIDevice(name=name) for name in ("gpuledger.dev/share=1", "vendor.com/nic=2")]
+    claim = messages.DynamicResource(
+        claim_name="made",
+        claim_namespace="team",
+        claim_resources=[messages.ClaimResource(cdi_devices=[device]) for device in devices],
+    )
+    containers = [messages.ContainerResources(name=name, dynamic_resources=[claim]) for name in ("main", "side")]
+    pod = messages.PodResources(name="a", namespace="team", containers=containers)
+    found = pod_resources._node_pods(messages.ListPodResourcesResponse(pod_resources=[pod]))
+    names = frozenset({"gpuledger.dev/share=1", "vendor.com/nic=2"})
+    assert found.claims == {ClaimInUse("team", "made", names)}
+    assert not found.rows

@@ -162,6 +162,26 @@ async def test_what_is_used_counts_for_the_container_that_has_the_card(machine: 
     assert machine.usage.of_containers == {("GPU-1", UID, "main"): ProcessesUse(None, None)}
 
 
+@pytest.mark.parametrize("group", [f"/kubepods/pod{UID}/", "/k8s.io/"], ids=["groups of pods", "none"])
+async def test_what_a_container_uses_by_a_claim_counts_for_the_claim(machine: Machine, group: str) -> None:
+    """Also where another container of the pod has a part of the card by its own resources."""
+    machine.grants = [a_grant(name, pod_uid=UID, container=name) for name in ("main", "c0/gpu")]
+    known = {"a" * 64: ContainerOfPod(UID, "claiming"), "b" * 64: ContainerOfPod(UID, "main")}
+
+    async def containers() -> dict[str, ContainerOfPod]:
+        return known
+
+    usage = Comparison(lambda: machine.grants, machine._holds, machine.told.append, machine.proc, containers)
+    processes = [machine.process(1, memory_mib=70), machine.process(2, memory_mib=7)]
+    for pid, container in {1: "a" * 64, 2: "b" * 64}.items():
+        (machine.proc / str(pid) / "cgroup").write_text(f"0::{group}{container}\n")
+    await usage.compare(processes)
+    assert usage.of_containers == {
+        ("GPU-1", UID, "c0/gpu"): ProcessesUse(70, None),
+        ("GPU-1", UID, "main"): ProcessesUse(7, None),
+    }
+
+
 async def test_of_several_containers_with_a_card_it_is_the_one_that_the_api_server_names(machine: Machine) -> None:
     machine.grants = [a_grant(name, pod_uid=UID, container=name) for name in ("main", "second")]
     known = {"a" * 64: ContainerOfPod(UID, "second"), "b" * 64: ContainerOfPod(OTHER, "main")}

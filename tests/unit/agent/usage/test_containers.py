@@ -5,6 +5,7 @@ from dataclasses import replace
 from fakes.grants import a_grant
 from gpuledger.agent.usage.containers import MIB, MOST_BYTES, NVML, REGION, ContainerUse, ProcessesUse, container_uses
 from gpuledger.agent.usage.regions import RegionLook
+from gpuledger.formats.runtime.cdi import GrantedClaim
 from gpuledger.formats.runtime.shared_region import PAUSED
 from unit.agent.usage.conftest import Node
 
@@ -22,6 +23,17 @@ def test_a_container_without_a_region_is_told_by_its_processes() -> None:
     assert (use.source, use.memory_used_bytes, use.cores_percent) == (NVML, 700 * MIB, 12)
     assert (use.part.memory_mib, use.part.cores, use.part.memory_limit_mib) == (3000, 30, None)
     assert (use.last_kernel_s_ago, use.paused) == (None, False)
+
+
+def test_what_pods_use_by_a_claim_that_they_share_is_told_of_none_of_them() -> None:
+    shared = a_grant(
+        edits=HELD, pod_uid="uid-of-claim", pod="together", claim=GrantedClaim("together", "uid-of-claim", "gpu")
+    )
+    own = a_grant(edits=HELD, container="c0/gpu", claim=GrantedClaim("made", "uid-of-another", "gpu"))
+    used = {("GPU-1", "uid-of-claim", "main"): ProcessesUse(1, 1), ("GPU-1", "uid-a", "c0/gpu"): ProcessesUse(700, 12)}
+    of_shared, of_own = container_uses([shared, own], {}, used, 0)
+    assert (of_shared.memory_used_bytes, of_shared.part.memory_mib) == (None, 3000)
+    assert of_own.memory_used_bytes == 700 * MIB
 
 
 def test_what_is_held_and_not_used_is_there_with_nothing() -> None:

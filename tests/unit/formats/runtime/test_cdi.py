@@ -12,7 +12,10 @@ from fakes.grants import a_grant
 from gpuledger.formats.runtime.cdi import (
     CardLimit,
     Grant,
+    GrantedClaim,
     VendorDevices,
+    claim_grant_name,
+    claim_of_name,
     device_name,
     grant_file,
     is_name,
@@ -52,10 +55,23 @@ def a_spec(kind: Any = "nvidia.com/gpu", edits: object = None, **devices: object
         slots=st.frozensets(WORDS, max_size=4),
         uuids=st.lists(WORDS, max_size=4).map(tuple),
         edits=EDITS,
+        claim=st.none() | st.builds(GrantedClaim, WORDS, WORDS, WORDS),
     )
 )
 def test_a_grant_reads_back_from_its_file(grant: Grant) -> None:
     assert read_grant(grant_file(grant)) == grant
+
+
+@given(st.uuids().map(str), st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True))
+def test_a_name_tells_the_claim_that_it_was_made_for(uid: str, request: str) -> None:
+    name = claim_grant_name(uid, request)
+    assert (is_name(name), claim_of_name(name)) == (True, uid)
+    assert own_name(device_name(name)) == name
+
+
+@given(WORDS)
+def test_a_name_for_slots_is_of_no_claim(word: str) -> None:
+    assert claim_of_name(f"slot-{word}") is None
 
 
 def test_the_same_grant_gives_the_same_file() -> None:

@@ -1,0 +1,92 @@
+"""A claim's files go when no pod uses it, by the kubelet's word twice and the API server's, and not before."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes.agent_node import NODE
+from fakes.api_server import Operation
+from gpuledger.agent.claims.orphaned_claims import OrphanedClaims
+from gpuledger.agent.kubelet.pod_resources import ClaimInUse
+from gpuledger.agent.orphaned_grants import OrphanedGrants
+from gpuledger.formats.runtime.cdi import claim_grant_name
+from unit.agent.claims.conftest import ClaimNode, key, part, ref
+
+MADE, SHARED = claim_grant_name("uid-made", "gpu"), claim_grant_name("uid-shared", "gpu")
+
+
+@pytest.fixture
+def orphaned(node: ClaimNode) -> OrphanedClaims:
+    return OrphanedClaims(NODE, node.grants.all, node, node.api.store)
+
+
+async def both(node: ClaimNode) -> None:
+    """Have pod `a` use a claim of its own, and one that it shares with `b`."""
+    node.claiming("a", {"main": ["own"], "side": ["mine"]}, mine="shared")
+    node.claiming("b", {"main": ["ours"]}, ours="shared")
+    node.give("a", {0: [part("own/gpu", ref("made"))], 1: [part("mine/gpu", ref("shared", shared=True))]})
+    await node.claims.prepare(key("made"))
+    await node.claims.prepare(key("shared"))
+
+
+def listed(*names: str) -> frozenset[ClaimInUse]:
+    return frozenset(ClaimInUse("default", name, frozenset()) for name in names)
+
+
+async def test_without_claims_nobody_is_asked(node: ClaimNode, orphaned: OrphanedClaims) -> None:
+    node.list_fails = AssertionError()
+    assert await orphaned.find() == frozenset()
+
+
+async def test_what_the_kubelet_lists_is_used_and_the_api_server_is_not_asked(
+    node: ClaimNode, orphaned: OrphanedClaims
+) -> None:
+    await both(node)
+    node.in_use = listed("made", "shared")
+    for _ in range(3):
+        assert await orphaned.find() == frozenset()
+    assert not node.api.called(Operation.LIST_PODS)
+
+
+async def test_what_a_pod_of_the_node_names_is_used_though_its_kubelet_has_just_started(
+    node: ClaimNode, orphaned: OrphanedClaims
+) -> None:
+    await both(node)
+    for _ in range(3):
+        assert await orphaned.find() == frozenset()
+
+
+async def test_a_claim_is_over_at_the_second_look_without_its_pods(node: ClaimNode, orphaned: OrphanedClaims) -> None:
+    await both(node)
+    node.in_use = listed("shared")
+    node.api.delete_pod("a")
+    assert await orphaned.find() == frozenset()
+    assert await orphaned.find() == {MADE}
+    node.in_use = frozenset()
+    assert await orphaned.find() == {MADE}
+    assert await orphaned.find() == {MADE}, "pod b shares the other one"
+    node.api.put_pod(node.api.pods["default", "b"] | {"status": {"phase": "Succeeded"}})
+    assert await orphaned.find() == {MADE, SHARED}
+
+
+async def test_one_that_the_kubelet_shows_again_is_missing_for_the_first_time(
+    node: ClaimNode, orphaned: OrphanedClaims
+) -> None:
+    await both(node)
+    node.api.delete_pod("a")
+    node.api.delete_pod("b")
+    for in_use in ((), ("made", "shared"), ()):
+        node.in_use = listed(*in_use)
+        assert await orphaned.find() == frozenset()
+    assert await orphaned.find() == {MADE, SHARED}
+
+
+async def test_who_looks_after_slots_does_not_see_claims(node: ClaimNode) -> None:
+    """The agent gives it the grants of slots alone."""
+    await both(node)
+    of_slots = OrphanedGrants(
+        NODE, lambda: [each for each in node.grants.all() if each.claim is None], node, node.api.store, set
+    )
+    node.api.delete_pod("a")
+    for _ in range(3):
+        assert await of_slots.find() == frozenset()
