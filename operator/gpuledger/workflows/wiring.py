@@ -191,7 +191,7 @@ def connect(
         lives=lives,
         mates=mates,
         leavers=leavers,
-        leaves_with_workload=queues.check.leaves_with_workload,
+        stays=lambda uid: queues.check.leaves_with_workload(uid) or claim_book.shares_with_others(uid),
         reader=store,
         clock=clock,
     )

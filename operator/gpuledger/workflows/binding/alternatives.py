@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Choice, Chooser
 
 
@@ -21,3 +23,14 @@ def choose_first(
         if other.placements:
             return each, other
     return request, choice
+
+
+def choose_first_on(chooser: Chooser, request: PodRequest, node_name: str) -> Placement | Refusal:
+    """Return the cards of the first of the pod's alternatives that the node takes; else why not the first one."""
+    refusals: list[Refusal] = []
+    for each in request.variants:
+        chosen = chooser.choose_on(each, node_name)
+        if isinstance(chosen, Placement):
+            return chosen
+        refusals.append(chosen)
+    return refusals[0]

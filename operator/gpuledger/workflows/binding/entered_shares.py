@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Placement, covers
+from gpuledger.model.share import Holder, HolderState, Placement, fitting_variant
 from gpuledger.placement.fit import takes_pods
 
 
@@ -19,10 +19,11 @@ class EnteredShares:
         """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
         holders = self._ledger.holders_of(pod_uid)
         shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
-        if not shares or not covers(shares, request) or self._ledger.promises.claims_of(pod_uid):
+        variant = fitting_variant(shares, request) if shares else None
+        if variant is None or self._ledger.promises.claims_of(pod_uid):
             return None
         node = self._ledger.node_room(holders[0][0].node_name)
-        if not takes_pods(node, request.shape) or not node.can_give([share.uuid for share in shares]):
+        if not takes_pods(node, variant.shape) or not node.can_give([share.uuid for share in shares]):
             return None
         return Placement(node.name, shares, request.host)
 
@@ -35,7 +36,7 @@ class EnteredShares:
         holders = self._ledger.holders_of(pod_uid)
         node_name = holders[0][0].node_name
         shares = tuple(holder.share for _, holder in holders)
-        whole = covers(shares, request) and all(
+        whole = fitting_variant(shares, request) is not None and all(
             card.node_name == node_name and holder.state is HolderState.ALLOCATED for card, holder in holders
         )
         return Placement(node_name, shares, request.host) if whole else None

@@ -27,7 +27,7 @@ from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.workflows.binding.alternatives import choose_first
+from gpuledger.workflows.binding.alternatives import choose_first, choose_first_on
 from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
@@ -131,7 +131,8 @@ class PodPlacer:
     async def answer(self, arguments: FilterArguments) -> FilterResult:
         """Do what `filter` does, and let others have their turn while many nodes are looked at."""
         await self.before_filter(str((arguments.pod.get("metadata") or {}).get("uid")))
-        await self._claim_book.ready_for(dict(arguments.pod))
+        if self._settings.claims is not None:
+            await self._claim_book.ready_for(dict(arguments.pod))
         return await giving_way(self._filter(arguments))
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
@@ -384,9 +385,9 @@ class PodPlacer:
         self._drop_hold(pod.uid)  # room that was kept for it until it came
         chosen: Placement | Refusal | None = self._entered.reserved(pod.uid, request)
         if not isinstance(chosen, Placement) or chosen.node_name != arguments.node_name:
-            chosen = self._chooser.choose_on(request, arguments.node_name)
+            chosen = choose_first_on(self._chooser, request, arguments.node_name)
         if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
-            chosen = self._chooser.choose_on(request, arguments.node_name)
+            chosen = choose_first_on(self._chooser, request, arguments.node_name)
         if isinstance(chosen, Refusal):
             raise BindFailed(f"node {arguments.node_name}: {chosen.text}")
         self._ledger.hold(pod.uid, chosen, self._clock.now_s() + self._settings.hold_ttl_s)

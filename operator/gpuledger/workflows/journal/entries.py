@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.model.share import Claim, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit
 
 
@@ -56,7 +56,15 @@ class Add(Entry):
     def changed(self, present: Holder) -> Holder:
         """Return an equal holder as it is afterwards: what is allocated does not become reserved again."""
         kept = present if present.state is HolderState.ALLOCATED else self.holder
-        return replace(present, attempt=self.holder.attempt, state=kept.state, deadline=kept.deadline)
+        return replace(
+            present, attempt=self.holder.attempt, state=kept.state, deadline=kept.deadline, share=self.holder.share
+        )
+
+    def takes_over_from(self, present: Holder) -> bool:
+        """Tell whether a holder is an equal one; room that was reserved does not know the claims' names yet."""
+        if present.state is HolderState.RESERVED:
+            return _without_claims(present.share) == _without_claims(self.holder.share)
+        return present.share == self.holder.share
 
     @property
     def subject(self) -> str:
@@ -198,3 +206,7 @@ class HandOver(Entry):
         both = replace(present.share.amounts + amounts, number=present.share.amounts.number)
         share = replace(present.share, amounts=both, containers=(*present.share.containers, *parts))
         return replace(present, share=share)
+
+
+def _without_claims(share: Share) -> Share:
+    return replace(share, containers=tuple(replace(part, claim=None) for part in share.containers))

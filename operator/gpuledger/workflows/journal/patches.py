@@ -63,8 +63,8 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
         entry.fail(
             ShareRefused(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is still being released")
         )
-    elif present is not None and present.share == share:
-        if present.attempt == entry.holder.attempt:
+    elif present is not None and entry.takes_over_from(present):
+        if present.attempt == entry.holder.attempt and present.share == share:
             entry.succeed()
         elif present.state is not HolderState.RESERVED:  # a reserved one has never bound the pod
             entry.took_over.add(present.attempt)  # this is what memory says; another attempt may be taking it back now
@@ -248,11 +248,13 @@ def _test(place: int, name: str, value: str) -> Json:
 
 
 def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
-    """Return what changes state, deadline and attempt, where they differ. The rest never changes."""
+    """Return what changes state, deadline, attempt and the claims of the containers, where they differ."""
     path = f"/status/holders/{place}"
     operations = _tests(place, old)
     if new.attempt != old.attempt:
         operations.append({"op": "add", "path": f"{path}/attempt", "value": new.attempt})
+    if new.share != old.share:
+        operations.append({"op": "replace", "path": f"{path}/containers", "value": holder_json(new)["containers"]})
     if new.state is not old.state:
         operations.append({"op": "replace", "path": f"{path}/state", "value": new.state.value})
     if new.deadline and new.deadline != old.deadline:

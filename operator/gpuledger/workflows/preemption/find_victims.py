@@ -116,17 +116,17 @@ class VictimFinder:
         lives: PodLives,
         mates: Mates,
         leavers: Leavers,
-        leaves_with_workload: Callable[[str], bool],
+        stays: Callable[[str], bool],
         reader: KubeStore,
         clock: Clock,
     ) -> None:
-        """Take what there is. `leaves_with_workload` tells of which pods only Kueue decides whether they leave."""
+        """Take what there is. `stays` tells of which pods others decide whether they leave, or which make no room."""
         self._ledger = ledger
         self._policy = policy
         self._lives = lives
         self._mates = mates
         self._leavers = leavers
-        self._leaves_with_workload = leaves_with_workload
+        self._stays = stays
         self._reader = reader
         self._clock = clock
 
@@ -251,7 +251,7 @@ class VictimFinder:
         return self._lives.is_bound(pod_uid) and not self._lives.refuses_to_go(pod_uid) and self._decides(pod_uid)
 
     def _decides(self, pod_uid: str) -> bool:
-        return not self._leaves_with_workload(pod_uid)
+        return not self._stays(pod_uid)
 
     def _host_takes(self, request: PodRequest, node_name: str) -> bool:
         """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.

@@ -112,6 +112,14 @@ class ClaimBook:
         """See ClaimObjects. Who holds a claim's cards is among those that may use it."""
         return next((uid for uid in claim.reserved_for if self._holds(uid, claim.uid)), "")
 
+    def shares_with_others(self, pod_uid: str) -> bool:
+        """Tell whether other pods would go on using the cards that a pod holds: it makes no room by leaving."""
+        parts = (part.claim for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
+        shared = (claim.name for claim in parts if claim is not None and claim.shared)
+        holders = self._ledger.holders_of(pod_uid)
+        stored = (self.claim(holders[0][1].pod.namespace, name) for name in shared)
+        return any(claim is not None and {*claim.reserved_for} - {pod_uid} for claim in stored)
+
     def _holds(self, pod_uid: str, claim_uid: str) -> bool:
         parts = (part for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
         return any(part.claim is not None and part.claim.uid == claim_uid for part in parts)
