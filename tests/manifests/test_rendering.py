@@ -508,3 +508,23 @@ def test_accounts_may_read_the_config_maps_that_the_settings_name_and_no_others(
 def test_a_config_map_that_is_named_otherwise_is_refused(helm: Helm) -> None:
     text = helm.refusal(settings={"node_config_file": "configmap:hami-device-plugin"})
     assert "a ConfigMap is named as configmap:NAMESPACE/NAME, not configmap:hami-device-plugin" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "there"),
+    [
+        ("v1.34.0", {}, True),
+        ("v1.34.2-gke.100", {"resource_slices": False}, True),
+        (KUBERNETES, {"resource_claims": True}, True),
+        (KUBERNETES, {"resource_claims": False}, False),
+        ("v1.33.9", {}, False),
+    ],
+)
+def test_the_device_class_is_there_where_the_server_knows_such_and_pods_can_bring_claims(
+    helm: Helm, version: str, settings: Json, there: bool
+) -> None:
+    objects = helm.objects(settings=settings, kubernetes=version)
+    assert (("DeviceClass", "gpu.gpuledger.dev") in objects) == there
+    if there:
+        (selector,) = objects["DeviceClass", "gpu.gpuledger.dev"]["spec"]["selectors"]
+        assert selector == {"cel": {"expression": 'device.driver == "gpu.gpuledger.dev"'}}
