@@ -413,7 +413,7 @@ class _Writer:
 
     def _numbers(self) -> str:
         """Return a list of integers: Kubernetes does not take one of attributes and literals."""
-        kind = self._one((LITERALS, ATTRIBUTES))
+        kind = self._rng.choice((LITERALS, ATTRIBUTES))
         return f"[{', '.join(self._one(kind) for _ in range(3))}]"
 
     def number(self, depth: int) -> str:

@@ -34,6 +34,11 @@ _KEPT_EXPRESSIONS = 512
 _KEPT_DEVICES = 4096
 
 
+ORDINARY_STEPS, MOST_STEPS_OF_ALL = 500, 200 * MOST_STEPS
+"""An evaluation with more steps than the first number is expensive. An expression may cost the second one in such
+evaluations, for all devices together, and none after that: a second or so of the operator's time."""
+
+
 class SelectorError(GpuledgerError):
     """An expression that fails for a device. `str()` says why."""
 
@@ -42,12 +47,20 @@ class SelectorRefused(SelectorError):  # noqa: N818
     """An expression that gpuledger does not evaluate for a device, and Kubernetes would."""
 
 
+@dataclass(slots=True)
+class _Allowance:
+    """Steps that are left for expensive evaluations of one expression."""
+
+    left: int
+
+
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A compiled expression. Two with the same text are the same."""
 
     text: str
     _step: Step = field(compare=False, repr=False)
+    _allowance: _Allowance = field(compare=False, repr=False)
 
     def matches(self, device: Mapping[str, object]) -> bool:
         """Tell whether a device is meant: one of a ResourceSlice's `spec.devices`, with its `driver` beside.
@@ -58,12 +71,22 @@ class Selector:
 
     def accepts(self, seen: Mapping[str, object]) -> bool:
         """Do the same for what `seen_of` made of a device. Raises SelectorError."""
+        if self._allowance.left < 0:
+            raise SelectorRefused(
+                f"gpuledger does not evaluate {_shortened(self.text)!r} any more: "
+                f"it takes more than {MOST_STEPS_OF_ALL} steps for all devices together"
+            )
+        run = Run(seen, MOST_STEPS)
         try:
-            result = self._step(Run(seen, MOST_STEPS))
+            result = self._step(run)
         except CelError as error:
             raise SelectorError(f"{_shortened(self.text)!r} can't be evaluated: {error}") from None
         except Unsupported as error:
             raise SelectorRefused(f"gpuledger does not evaluate {_shortened(self.text)!r}: {error}") from None
+        finally:
+            taken = MOST_STEPS - run.left
+            if taken > ORDINARY_STEPS:
+                self._allowance.left -= min(taken, MOST_STEPS)
         if not isinstance(result, bool):
             raise SelectorError(f"{_shortened(self.text)!r} is neither true nor false for this device")
         return result
@@ -85,7 +108,7 @@ def _compiled_selector(text: str) -> tuple[str, Selector | None]:
     try:
         checked = check(text, "")
         _check_calls(text, checked)
-        return "", Selector(text, compiled(checked))
+        return "", Selector(text, compiled(checked), _Allowance(MOST_STEPS_OF_ALL))
     except BadInput as error:
         return str(error).removeprefix(": "), None
     except Unsupported as error:

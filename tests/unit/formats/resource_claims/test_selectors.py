@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import claim_expressions
-from claim_expressions import CORNERS, EVERYDAY, NODES, REFUSED, Answered
+from claim_expressions import CARDS, CORNERS, EVERYDAY, NODES, REFUSED, Answered
+from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
 from gpuledger.formats.resource_claims.device import device_of
 from gpuledger.formats.resource_claims.selectors import (
@@ -153,6 +154,43 @@ def test_an_expression_that_would_take_long_is_given_up(text: str) -> None:
     with pytest.raises(SelectorRefused, match=rf"more than {MOST_STEPS} (steps|numbers)"):
         selector(text).matches({"driver": DRIVER})
     assert time.perf_counter() - begin_s < LOOSE_TIME_S
+
+
+def outcomes(text: str, devices: int) -> list[str]:
+    """Return what is said when an expression is evaluated for many devices, one after the other."""
+    compiled, found = selector(text), []
+    for _ in range(devices):
+        try:
+            compiled.matches({"driver": DRIVER})
+            found.append("")
+        except SelectorRefused as refused:
+            found.append(str(refused))
+    return found
+
+
+def test_an_expression_that_is_expensive_for_each_device_is_not_evaluated_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(selectors, "MOST_STEPS_OF_ALL", 20 * MOST_STEPS)
+    told = outcomes(f"{LONG_LIST}.all(one, lists.range(5).all(two, one + two < 10))", 100)
+    assert told[0] == ""
+    assert 20 <= told.count("") < 100
+    assert told[-1].endswith("steps for all devices together")
+
+
+def test_an_ordinary_expression_is_evaluated_however_many_devices_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "MOST_STEPS_OF_ALL", 0)
+    own = claim_expressions.A
+    compiled = selector(f"{own}.all(name, name.size() < 20 && [1, 2].exists(other, other == 2))")
+    assert all(compiled.matches({**device, "driver": DRIVER}) for device in CARDS for _ in range(10))
+
+
+@pytest.mark.parametrize("sum_of", ["add(1)", "sub(quantity('1'))"])
+def test_a_sum_that_kubernetes_would_write_into_the_device_itself_is_refused(sum_of: str) -> None:
+    device = {"driver": DRIVER, "capacity": {"memory": {"value": "1.5Gi"}}}
+    compiled = selector(f"{claim_expressions.C}.memory.{sum_of}.isGreaterThan(quantity('1'))")
+    with pytest.raises(SelectorRefused, match="to a quantity with a fraction"):
+        compiled.matches(device)
 
 
 @pytest.mark.parametrize(
