@@ -281,9 +281,9 @@ class _Search:
     def _combinations(self, container: int) -> Iterator[tuple[Room, ...]]:
         """Yield the sets of cards for a container, the preferred first; of equivalent sets only one."""
         demand = self.shape[container]
-        if not self.work.spend(STEPS_OF_A_CARD * len(self.rooms)):
-            return
         fitting = self._possible(container)
+        if self.work.is_spent:
+            return
         if demand.lifetime is Lifetime.INIT:  # its peak overlaps with what the pod has anyway
             fitting.sort(key=lambda room: room.card.uuid not in self.taken)
         last = len(self.order) == 1
@@ -330,13 +330,11 @@ class _Search:
 
     def _possible(self, container: int) -> list[Room]:
         """Return the rooms that a container can have one of, beside what its pod has already."""
-        fitting = [room for room in self.rooms if self._fits_beside(container, room)]
-        if not self.rules:
-            return fitting
         demand = self.shape[container]
-        if not self.work.spend((1 + len(demand.rules)) * len(self.rooms)):
+        if not self.work.spend((STEPS_OF_A_CARD + len(demand.rules)) * len(self.rooms)):
             return []
-        return [room for room in fitting if self.rules.allow(demand, room.card)]
+        fitting = [room for room in self.rooms if self._fits_beside(container, room)]
+        return [room for room in fitting if self.rules.allow(demand, room.card)] if self.rules else fitting
 
     def _kind(self, room: Room) -> int:
         """Return a number that cards have in common which are interchangeable for the rest of the search."""

@@ -294,8 +294,7 @@ class PreemptionCarrier:
     def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
         """Tell whether what is reserved for a pod is known not to be all that it asks for."""
         waiting = self._waiting.lookup(pod_uid)
-        shares = [holder.share for holder in reserved]
-        return waiting is not None and fitting_variant(shares, waiting.request) is None
+        return waiting is not None and not fitting_variant([holder.share for holder in reserved], waiting.request)
 
     async def _give_back(
         self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]], why: str
