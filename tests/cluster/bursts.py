@@ -4,7 +4,7 @@ from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Json, container, pod
 from effort import times
 
 BURST_NODES = 20
-BURST_PODS = times(120, 300)
+BURST_PODS = times(80, 300)
 
 
 def burst() -> list[Json]:

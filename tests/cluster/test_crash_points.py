@@ -136,11 +136,23 @@ def is_at(cluster: FaultyCluster, point: Point, name: str, shape: Shape) -> bool
     return len(cluster.cards_of(found["metadata"]["uid"])) == entered and bound == point.bound
 
 
+def only_long(repeats: bool) -> list[pytest.MarkDecorator]:
+    """Leave what only repeats another point with another number to `make test-long`."""
+    return [pytest.mark.long] if repeats else []
+
+
 @pytest.mark.parametrize(
     ("point", "shapes"),
     [
-        *(pytest.param(p, [shape], id=f"{p.name}, {shape.name}") for p in AT_FILTER for shape in SHAPES),
-        *(pytest.param(p, [s for s in SHAPES if s.cards >= p.cards], id=p.name) for p in AFTER_FILTER),
+        *(
+            pytest.param(p, [shape], id=f"{p.name}, {shape.name}", marks=only_long(shape.name != "two containers"))
+            for p in AT_FILTER
+            for shape in SHAPES
+        ),
+        *(
+            pytest.param(p, [s for s in SHAPES if s.cards >= p.cards], id=p.name, marks=only_long(p.cards in (2, 3)))
+            for p in AFTER_FILTER
+        ),
     ],
 )
 def test_pods_are_bound_once_and_completely_wherever_the_operator_dies(

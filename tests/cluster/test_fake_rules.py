@@ -18,7 +18,7 @@ from gpuledger.model.errors import Invalid
 
 Json = dict[str, Any]
 
-CHANGES = times(300, 3_000)
+CHANGES = times(150, 3_000)
 INVALID = 422
 AMOUNTS = ("memoryMiB", "cores", "number")
 CAPACITY = {"memoryMiB": 8, "cores": 10, "number": 3}

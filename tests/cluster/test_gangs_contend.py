@@ -16,7 +16,7 @@ from installation import NO_KUBELET, NOTHING_RUNS, Installation
 GANGS, SIZES = 10, range(2, 7)
 NODES, CARDS_OF_NODE = 3, 8
 CARDS = NODES * CARDS_OF_NODE
-ROUNDS = times(8, 50)
+ROUNDS = times(6, 50)
 MOST_ENDING = 3
 """Gangs that end in one round, at most."""
 

@@ -23,7 +23,7 @@ from faults.requests import FOLLOWED, Match, binding, entering, listing, watchin
 ANYTHING = Match("request", lambda _: True)
 WATCHES = Match("watch", lambda request: request.is_watch)
 
-BURST_NODES, BURST_PODS = 8, 120
+BURST_NODES, BURST_PODS = 8, times(80, 120)
 INTERRUPTED_AT = 30
 """Pods that are bound when the server is killed."""
 

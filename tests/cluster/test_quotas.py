@@ -18,7 +18,7 @@ from installation import NO_KUBELET, NOTHING_RUNS, Installation
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 GPUMEM, GPUS = "limits.nvidia.com/gpumem", "limits.nvidia.com/gpu"
 CARD_MIB = 40_960
-ROUNDS = times(6, 100)
+ROUNDS = times(4, 100)
 
 
 class Most:

@@ -14,12 +14,14 @@ import pytest
 from cluster.bursts import burst
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PERCENT, Cluster, pod
 from control_plane import ControlPlane, on_host
+from effort import times
 from installation import NO_KUBELET, Installation
 from requirements import require
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuledger-system/leases/gpuledger-scheduler"
 FAIL_OVER_S = 20.0
 """kube-scheduler's Lease lasts for 10 s, and is looked at every 1 to 2.2 s; then comes what the operator needs."""
+SPLIT_PODS = times(60, 300)
 
 
 class Replicas(Cluster):
@@ -83,7 +85,7 @@ def replicas() -> Iterator[Replicas]:
         yield running
 
 
-@pytest.mark.parametrize("fail", [stop, freeze_scheduler])
+@pytest.mark.parametrize("fail", [stop, pytest.param(freeze_scheduler, marks=pytest.mark.long)])
 def test_the_second_replica_writes_nothing_and_takes_over_when_the_first_is_gone(
     replicas: Replicas, say: Callable[[str], None], fail: Callable[[Installation], None]
 ) -> None:
@@ -118,7 +120,7 @@ def test_two_active_replicas_over_allocate_nothing_and_leave_nothing_behind() ->
     """Split brain: both schedulers try every pod, and both operators place it."""
     with two_installations(replicated=False) as replicas:
         replicas.add_nodes(20)
-        pods = burst()
+        pods = burst()[:SPLIT_PODS]
         names = [body["metadata"]["name"] for body in pods]
         replicas.create(*pods)
         replicas.wait_bound(*names, timeout_s=3 * DEADLINE_S)

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 RULES = admission_rules(Settings().changed({"sum_models": SUM_MODELS}))
 SUMS = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
-PODS_AT_RANDOM = times(150, 3000)
+PODS_AT_RANDOM = times(80, 3000)
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.cluster
 
 
 KINDS = CATALOGUE | REGISTERS
-TRIED = sorted(random.Random(seeds_for("hostile", 1)[0]).sample(sorted(KINDS), times(6, len(KINDS))))  # noqa: S311
+TRIED = sorted(random.Random(seeds_for("hostile", 1)[0]).sample(sorted(KINDS), times(4, len(KINDS))))  # noqa: S311
 """Kinds that are tried one by one."""
 
 
@@ -29,6 +29,11 @@ def test_one_kind(cluster: Cluster, kind: str, say: Say) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "attacked",
+    [pytest.param(False, id="without policies"), pytest.param(True, id="with policies", marks=pytest.mark.long)],
+    indirect=True,
+)
 @pytest.mark.parametrize(
     "kinds", [pytest.param(CATALOGUE, marks=pytest.mark.long), KINDS], ids=["of a namespace", "and nodes"]
 )

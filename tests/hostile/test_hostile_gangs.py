@@ -15,7 +15,7 @@ from effort import seeds_for, times
 from hostile.catalogue import PATHS, a_gang, a_pod
 from hostile.others import ASKED, FILTERS, TIMEOUT_S, Say, check_others, create
 
-MEMBERS = times(400, 10_000)
+MEMBERS = times(200, 10_000)
 EDITS = times(100, 1_000)
 SLOWEST_PER_S = 8
 """Pods that kube-scheduler tries, on a machine on which much else runs: it was 26 to 58 on two cores."""

@@ -9,13 +9,14 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from cluster.cluster import devices
+from effort import times
 from gpuledger.model.node_config import NodeConfig
 from node.gpu_node import gpu_pod, one_card
 from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster
 
 Json = dict[str, Any]
 
-STREAM_PAUSE_S = 0.4
+STREAM_PAUSE_S = times(10, 4) / 10
 SOON_S = 15.0
 """How long a pod may wait while replicas end that are asked to, and so give the Lease back."""
 RUN_S = 330.0

@@ -21,8 +21,18 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CUT_OFF = "before Allocate is answered"
 """The kubelet takes an Allocate that breaks off for a refusal: the pod fails for good, and its owner makes another."""
 
+IN_EACH_RUN = (
+    "after the node shows its cards",
+    CUT_OFF,
+    "with a file that is not in place",
+    "before PreStartContainer is answered",
+)
+"""One of each kind: the kubelet knows nothing of the agent, waits for slots, for a file, or for its last answer."""
 
-@pytest.mark.parametrize("point", POINTS)
+
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=() if point in IN_EACH_RUN else pytest.mark.long) for point in POINTS]
+)
 def test_an_agent_killed_at_any_step_leaves_running_pods_and_serves_new_ones_right(gpu: GpuNode, point: str) -> None:
     gpu.create(gpu_pod("bystander", one_card(1000)))
     gpu.wait_running("bystander")

@@ -151,7 +151,7 @@ def killed(cluster: PodCluster, pod: str) -> None:
         HITS["killed"].do(cluster, pod, container)
 
 
-@pytest.mark.parametrize("ended", [deleted, killed])
+@pytest.mark.parametrize("ended", [deleted, pytest.param(killed, marks=pytest.mark.long)])
 def test_the_active_replica_ends_and_another_takes_over(
     cluster: PodCluster, say: Say, ended: Callable[[PodCluster, str], None]
 ) -> None:

@@ -23,7 +23,7 @@ WIDE = ("a pod on two cards", "a pod on two cards, twice")
 
 WITH_A_FAULT = ("bind and sweep", "two pods for one card")
 
-SOME_ORDERS, EVERY_ORDER = 1_500, 1_000_000
+SOME_ORDERS, EVERY_ORDER = 500, 1_000_000
 """How many orders are tried at most. `bind and sweep` has about 20,000 with a fault, which takes three minutes; where a
 safeguard is missing, that shows within the first 210."""
 
