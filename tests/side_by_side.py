@@ -23,6 +23,7 @@ GROUPS = {  # file -> group
     "gpu/test_inventory.py": "gpu",
     "gpu/test_mps.py": "gpu",
     "gpu/test_mps_daemons.py": "gpu",
+    "gpu/test_uses.py": "gpu",
     # An API server without gpuledger.
     "cluster/test_claim_slices.py": "cluster/cards",
     "cluster/test_crd_invariants.py": "cluster/cards",

@@ -55,13 +55,22 @@ class Machine:
 
     def nvml(self, *arguments: str) -> Json:
         """Return what NVML says outside of containers. Skips the test if the driver refuses it."""
+        return self.nvml_begun(*arguments)()
+
+    def nvml_begun(self, *arguments: str) -> Callable[[], Json]:
+        """Begin to ask NVML, and return what waits for its answer, as `nvml` does."""
         argv = [sys.executable, str(HERE / "nvml_view.py"), *arguments]
-        done = subprocess.run(argv, env=self.environment, capture_output=True, text=True, check=False, timeout=NVML_S)
-        assert done.returncode == 0, done.stderr
-        found: Json = json.loads(done.stdout)
-        if "refused" in found:
-            pytest.skip(f"{self.driver}: NVML does not say what HAMi-core needs to know: {found['refused']}")
-        return found
+        asked = subprocess.Popen(argv, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        def answer() -> Json:
+            out, errors = asked.communicate(timeout=NVML_S)
+            assert asked.returncode == 0, errors
+            found: Json = json.loads(out)
+            if "refused" in found:
+                pytest.skip(f"{self.driver}: NVML does not say what HAMi-core needs to know: {found['refused']}")
+            return found
+
+        return answer
 
 
 class Container:

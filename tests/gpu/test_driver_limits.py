@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 CGROUPS = Path("/sys/fs/cgroup")
 TIMEOUT_S = 120
 OUT_OF_MEMORY = 2
@@ -26,7 +25,7 @@ CONTEXT_MIB = 1024
 def own_code(*arguments: str) -> dict[str, Any]:
     """Run the agent's code; return what it has found."""
     argv = [sys.executable, str(HERE / "driver_limits.py"), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

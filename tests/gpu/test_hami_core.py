@@ -1,7 +1,7 @@
 """HAMi-core keeps what docs/isolation.md says of it, on this machine's card and driver.
 
-`tests/unit/stand_in_driver/test_hami_core.py` says which library GPULEDGER_HAMI_CORE has to name. The same tests run
-over the stand-in driver: `test_hami_core_as_on_a_card.py` there.
+`tests/unit/stand_in_driver/test_hami_core.py` says which library GPULEDGER_HAMI_CORE has to name. The same tests, but
+that of two core limits, run over the stand-in driver: `test_hami_core_as_on_a_card.py` there.
 """
 
 from __future__ import annotations
@@ -141,6 +141,25 @@ def test_mean_utilization_is_that_of_the_core_limit(containers: Containers, say:
     )
     assert mean(whole) >= 80, "the kernels are too small to need a limit"
     assert abs(mean(percents) - 30) <= TOLERANCE_PERCENT
+
+
+def test_two_core_limits_hold_at_once_on_one_card(containers: Containers, say: Say) -> None:
+    machine, limits = containers.machine, (20, 50)
+    pods = [containers.start(f"cores-{limit}", 3000, cores=limit, policy="force") for limit in limits]
+    for pod in pods:
+        pod.program.begin("compute")
+    numbers = [pod.number() for pod in pods]
+    seconds = SETTLES_S + machine.measured_s // 2
+    views = [machine.nvml_begun("cores", str(number), str(seconds)) for number in numbers]
+    means = [mean(view()["percents"][SETTLES_S:]) for view in views]
+    launches = [pod.ask("stop")["launches"] for pod in pods]
+    say(
+        f"HAMi-core, {machine.driver}: with core limits of {' and '.join(map(str, limits))} % at once, "
+        f"{' and '.join(f'{each:.1f}' for each in means)} % on average of {seconds - SETTLES_S} s by NVML, and "
+        f"{' and '.join(map(str, launches))} kernels"
+    )
+    for limit, found in zip(limits, means, strict=True):
+        assert abs(found - limit) <= TOLERANCE_PERCENT
 
 
 def busy_percents(machine: Machine, container: Container, seconds: int) -> tuple[list[float], float]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 PROGRAM = Path(__file__).with_name("print_inventory.py")
-ROOT = Path(__file__).parents[2]
 FIELDS = ("index", "uuid", "name", "memory.total", "pci.bus_id", "driver_version", "mig.mode.current")
 PCIE_SCORES = {"SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50}
 
@@ -26,7 +25,7 @@ def nvidia_smi(*arguments: str) -> str:
 @pytest.fixture(scope="module")
 def inventory() -> Json:
     command = [sys.executable, str(PROGRAM)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "operator")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert found.returncode == 0, found.stderr
     result: Json = json.loads(found.stdout)

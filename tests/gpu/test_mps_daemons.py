@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from gpuledger.agent.isolation.mps import mps_edits
 from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.agent.mps.view import MpsView
 from gpuledger.formats.runtime.mps_status import FaultKind, MpsStatus, Phase
+from stand_in_driver.stand_in_driver import CudaProgram
 
 HELD_MIB = 512
 ILLEGAL_ADDRESS = 700
@@ -150,6 +152,24 @@ def test_programs_of_several_users_run_at_once(served: Daemons) -> None:
         for client in (first, second):
             client.kill()
             client.wait(TIMEOUT_S)
+
+
+def test_what_a_client_uses_is_its_own(served: Daemons, say: Callable[[str], None]) -> None:
+    client = start(served.client(), "hold", str(HELD_MIB))
+    own = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
+    environment = {**own, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with CudaProgram([sys.executable, str(Path(__file__).with_name("watch_card.py")), "uses"], environment) as agent:
+        try:
+            next_line(client)
+            uses = json.loads(agent.step("look"))
+            last_line(client, "end\n")
+        finally:
+            client.kill()
+            client.wait(TIMEOUT_S)
+    server = [each.pid for each in served.status.daemons]
+    say(f"a client {client.pid} of MPS with {HELD_MIB} MiB, daemons {server}: {uses['processes']}, {uses['cards']}")
+    found = [each["memory_mib"] for each in uses["processes"] if each["pid"] == client.pid]
+    assert found == [None] or found[0] >= HELD_MIB
 
 
 def test_a_fatal_fault_ends_the_neighbours_is_told_and_is_over_when_they_have_exited(served: Daemons) -> None:

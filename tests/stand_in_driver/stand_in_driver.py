@@ -118,8 +118,7 @@ class CudaProgram:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._process.poll() is None:
-            self.kill()
+        self.kill()  # which also closes the pipes of one that has ended by itself
 
 
 def built() -> Path:

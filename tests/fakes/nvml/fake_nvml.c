@@ -327,7 +327,7 @@ int nvmlDeviceGetMemoryInfo(struct handle *handle, struct memory *memory)
     if (!value_of(device, "memory"))
         return NOT_SUPPORTED;
     memory->total = number_of(device, "memory", 0);
-    memory->used = number_of(device, "used", 0);
+    memory->used = number_of(device, "used", 0) + number_of(device, "reserved", 0); /* as NVIDIA's drivers count here */
     memory->free = memory->total - memory->used;
     return OK;
 }
@@ -351,8 +351,8 @@ int nvmlDeviceGetMemoryInfo_v2(struct handle *handle, struct memory_v2 *memory)
         return NOT_SUPPORTED;
     memory->total = number_of(device, "memory", 0);
     memory->reserved = number_of(device, "reserved", 0);
-    memory->free = memory->total - memory->reserved;
-    memory->used = 0;
+    memory->used = number_of(device, "used", 0);
+    memory->free = memory->total - memory->reserved - memory->used;
     return OK;
 }
 

@@ -32,8 +32,14 @@ class Context:
 
 
 def use_of(context: Context) -> CardUse:
-    """Return what is used of a card, by all together. Raises DriverGone."""
-    memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle)
+    """Return what is used of a card, by all together. Raises DriverGone.
+
+    Without what the driver keeps for itself, as in nvidia-smi: NVML's older answer counts it, 480 MiB of an H100 on
+    which nothing runs.
+    """
+    memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle, pynvml.nvmlMemory_v2)
+    if memory is None:  # an older driver
+        memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle)
     rates = try_to_ask(pynvml.nvmlDeviceGetUtilizationRates, context.handle)  # not of MIG devices
     return CardUse(
         context.uuid,

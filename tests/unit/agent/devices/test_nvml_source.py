@@ -353,3 +353,10 @@ def test_what_is_used_of_a_card_is_told_and_what_a_driver_lacks_is_none(driver: 
     assert {process.pid: process.cores_percent for process in uses.processes} == {100: 30, 200: 0, 300: 0}
     driver.says(failures=(Failure(NOT_SUPPORTED, "nvmlDeviceGetProcessUtilization"),))
     assert {process.cores_percent for process in source.uses().processes} == {None}
+
+
+def test_what_the_driver_keeps_is_not_used_by_anybody(driver: FakeDriver, source: NvmlSource) -> None:
+    idle, busy = (replace(card, reserved_mib=480) for card in some_cards(2))
+    driver.says(cards=(idle, replace(busy, memory_used_mib=1200)))
+    source.snapshot()
+    assert [card.memory_mib for card in source.uses().cards] == [0, 1200]
