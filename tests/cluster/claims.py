@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.cluster import NODES, Cluster, pod
 from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.formats.quantity import amount
 from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
 
 Json = dict[str, Any]
@@ -91,6 +93,17 @@ def create_class(cluster: Cluster) -> None:
         cluster.request("POST", CLASSES, OUR_CLASS)
 
 
+def remove_claims(cluster: Cluster) -> None:
+    """Remove all pods and nodes, and then what pods can claim; our DeviceClass stays."""
+    cluster.clear()
+    for path in (CLAIMS, TEMPLATES):
+        cluster.request("DELETE", path)
+    for each in cluster.request("GET", CLASSES)["items"]:
+        if each["metadata"]["name"] != DEVICE_CLASS:
+            cluster.request("DELETE", f"{CLASSES}/{each['metadata']['name']}")
+    cluster.wait(lambda: not claims(cluster), "all claims are gone")
+
+
 def serve_claims(cluster: Cluster, *nodes: FakeNode) -> None:
     """Say of simulated nodes that they serve claims, as their agents do."""
     for node in nodes:
@@ -115,3 +128,60 @@ def claims_of(cluster: Cluster, pod_name: str) -> list[Json]:
 def results(claim: Json) -> list[Json]:
     """Return what a claim was given, in the order of its requests."""
     return list(((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", []))
+
+
+Amounts = dict[tuple[str, str], tuple[int, int, int]]
+"""Request and device -> MiB, cores and slots."""
+
+
+def held_by_claim(cluster: Cluster) -> dict[str, Amounts]:
+    """Return UID of a claim -> what the ledger has for it; each request and card once."""
+    found: dict[str, Amounts] = defaultdict(dict)
+    for uuid, card in cluster.cards().items():
+        whole = card["spec"]["capacity"]
+        for holder in (card.get("status") or {}).get("holders", []):
+            for entry in holder["containers"]:
+                if "claim" in entry:
+                    place = (entry["name"].partition("/")[2], uuid.lower())
+                    held = found[entry["claim"]["uid"]]
+                    assert place not in held, f"{place} is held twice"
+                    others = (whole["cores"], whole["number"]) if holder["exclusive"] else (entry["cores"], 1)
+                    held[place] = (entry["memoryMiB"], *others)
+    return dict(found)
+
+
+def allocated(claim: Json) -> Amounts:
+    """Return what a claim's status has."""
+    found: Amounts = {}
+    for result in results(claim):
+        assert result["driver"] == DRIVER
+        consumed = {name: amount(quantity, 1) for name, quantity in result["consumedCapacity"].items()}
+        taken = (consumed["memory"] // 2**20, consumed["cores"], consumed["slots"])
+        found[result["request"], result["device"]] = taken
+    return found
+
+
+def check_claims(cluster: Cluster) -> None:
+    """Compare claims with the ledger and with pods: what is allocated is held, and used by those that may use it."""
+    held = held_by_claim(cluster)
+    stored = {each["metadata"]["uid"]: each for each in claims(cluster).values()}
+    assert held.keys() <= stored.keys(), "the ledger has shares of claims that are gone"
+    pods = {each["metadata"]["uid"]: each for each in cluster.pods().values()}
+    holders = {holder["podUID"] for listed in cluster.holders().values() for holder in listed}
+    for uid, found in stored.items():
+        name = found["metadata"]["name"]
+        assert allocated(found) == held.get(uid, {}), name
+        users = {each["uid"] for each in (found.get("status") or {}).get("reservedFor", [])}
+        assert users <= pods.keys(), f"{name} is reserved for pods that are gone"
+        assert bool(users) == bool(held.get(uid)), name
+        assert not users or users & holders, f"no user of {name} holds cards"
+    for each in pods.values():
+        if each["spec"].get("nodeName") and each["spec"].get("resourceClaims") and not has_ended(each):
+            for found in claims_of(cluster, each["metadata"]["name"]):
+                users = {user["uid"] for user in (found.get("status") or {}).get("reservedFor", [])}
+                assert each["metadata"]["uid"] in users, each["metadata"]["name"]
+
+
+def has_ended(found: Json) -> bool:
+    """Tell whether a pod is finished."""
+    return found["status"].get("phase") in ("Succeeded", "Failed")

@@ -12,6 +12,7 @@ import pytest
 
 from build_control_plane import ensure_binaries
 from build_steps import BuildError
+from cluster.claims import create_class, remove_claims
 from cluster.cluster import Cluster, Connection
 from cluster.written_cards import Card
 from control_plane import ControlPlane, ControlPlaneError
@@ -134,3 +135,11 @@ def cluster(installed_cluster: Cluster) -> Iterator[Cluster]:
     except AssertionError:  # what one test has broken must not fail all that follow
         installed_cluster.installation.restart_operator()
         raise
+
+
+@pytest.fixture
+def claims_cluster(cluster: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster with our DeviceClass; afterwards it has no ResourceClaims and templates."""
+    create_class(cluster)
+    yield cluster
+    remove_claims(cluster)
