@@ -155,6 +155,10 @@ class KubeReads:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"{pods_in(namespace)}/{name}")
 
+    def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
+        """Yield all ResourceClaims, templates or DeviceClasses, by the plural of their kind, page by page."""
+        return self._client.pages(claim_objects_of(kind))
+
     async def resource_claim(self, namespace: str, name: str) -> Json:
         """Return a ResourceClaim as it is now. Raises NotFound."""
         return await self._client.request("GET", f"{claims_in(namespace)}/{name}")

@@ -18,7 +18,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, PodRequest
-from gpuledger.model.share import Share, shares_of
+from gpuledger.model.share import Share, shares_of, stamped
 
 
 class FindCards(Protocol):
@@ -48,6 +48,8 @@ def missing_shares(pod: PodFacts, held: Sequence[Share], cards: FindCards) -> tu
     annotated = {share.uuid: share for share in _annotated_shares(pod, cards)}
     for share in held:
         if share.uuid not in annotated:
+            if _was_handed_over(share):
+                continue
             raise BadInput(f"its annotation does not name card {share.uuid}, which it holds")
         if {c.name for c in annotated[share.uuid].containers} != {c.name for c in share.containers}:
             raise BadInput(f"its annotation names other containers for card {share.uuid} than the ledger does")
@@ -109,13 +111,21 @@ def _annotated_shares(pod: PodFacts, cards: FindCards) -> tuple[Share, ...]:
         of_container.setdefault(annotated.container, []).append(annotated.uuid)
     request = next((each for each in request.variants if {*each.names} == of_container.keys()), request)
     _check_counts(request, of_container)
+    for claim in request.claims:
+        if not claim.uid:
+            raise BadInput(f"claim {claim.name}: its ResourceClaim is gone")
     used = [_card(uuid, pod.node_name, cards) for uuid in {annotated.uuid for annotated in annotated_cards}]
     assignment = tuple(tuple(of_container[name]) for name in request.names)
     annotated_of = {(annotated.container, annotated.uuid): annotated for annotated in annotated_cards}
     result: list[Share] = []
     for card in sorted(used, key=lambda card: card.place):
         result += shares_of(_at_least(request, card, annotated_of), assignment, [card])
-    return tuple(result)
+    return tuple(stamped(share, request.claims) for share in result)
+
+
+def _was_handed_over(share: Share) -> bool:
+    """Tell whether a pod may have a share from another one with which it shares a claim: no annotation names it."""
+    return all(part.claim is not None and part.claim.shared for part in share.containers)
 
 
 def _check_counts(request: PodRequest, of_container: Mapping[str, Sequence[str]]) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from gpuledger.ledger.adoption import lacks_cards, missing_shares
+from gpuledger.ledger.claim_audit import claim_findings
 from gpuledger.ledger.entry import why_not
 from gpuledger.ledger.findings import (
     Action,
@@ -38,7 +39,9 @@ OVERDUE_AFTER = timedelta(minutes=1)
 def findings(snapshot: ClusterSnapshot) -> tuple[AuditFinding, ...]:
     """Return every difference in the world, in the order of their kinds."""
     audit = _Audit(snapshot)
-    found = [*audit.holders(), *audit.pods(), *audit.cards(), *audit.nodes()]
+    pods = list(audit.pods())
+    lacking = {finding.pod.uid for finding in pods if finding.pod}
+    found = [*audit.holders(), *pods, *claim_findings(snapshot, lacking), *audit.cards(), *audit.nodes()]
     return tuple(sorted(found, key=lambda finding: finding.place))
 
 
@@ -296,7 +299,11 @@ def _annotation_differs(pod: PodFacts, shares: Sequence[Share]) -> str:
     if pod.bad_annotation:
         return pod.bad_annotation
     annotated = {(card.container, card.uuid): (card.memory_mib, card.cores) for card in pod.annotated or ()}
-    held = {(c.name, share.uuid): (c.memory_mib, c.cores) for share in shares for c in share.containers}
+    parts = [(part, share.uuid) for share in shares for part in share.containers]
+    held = {(part.name, uuid): (part.memory_mib, part.cores) for part, uuid in parts}
+    for part, uuid in parts:  # it may have it from a pod that has ended: its own Binding said nothing of it
+        if part.claim is not None and part.claim.shared and (part.name, uuid) not in annotated:
+            del held[part.name, uuid]
     if pod.annotated is None and held:
         return "it has no annotation"
     for container, uuid in (*held, *annotated):

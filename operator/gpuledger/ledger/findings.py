@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from gpuledger.model.share import Pod, Share
+from gpuledger.model.seen_claim import SeenClaim
+from gpuledger.model.share import ClaimRef, Pod, Share
 from gpuledger.model.stored_card import StoredCard
 
 DETAIL_LENGTH = 500
@@ -40,6 +41,14 @@ class AuditFindingKind(StrEnum):
     NOT_ADOPTABLE = "not-adoptable", "Correct what the detail names, or delete the pod."
     UNREADABLE_POD = "unreadable-pod", "Delete the pod: its request can't be read, so the ledger does not count it."
     ANNOTATION_DIFFERS = "annotation-differs", "--fix rewrites the annotation from the ledger."
+
+    # ResourceClaims.
+    CLAIM_GONE = "claim-gone", "Delete the pod when you can: its containers can't start again without the claim."
+    CLAIM_DIFFERS = "claim-differs", "--fix rewrites the claim's status from the ledger, if no other pod uses it."
+    CLAIM_UNKNOWN = (
+        "claim-unknown",
+        "Delete its pods: another scheduler has given it cards of the ledger's. --fix takes back what no pod uses.",
+    )
 
     # Cards.
     OVER_CAPACITY = "over-capacity", "Delete pods of this card until the others fit: the card has become smaller."
@@ -100,7 +109,22 @@ class ClearConflict:
     pod_uid: str
 
 
-Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict
+@dataclass(frozen=True, slots=True)
+class AllocateClaim:
+    """Tell a pod's claim what the ledger says."""
+
+    pod: Pod
+    claim: ClaimRef
+
+
+@dataclass(frozen=True, slots=True)
+class DeallocateClaim:
+    """Take back an allocation that no pod uses, if the claim still names nobody else than it did."""
+
+    claim: SeenClaim
+
+
+Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict | AllocateClaim | DeallocateClaim
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from datetime import datetime
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.request import PodRequest
+from gpuledger.model.seen_claim import SeenClaim
 from gpuledger.model.share import Pod
 from gpuledger.model.stored_card import StoredCard
 
@@ -96,6 +97,9 @@ class ClusterSnapshot:
     pods: Mapping[str, PodFacts]
     """Pod UID -> pod: all of our scheduler profile, and whatever other pod the ledger names."""
     read_at: datetime
+    claims: Mapping[str, SeenClaim] | None = None
+    """UID -> ResourceClaim, of those that are allocated to our cards, or that the ledger names; None where claims can't
+    be read."""
 
     def only_counts(self, node_name: str) -> bool:
         """Tell whether none of a node's cards is in the ledger, as its own device plugin only counts them."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
 from gpuledger.model.host import NO_HOST, HostAmounts
+from gpuledger.model.pod_claim import PodClaim
 from gpuledger.model.request import Demand, PodRequest, Shape, phases
 
 Assignment = tuple[tuple[str, ...], ...]
@@ -163,6 +164,16 @@ def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]
     containers that run at the same time, dimension by dimension.
     """
     return tuple(_share_of(request, assignment, card) for card in cards if any(card.uuid in a for a in assignment))
+
+
+def stamped(share: Share, claims: Sequence[PodClaim]) -> Share:
+    """Return a share that names the ResourceClaims by which its pod gets the card."""
+    return replace(share, containers=tuple(_of_claim(part, claims) for part in share.containers))
+
+
+def _of_claim(part: ContainerShare, claims: Sequence[PodClaim]) -> ContainerShare:
+    claim = next((each for each in claims if each.holds(part.name)), None)
+    return part if claim is None else replace(part, claim=ClaimRef(claim.object_name, claim.uid, claim.shared))
 
 
 def peak_on(shape: Shape, assignment: Assignment, card: Card) -> Amounts:

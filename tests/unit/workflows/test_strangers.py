@@ -15,8 +15,7 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.objects.pod import bound_node, pod_facts
+from gpuledger.formats.objects.pod import bound_node
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BindFailed
@@ -145,8 +144,6 @@ class Cluster:
         settings = AuditSettings(
             names,
             DIALECTS,
-            lambda pod: pod_request(pod, DIALECTS),
-            lambda pod: pod_facts(pod, DIALECTS),
             release_times,
             0.0,
         )

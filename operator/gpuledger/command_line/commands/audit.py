@@ -84,17 +84,12 @@ def audit(
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.formats.dialects.request import pod_request
-    from gpuledger.formats.objects.pod import pod_facts
     from gpuledger.workflows.release.departures import ReleaseTimes
     from gpuledger.workflows.repair.audit import AuditSettings
 
-    dialects = dialects_of(settings)
     return AuditSettings(
         scheduler_names=scheduler_names or settings.scheduler_names,
-        dialects=dialects,
-        read_request=lambda pod: pod_request(pod, dialects),
-        read_facts=lambda pod: pod_facts(pod, dialects),
+        dialects=dialects_of(settings),
         release=ReleaseTimes(settings.release_delay_s, settings.longest_release_s, by_deadline=True),
         settle_s=settle_s,
     )

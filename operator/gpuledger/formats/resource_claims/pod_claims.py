@@ -42,8 +42,10 @@ def has_claims(pod: Json) -> bool:
 def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter) -> ClaimsOfPod:
     """Return what a pod's claims ask for; those of other drivers are passed over where its scheduler serves them.
 
-    `chosen` is the pod's own choice of cards. Raises BadInput, naming the claim and what to write instead.
+    A pod that has its node has also what others have given it there. `chosen` is the pod's own choice of cards. Raises
+    BadInput, naming the claim and what to write instead.
     """
+    is_bound = bool((pod.get("spec") or {}).get("nodeName"))
     given = list(islice((pod.get("spec") or {}).get("resourceClaims") or (), MOST_CLAIMS + 1))
     if len(given) > MOST_CLAIMS:
         raise BadInput(f"the pod has more than {MOST_CLAIMS} ResourceClaims: spread them over several pods")
@@ -51,10 +53,10 @@ def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter) -> Claim
     leaves_others = objects.serves_other_drivers(str(pod["spec"].get("schedulerName") or ""))
     alternatives, claims, joined = [], [], []
     for number, each in enumerate(given):
-        found = _resolved(pod, each, objects)
+        found = _resolved(pod, each, objects, is_bound)
         if isinstance(found, JoinedClaim):
             joined.append(found)
-        elif found is not None and _is_ours(found, objects, leaves_others):
+        elif found is not None and _is_ours(found, objects, leaves_others or is_bound):
             claims.append(found)
             spec = found.wishes
             assert isinstance(spec, ClaimSpec)  # noqa: S101 - that is what _resolved puts there
@@ -86,13 +88,13 @@ def _lifetime(pod: Json) -> Lifetime:
     return Lifetime.SIDECAR if (pod.get("spec") or {}).get("initContainers") else Lifetime.MAIN
 
 
-def _resolved(pod: Json, given: Json, objects: ClaimObjects) -> PodClaim | JoinedClaim | None:
+def _resolved(pod: Json, given: Json, objects: ClaimObjects, is_bound: bool) -> PodClaim | JoinedClaim | None:
     """Return a claim of the pod as far as it is known; None for one that asks for nothing. Raises BadInput."""
     namespace, uid = str(pod["metadata"]["namespace"]), str(pod["metadata"]["uid"])
     ((name, object_name, template),) = claim_names({**pod, "spec": {"resourceClaims": [given]}})
     stored = objects.claim(namespace, object_name) if object_name else None
     if stored is not None:
-        return _of_object(name, stored, uid, objects, is_made=bool(template))
+        return _of_object(name, stored, uid, objects, bool(template), is_bound)
     spec = objects.template(namespace, template) if template else None
     if spec is None:
         missing = f"ResourceClaimTemplate {template}" if template else f"ResourceClaim {object_name}"
@@ -101,16 +103,16 @@ def _resolved(pod: Json, given: Json, objects: ClaimObjects) -> PodClaim | Joine
 
 
 def _of_object(
-    name: str, stored: Claim, pod_uid: str, objects: ClaimObjects, is_made: bool
+    name: str, stored: Claim, pod_uid: str, objects: ClaimObjects, is_made: bool, is_bound: bool
 ) -> PodClaim | JoinedClaim | None:
     if stored.owner not in ("", pod_uid) or (is_made and stored.owner != pod_uid):
         raise BadInput(f"claim {name}: ResourceClaim {stored.name} was made for another pod")
-    if not stored.spec.requests:
+    if not stored.spec.requests or (is_bound and stored.is_allocated and DRIVER not in stored.drivers):
         return None
     holder = objects.holder_of(stored)
     if holder and holder != pod_uid:
         return JoinedClaim(name, stored.name, stored.uid, stored.node_name)
-    if stored.is_being_deleted:
+    if stored.is_being_deleted and not is_bound:  # who uses it keeps it
         raise BadInput(f"claim {name}: ResourceClaim {stored.name} is being deleted")
     return PodClaim(name, stored.name, stored.uid, not is_made, stored.spec)
 

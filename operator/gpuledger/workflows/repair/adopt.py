@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.objects.pod import has_ended, is_finished, scheduler_of
+from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.ledger.book import Ledger
@@ -124,7 +125,7 @@ class Adopter:
             self._take(pod)
             if self._is_ours(pod):
                 facts = self._read_facts(pod)
-                if self._lacks(facts):
+                if self._lacks(facts) or (facts.bad_request and has_claims(pod)):  # its claims may be known soon
                     self._suspect(facts.pod)
                 else:
                     self._unknown.pop(facts.pod.uid, None)

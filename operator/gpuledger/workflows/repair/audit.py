@@ -9,15 +9,18 @@ them; and a pod that is missing in the first read is gone for good when its hold
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.node import node_facts, read_registers
-from gpuledger.formats.objects.pod import bound_node, scheduler_of
+from gpuledger.formats.objects.pod import bound_node, pod_facts, scheduler_of
 from gpuledger.formats.objects.pod_ends import read_ends
+from gpuledger.formats.resource_claims.listed import ListedClaims
+from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import Adopt, AuditFinding, AuditFindingKind
@@ -25,10 +28,11 @@ from gpuledger.ledger.migration import Step, not_served, plan
 from gpuledger.model.clock import Clock
 from gpuledger.model.cluster_snapshot import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.errors import BadInput, NotFound
-from gpuledger.model.request import PodRequest
+from gpuledger.model.seen_claim import SeenClaim
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release.departures import ReleaseTimes
 from gpuledger.workflows.repair.repairer import Repairer
+from gpuledger.workflows.resource_claims.read_claims import claim_holders, read_claims, seen_claim, uuids_by_device
 
 Json = dict[str, Any]
 
@@ -47,8 +51,6 @@ class AuditSettings:
 
     scheduler_names: Sequence[str]
     dialects: Dialects
-    read_request: Callable[[Json], PodRequest | None]
-    read_facts: Callable[[Json], PodFacts]
     release: ReleaseTimes
     settle_s: float
     """Between the two reads."""
@@ -70,6 +72,7 @@ class Auditor:
         self._settings = settings
         self._clock = clock
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
+        self._claims: ListedClaims | None = None  # as of the last read; None: nobody brings any, or they can't be read
 
     async def look(self) -> Report:
         """Compare, and change nothing. Raises ApiError, and BadInput if the CRD is another one."""
@@ -109,8 +112,8 @@ class Auditor:
         repairer = Repairer(
             store=self._store,
             snapshot=snapshot,
-            read_request=settings.read_request,
-            read_facts=settings.read_facts,
+            dialects=settings.dialects,
+            claims=self._claims,
             release=settings.release,
             clock=self._clock,
         )
@@ -145,19 +148,54 @@ class Auditor:
             for allocation in page
         ]
         nodes: dict[str, NodeReport] = {}
+        are_served = False
         async for page in self._store.nodes():
             nodes |= {node["metadata"]["name"]: self._report(node) for node in page}
-        pods: dict[str, PodFacts] = {}
-        names = self._settings.scheduler_names
-        ours = {seen.stored.card.node_name for seen in cards}
-        async for page in self._store.bound_pods(names):
-            found = (pod for pod in page if scheduler_of(pod) in names or bound_node(pod) in ours)
-            facts = [self._settings.read_facts(pod) for pod in found if bound_node(pod)]
-            pods |= {each.pod.uid: each for each in facts}
+            are_served = are_served or any(map(_serves_claims, page))
+        pods, with_claims = await self._read_pods({seen.stored.card.node_name for seen in cards})
+        claims = await self._read_claims(cards) if with_claims or are_served or _names_claims(cards) else None
+        pods |= {each.pod.uid: each for each in map(self._facts, with_claims)}
         for other in await asyncio.gather(*(self._read_pod(pod) for pod in _named(cards) if pod.uid not in pods)):
             if other is not None:
                 pods[other.pod.uid] = other
-        return ClusterSnapshot(tuple(cards), nodes, pods, self._clock.wall())
+        if claims is not None:
+            claims = {claim.uid: await self._with_users(claim, pods) for claim in claims.values()}
+        return ClusterSnapshot(tuple(cards), nodes, pods, self._clock.wall(), claims)
+
+    async def _read_pods(self, ours: Collection[str]) -> tuple[dict[str, PodFacts], list[Json]]:
+        """Return what matters of the bound pods, by UID; and those of which more has to be known: that bring claims."""
+        pods: dict[str, PodFacts] = {}
+        with_claims: list[Json] = []
+        names = self._settings.scheduler_names
+        async for page in self._store.bound_pods(names):
+            found = [pod for pod in page if scheduler_of(pod) in names or bound_node(pod) in ours]
+            found = [pod for pod in found if bound_node(pod)]
+            with_claims += filter(has_claims, found)
+            facts = [self._facts(pod) for pod in found if not has_claims(pod)]
+            pods |= {each.pod.uid: each for each in facts}
+        return pods, with_claims
+
+    async def _read_claims(self, cards: Sequence[SeenCard]) -> dict[str, SeenClaim] | None:
+        """Note what there is of claims; return, by UID, those that have cards of ours, or that the ledger names."""
+        ledger = [seen.stored for seen in cards]
+        read = await read_claims(self._store, ledger)
+        self._claims = read[0] if read else None
+        if read is None:
+            return None
+        uuids, named = uuids_by_device(ledger), claim_holders(ledger)
+        found = (seen_claim(each, uuids) for each in read[1])
+        return {claim.uid: claim for claim in found if claim.cards or claim.uid in named}
+
+    async def _with_users(self, claim: SeenClaim, pods: Mapping[str, PodFacts]) -> SeenClaim:
+        """Return a claim with those of its pods that live."""
+        named = zip(claim.consumers, claim.consumer_names, strict=True)
+        asked = [Pod(uid, claim.namespace, name) for uid, name in named if uid not in pods]
+        others = [each for each in await asyncio.gather(*map(self._read_pod, asked)) if each is not None]
+        there = [*(pods[uid] for uid in claim.consumers if uid in pods), *others]
+        return replace(claim, users=tuple(each.pod.uid for each in there if not each.finished))
+
+    def _facts(self, pod: Json) -> PodFacts:
+        return pod_facts(pod, self._settings.dialects, self._claims)
 
     def _report(self, node: Json) -> NodeReport:
         ends, problems = None, tuple[str, ...]()
@@ -180,12 +218,20 @@ class Auditor:
                 found = await self._store.pod(pod.namespace, pod.name)
             except NotFound:
                 return None
-        facts = self._settings.read_facts(found)
+        facts = self._facts(found)
         return facts if facts.pod.uid == pod.uid else None
 
 
 def _is_missing(finding: AuditFinding) -> bool:
     return finding.kind in (AuditFindingKind.NOT_ENTERED, AuditFindingKind.PARTLY_ENTERED)
+
+
+def _serves_claims(node: Json) -> bool:
+    return (node["metadata"].get("annotations") or {}).get(SERVES_CLAIMS_ANNOTATION) == "true"
+
+
+def _names_claims(cards: Iterable[SeenCard]) -> bool:
+    return bool(claim_holders(seen.stored for seen in cards))
 
 
 def _named(cards: Iterable[SeenCard]) -> set[Pod]:

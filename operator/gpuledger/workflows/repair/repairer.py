@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.objects.pod import pod_facts
+from gpuledger.formats.resource_claims.allocation import allocation
+from gpuledger.formats.resource_claims.listed import ListedClaims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.findings import Adopt, Annotate, AuditFinding, ClearConflict, DeleteCard, Judge
+from gpuledger.ledger.findings import (
+    Adopt,
+    AllocateClaim,
+    Annotate,
+    AuditFinding,
+    ClearConflict,
+    DeallocateClaim,
+    DeleteCard,
+    Judge,
+)
 from gpuledger.model.clock import Clock
 from gpuledger.model.cluster_snapshot import ClusterSnapshot, PodFacts
 from gpuledger.model.errors import GpuledgerError, NotFound
-from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder
+from gpuledger.model.seen_claim import SeenClaim
+from gpuledger.model.share import Holder, Pod
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
@@ -27,6 +41,8 @@ from gpuledger.workflows.release.pod_ends import EndReport, end_report_of
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import enter_shares
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
+from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
+from gpuledger.workflows.resource_claims.claim_writer import write_allocation
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +73,13 @@ class Repairer:
         self,
         store: KubeStore,
         snapshot: ClusterSnapshot,
-        read_request: Callable[[Json], PodRequest | None],
-        read_facts: Callable[[Json], PodFacts],
+        dialects: Dialects,
+        claims: ListedClaims | None,
         release: ReleaseTimes,
         clock: Clock,
     ) -> None:
         self._store = store
-        self._read_facts = read_facts
+        self._dialects, self._claims = dialects, claims
         self._ledger = Ledger()
         for seen in snapshot.cards:
             self._ledger.load(seen.stored)
@@ -73,7 +89,7 @@ class Repairer:
             journal=self._journal,
             store=store,
             counts=Counts(),
-            read_request=read_request,
+            read_request=lambda pod: pod_request(pod, dialects, claims),
             departures=Departures(ends=_ReportedEnds(snapshot), times=release, clock=clock),
             deadlines=Deadlines(clock=clock),
             clock=clock,
@@ -126,6 +142,10 @@ class Repairer:
                         with suppress(NotFound):
                             await self._store.delete_allocation(stored.card.object_name, stored.resource_version)
                         return True
+                    case AllocateClaim() as allocating:
+                        return await self._allocate(allocating)
+                    case DeallocateClaim(claim):
+                        return await self._deallocate(claim)
         except GpuledgerError as error:
             logger.warning("%s of %s is not repaired: %s", finding.kind, finding.pod or finding.card, error)
         except TimeoutError:
@@ -135,11 +155,41 @@ class Repairer:
             )
         return False
 
+    async def _facts(self, pod: Pod) -> PodFacts:
+        return pod_facts(await self._store.pod(pod.namespace, pod.name), self._dialects, self._claims)
+
+    async def _allocate(self, allocating: AllocateClaim) -> bool:
+        """Have a claim's status say what the ledger gives the pod that holds its cards."""
+        pod, ref = allocating.pod, allocating.claim
+        facts = await self._facts(pod)
+        claims = facts.request.claims if facts.request is not None and facts.pod.uid == pod.uid else ()
+        claim = next((each for each in claims if each.uid == ref.uid), None)
+        held = [each for each in self._ledger.holders_of(pod.uid) if each[0].node_name == facts.node_name]
+        if claim is None or self._claims is None or not held:
+            return False
+        cards, shares = {card.uuid: card for card, _ in held}, [holder.share for _, holder in held]
+        wanted = allocation(claim, facts.node_name, shares, cards, self._claims)
+        await write_allocation(ClaimStatusWriter(self._store), pod, claim, wanted)
+        return True
+
+    async def _deallocate(self, claim: SeenClaim) -> bool:
+        """Take back an allocation, as long as the claim names nobody else than it did."""
+
+        def change(status: Mapping[str, Any]) -> Json | None:
+            consumers = {each.get("uid") for each in status.get("reservedFor") or ()}
+            if not status.get("allocation") or not consumers <= {*claim.consumers}:
+                return None
+            return {"allocation": None, "reservedFor": None}
+
+        with suppress(NotFound):
+            await ClaimStatusWriter(self._store).change(claim.namespace, claim.name, claim.uid, change)
+        return True
+
     async def _adopt(self, adoption: Adopt) -> bool:
         """Enter a pod's shares, unless it needs them no more."""
         pod = adoption.pod
         try:
-            facts = self._read_facts(await self._store.pod(pod.namespace, pod.name))
+            facts = await self._facts(pod)
         except NotFound:
             return False
         if facts.pod.uid != pod.uid or facts.needs_cards != adoption.node_name:

@@ -7,7 +7,7 @@ authority, so a claim that says less than it is harmless, and one that says more
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Pod, Share
+from gpuledger.model.share import Placement, Pod, stamped
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
 from gpuledger.workflows.tasks.together import all_of
@@ -34,6 +34,27 @@ Json = dict[str, Any]
 
 MADE_WITHIN_S = 5.0
 """How long a Bind waits for kube-controller-manager to make a claim from its template; the next one waits again."""
+
+
+async def write_allocation(status: ClaimStatusWriter, pod: Pod, claim: PodClaim, wanted: Json) -> None:
+    """Have a claim's status give its pod these cards, whatever stands there. Idempotent.
+
+    Raises BindFailed if other pods use the claim; ApiError.
+    """
+
+    def change(status: Mapping[str, Any]) -> Json | None:
+        present = status.get("allocation")
+        consumers = {each.get("uid") for each in status.get("reservedFor") or ()}
+        if present and is_allocated_as(present, wanted) and pod.uid in consumers:
+            return None
+        if consumers - {pod.uid}:
+            raise BindFailed(f"claim {claim.name}: ResourceClaim {claim.object_name} is in use by another pod")
+        if present and not is_allocated_as(present, wanted):
+            # What an earlier attempt has left: no allocation is changed into another one.
+            return {"allocation": None, "reservedFor": None}
+        return {"allocation": wanted, "reservedFor": [consumer(pod)]}
+
+    await status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared)
 
 
 class ClaimWriter:
@@ -58,8 +79,8 @@ class ClaimWriter:
         waiting = self._book.waiting(pod.uid)
         if waiting is not None:
             version = waiting.resource_version
-        stamped = tuple(_stamped(share, claims) for share in placement.shares)
-        return version, replace(request, claims=tuple(claims)), replace(placement, shares=stamped)
+        shares = tuple(stamped(share, claims) for share in placement.shares)
+        return version, replace(request, claims=tuple(claims)), replace(placement, shares=shares)
 
     async def _identified(self, pod: Pod, claim: PodClaim, deadline_s: float) -> PodClaim:
         while True:
@@ -90,19 +111,7 @@ class ClaimWriter:
         cards = {entry.card.uuid: entry.card for entry in self._ledger.entries_of_node(placement.node_name)}
         wanted = allocation(claim, placement.node_name, placement.shares, cards, self._book)
 
-        def change(status: Mapping[str, Any]) -> Json | None:
-            present = status.get("allocation")
-            consumers = {each.get("uid") for each in status.get("reservedFor") or ()}
-            if present and is_allocated_as(present, wanted) and pod.uid in consumers:
-                return None
-            if consumers - {pod.uid}:
-                raise BindFailed(f"claim {claim.name}: ResourceClaim {claim.object_name} is in use by another pod")
-            if present and not is_allocated_as(present, wanted):
-                # What an earlier attempt has left: no allocation is changed into another one.
-                return {"allocation": None, "reservedFor": None}
-            return {"allocation": wanted, "reservedFor": [consumer(pod)]}
-
-        await self._status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared)
+        await write_allocation(self._status, pod, claim, wanted)
 
     async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
         def change(status: Mapping[str, Any]) -> Json | None:
@@ -121,12 +130,3 @@ def _check(claim: PodClaim, stored: Claim) -> None:
         raise BindFailed(f"claim {claim.name}: its ResourceClaim asks for something else than its template did before")
     if stored.is_being_deleted:
         raise BindFailed(f"claim {claim.name}: ResourceClaim {stored.name} is being deleted")
-
-
-def _stamped(share: Share, claims: Sequence[PodClaim]) -> Share:
-    return replace(share, containers=tuple(_of_claim(part, claims) for part in share.containers))
-
-
-def _of_claim(part: ContainerShare, claims: Sequence[PodClaim]) -> ContainerShare:
-    claim = next((each for each in claims if each.holds(part.name)), None)
-    return part if claim is None else replace(part, claim=ClaimRef(claim.object_name, claim.uid, claim.shared))

@@ -1,0 +1,59 @@
+"""ResourceClaims, their templates and DeviceClasses as lists or files have them, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gpuledger.formats.resource_claims.objects import (
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    read_claim,
+    read_class,
+    read_template,
+)
+
+Json = Mapping[str, Any]
+Name = tuple[str, str]  # namespace, name
+
+
+class ListedClaims:
+    """The objects that were read: see ClaimObjects."""
+
+    def __init__(
+        self,
+        claims: Iterable[Json] = (),
+        templates: Iterable[Json] = (),
+        classes: Iterable[Json] = (),
+        holders: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make one; `holders` are the pods that the ledger has cards for by a claim: UID of the claim -> of the pod."""
+        self.claims: dict[Name, Claim] = {(each.namespace, each.name): each for each in map(read_claim, claims)}
+        self._templates = {_name(each): read_template(each) for each in templates}
+        self._classes = {each.name: each for each in map(read_class, classes)}
+        self._holders = dict(holders or {})
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        """See ClaimObjects."""
+        return self.claims.get((namespace, name))
+
+    def template(self, namespace: str, name: str) -> ClaimSpec | None:
+        """See ClaimObjects."""
+        return self._templates.get((namespace, name))
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """See ClaimObjects."""
+        return self._classes.get(name)
+
+    def holder_of(self, claim: Claim) -> str:
+        """See ClaimObjects."""
+        return self._holders.get(claim.uid, "")
+
+    def has_taken(self, pod_uid: str, claim: Claim) -> None:
+        """Note who holds a claim's cards by now."""
+        self._holders[claim.uid] = pod_uid
+
+
+def _name(obj: Json) -> Name:
+    return str(obj["metadata"].get("namespace") or ""), str(obj["metadata"]["name"])
