@@ -46,6 +46,10 @@ class ListedClaims:
         """See ClaimObjects."""
         return self._classes.get(name)
 
+    def serves_other_drivers(self, scheduler_name: str) -> bool:
+        """See ClaimObjects. Who only reads passes over the claims of other drivers, whoever serves them."""
+        return True
+
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects."""
         return self._holders.get(claim.uid, "")
