@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -13,11 +14,13 @@ from cluster.claims import (
     claim,
     claims_of,
     create_class,
+    request,
     results,
     share,
     template,
 )
-from cluster.cluster import NODES, PODS, Json
+from cluster.cluster import COUNT, NODES, PODS, Json
+from fakes.nvml.fake_nvml import NvmlState, some_cards
 from gpuledger.formats.resource_claims.device import device_name
 from gpuledger.formats.resource_claims.names import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import CLAIM
@@ -101,6 +104,32 @@ def test_pods_get_their_cards_by_claims_and_by_resources_side_by_side(claiming: 
     gpu.cluster.wait(lambda: not claim_files(gpu), "no claim's file is left")
     assert len(gpu.grant_files()) >= len(limited)
     gpu.check(*limited)
+
+
+def test_fifty_pods_of_both_kinds_at_once_get_each_a_card_of_its_own(
+    claiming: GpuNode, say: Callable[[str], None]
+) -> None:
+    gpu, before = claiming, claiming.state
+    gpu.show(NvmlState(cards=some_cards(50)))
+    gpu.wait_ready()
+    gpu.cluster.request("POST", TEMPLATES, template("whole", request()))
+    claimed = [by_claim(f"claimed-{n}", "whole") for n in range(25)]
+    limited = [gpu_pod(f"limited-{n}", {COUNT: 1}) for n in range(25)]
+    begin_s = time.monotonic()
+    names = gpu.create(*(pod for pair in zip(claimed, limited, strict=True) for pod in pair))
+    gpu.wait_running(*names, timeout_s=240)
+    say(f"50 pods at once, half of them by claims: all of them ran after {time.monotonic() - begin_s:.1f} s")
+    gpu.check(*(name for name in names if name.startswith("limited")))
+    for name in names:
+        if name.startswith("claimed"):
+            check(gpu, name)
+    cards = [uuid for name in names for uuid, _, _ in gpu.told(name)]
+    assert sorted(cards) == sorted(card.uuid for card in gpu.state.cards)
+    gpu.remove(*names)
+    gpu.kill_agent()  # the next one does not miss the cards that go
+    gpu.show(before)
+    gpu.start_agent()
+    gpu.cluster.wait(lambda: len(gpu.cluster.cards()) == len(before.cards), "the cards are as before")
 
 
 def test_containers_get_the_requests_that_they_name_and_share_those_that_several_name(claiming: GpuNode) -> None:

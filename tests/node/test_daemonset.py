@@ -23,6 +23,7 @@ from container_image import missing_requirements
 from control_plane import ControlPlaneError
 from gpuledger.doctor.examination import Examination, examine
 from gpuledger.doctor.reading import Reading
+from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
 from node.gpu_node import GpuNode, gpu_pod, one_card
@@ -110,13 +111,24 @@ def test_pods_get_exactly_their_cards_from_an_agent_that_is_a_pod(agent: AgentPo
     say(f"its container uses {agent.memory_mib():.0f} MiB, and has used {agent.cpu_s():.1f} s of a processor")
 
 
+def test_its_kubelet_takes_it_up_as_a_driver_for_claims_and_it_says_so(agent: AgentPod) -> None:
+    path = f"{NODES}/{agent.node.name}"
+    agent.gpu.cluster.patch(path, {"metadata": {"annotations": {SERVES_CLAIMS_ANNOTATION: None}}})
+
+    def says() -> bool:
+        return agent.gpu.cluster.request("GET", path)["metadata"]["annotations"].get(SERVES_CLAIMS_ANNOTATION) == "true"
+
+    agent.gpu.cluster.wait(says, "its node says that it serves claims")
+
+
 def test_it_has_no_rights_but_those_that_the_manifest_lists(agent: AgentPod) -> None:
     none = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), "0" * 16)
     assert agent.rights() == [{**none, "NoNewPrivs": "1", "Seccomp": "2"}] * 2
     container = agent.pod()["spec"]["containers"][0]
     assert not container["securityContext"].get("privileged")
     writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
-    assert writable == {"/var/lib/kubelet/device-plugins", "/var/run/cdi", "/var/lib/gpuledger", "/usr/local/vgpu"}
+    of_kubelet = {f"/var/lib/kubelet/{name}" for name in ("device-plugins", "plugins_registry")}
+    assert writable == of_kubelet | {"/var/run/cdi", "/var/lib/gpuledger", "/usr/local/vgpu"}
     for place in ("/", "/usr", "/settings", "/var/lib/kubelet/pod-resources", "/etc/cdi", "/run/nvidia/mps"):
         assert "Read-only file system" in agent.execute("sh", "-c", f"touch {place}/x 2>&1 || true"), place
     running(agent, count=2)

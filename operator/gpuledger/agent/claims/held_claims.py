@@ -21,11 +21,19 @@ class HeldPart:
     """A request's part of one card."""
 
     claim: ClaimRef
-    pod_claim: str
-    """The claim's name in its pod."""
-    request: str
-    """Without the name of a subrequest: containers can't name these."""
+    entry: str
+    """The claim's name in its pod, the request's, and that of a subrequest, if one was chosen, with slashes between."""
     card: GrantedCard
+
+    @property
+    def pod_claim(self) -> str:
+        """The claim's name in its pod."""
+        return self.entry.split("/")[0]
+
+    @property
+    def request(self) -> str:
+        """Without the name of a subrequest: containers can't name these."""
+        return self.entry.split("/")[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +91,8 @@ class ClaimLedger:
         stored, share = part.stored, part.share
         card = granted_card(stored, part.holder, share.name, self._own_cards()[stored.card.uuid])
         assert card is not None and share.claim is not None  # noqa: PT018, S101 - the caller has looked
-        pod_claim, _, requests = share.name.partition("/")
-        return HeldPart(share.claim, called or pod_claim, requests.partition("/")[0], card)
+        pod_claim, _, request = share.name.partition("/")
+        return HeldPart(share.claim, f"{called or pod_claim}/{request}", card)
 
     def _is_usable(self, part: _Part) -> bool:
         return part.stored.card.uuid in self._own_cards() and part.holder.state is HolderState.ALLOCATED

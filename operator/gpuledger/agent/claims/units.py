@@ -31,8 +31,8 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """The unit's requests, by their claims' names in the pod."""
-        return "+".join(dict.fromkeys(f"{part.pod_claim}/{part.request}" for part in self.parts))
+        """The unit's requests, as the ledger names them."""
+        return "+".join(dict.fromkeys(part.entry for part in self.parts))
 
     @property
     def cards(self) -> tuple[GrantedCard, ...]:
@@ -83,7 +83,7 @@ def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
 
 
 def _in_order(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:
-    return tuple(sorted(parts, key=lambda part: (part.pod_claim, part.request, part.card.index, part.card.uuid)))
+    return tuple(sorted(parts, key=lambda part: (part.entry, part.card.index, part.card.uuid)))
 
 
 def _key(part: HeldPart) -> tuple[str, str]:

@@ -23,7 +23,7 @@ KEYS = [(claim, request) for claim in CLAIMS for request in REQUESTS]
 
 def a_part(key: tuple[str, str], index: int, memory_mib: int, cores: int, shared: bool = False) -> HeldPart:
     card = GrantedCard(f"GPU-{index}", index, "nvidia", "", memory_mib, cores, exclusive=False)
-    return HeldPart(ClaimRef(f"made-{key[0]}", f"uid-{key[0]}", shared), *key, card)
+    return HeldPart(ClaimRef(f"made-{key[0]}", f"uid-{key[0]}", shared), "/".join(key), card)
 
 
 PARTS = st.dictionaries(
