@@ -27,8 +27,10 @@ async def problems(page: Page) -> list[str]:
     return [f"{each['id']}: {[node['html'][:120] for node in each['nodes'][:3]]}" for each in found["violations"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 320])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [(1280, "light"), (1280, "dark"), (320, "light"), pytest.param(320, "dark", marks=pytest.mark.long)],
+)
 async def test_every_part_of_the_page_can_be_used_by_everybody(
     browser: Browser, scheme: Literal["light", "dark"], width: int
 ) -> None:

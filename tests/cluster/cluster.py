@@ -306,7 +306,7 @@ class Cluster:
             waited_s = time.monotonic() - begin_s
             assert waited_s < timeout_s, f"after {timeout_s:g} s it is not so that {what}\n{self._logs()}"
             # Asking costs the API server as much as working does. Who has waited long can ask less often.
-            time.sleep(min(max(waited_s / 10, 0.05), 0.5))
+            time.sleep(min(max(waited_s / 5, 0.05), 0.5))
 
     def _logs(self) -> str:
         programs = (self.installation.operator, self.installation.scheduler)

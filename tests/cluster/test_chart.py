@@ -137,8 +137,17 @@ def server_version(plane: ControlPlane) -> str:
 # Accepted as they are.
 
 
-@pytest.mark.parametrize("mode", ["auto", "webhook", "validating", "none"])
-@pytest.mark.parametrize("name", PRESETS)
+MODES = ("auto", "webhook", "validating", "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param(name, mode, marks=() if mode == MODES[number % len(MODES)] else pytest.mark.long)
+        for number, name in enumerate(PRESETS)
+        for mode in MODES
+    ],
+)
 def test_the_api_server_takes_each_object_of_a_preset(plane: ControlPlane, helm: Helm, name: str, mode: str) -> None:
     texts = helm.texts(preset(name), kubernetes=server_version(plane), admission={"mode": mode})
     answers = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin="---\n".join(texts.values())).splitlines()

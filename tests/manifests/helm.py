@@ -35,7 +35,7 @@ class Helm:
     def objects(self, *flags: str, kubernetes: str = KUBERNETES, **values: object) -> dict[tuple[str, str], Json]:
         """Return (kind, name) -> object."""
         texts = self.texts(*flags, kubernetes=kubernetes, **values).values()
-        every = [each for text in texts for each in yaml.safe_load_all(text)]
+        every = [each for text in texts for each in yaml.load_all(text, yaml.CSafeLoader)]
         found = {(each["kind"], each["metadata"]["name"]): each for each in every}
         assert len(found) == len(every)  # no two are of the same name
         return found

@@ -281,6 +281,7 @@ def test_the_node_of_the_active_replica_is_drained(cluster: PodCluster, say: Say
     cluster.wait_installed()
 
 
+@pytest.mark.long  # an upgrade rolls them, too
 def test_a_changed_setting_rolls_the_replicas_under_load(cluster: PodCluster, say: Say) -> None:
     before = set(cluster.system_pods())
     with Stream(cluster, "rolled") as stream:
@@ -444,6 +445,7 @@ def test_an_agent_without_the_kubelets_directory_serves_nothing(
     )
 
 
+@pytest.mark.long  # what it knows then is asked in the next one
 def test_only_an_agent_that_sees_the_nodes_processes_knows_whose_they_are(
     cluster: PodCluster, agents: Callable[[Json], Json]
 ) -> None:

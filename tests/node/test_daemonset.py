@@ -180,6 +180,7 @@ def test_it_is_killed(agent: AgentPod, say: Say) -> None:
     starts_after(agent, before)
 
 
+@pytest.mark.long  # the next one is the same, and more
 def test_its_child_hangs(agent: AgentPod, say: Say) -> None:
     before = running(agent)
     child, restarts = agent.child(), agent.restarts()
@@ -213,6 +214,7 @@ def test_its_child_hangs_with_an_allocate_in_flight(agent: AgentPod, say: Say) -
     agent.wait_ready()
     say(f"the next child is ready {watch} after it")
     starts_after(agent, before)
+    assert agent.child() != child
 
 
 def test_all_of_it_hangs_and_the_kubelets_probes_notice(agent: AgentPod, say: Say) -> None:

@@ -57,7 +57,7 @@ def a_journey(cluster: PodCluster, directory: Path) -> Journey:
 
 
 @needs_filling_in
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["kustomize", pytest.param("Helm", marks=pytest.mark.long)])
 def test_a_teams_first_day_goes_as_the_document_says(empty: PodCluster, tmp_path: Path, way: str) -> None:
     journey = a_journey(empty, tmp_path)
     others = tuple(f" with {other}" for other in WAYS if other != way)

@@ -97,7 +97,7 @@ def test_a_container_that_dies_is_started_again(pods: Pods, node: Node) -> None:
     assert pods.statuses("dies")[0]["containerID"] != first["containerID"]
 
 
-@pytest.mark.parametrize("program", ["kubelet", "containerd"])
+@pytest.mark.parametrize("program", [pytest.param("kubelet", marks=pytest.mark.long), "containerd"])
 def test_running_pods_are_untouched_by_a_restart_of(program: str, pods: Pods, node: Node) -> None:
     names = [f"stays-{number}" for number in range(3)]
     pods.create(*(a_pod(name, restart="Always") for name in names))
@@ -152,7 +152,7 @@ def node_of_another_process(temporary: Path) -> Iterator[tuple[subprocess.Popen[
             process.kill()
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_nothing_of_a_node_stays_behind(end: signal.Signals, plane: ControlPlane, node: Node, tmp_path: Path) -> None:
     mounts = Path("/proc/mounts").read_text()
     panic = Path("/proc/sys/kernel/panic").read_text()

@@ -64,7 +64,7 @@ FOUND = {
 """What was wrong in a random life -> its scenario and deviations. It is lived again in each run."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _prepared() -> Iterator[None]:
     with prepared():
         yield

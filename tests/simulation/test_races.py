@@ -28,7 +28,7 @@ SOME_ORDERS, EVERY_ORDER = 500, 1_000_000
 safeguard is missing, that shows within the first 210."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _prepared() -> Iterator[None]:
     with prepared():
         yield

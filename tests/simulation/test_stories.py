@@ -18,7 +18,7 @@ LATE, ENDS, FAILS_BEFORE, SKIPPED, REFUSED = 2, 3, 3, 4, 9
 LISTS_BOUND_PODS = "operator 1: list pods spec.schedulerName!=default-scheduler,spec.nodeName!="
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _prepared() -> Iterator[None]:
     with prepared():
         yield

@@ -4,7 +4,7 @@ Each break says which scenario shows it, and by which words the checker must cal
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -356,8 +356,13 @@ BREAKS = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _prepared() -> Iterator[None]:
+    with prepared():
+        yield
+
+
 @pytest.mark.parametrize("broken", BREAKS + FAULT_BREAKS + GANG_BREAKS, ids=lambda broken: broken.what)
 def test_a_missing_safeguard_is_noticed(broken: Break, monkeypatch: Patch) -> None:
     broken.take_away(monkeypatch)
-    with prepared():
-        assert any(re.search(broken.symptom, life.violation) for life in lives(broken))
+    assert any(re.search(broken.symptom, life.violation) for life in lives(broken))
