@@ -130,6 +130,23 @@ def results(claim: Json) -> list[Json]:
     return list(((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", []))
 
 
+def wait_all_refused(cluster: Cluster, *names: str) -> dict[str, list[str]]:
+    """Wait until kube-scheduler has said of each of the pods why it waits; return what it has said."""
+    said: dict[str, list[str]] = {}
+
+    def refused() -> bool:
+        said.clear()
+        for each in cluster.request("GET", "/api/v1/namespaces/default/events")["items"]:
+            if each["reason"] == "FailedScheduling":
+                said.setdefault(each["involvedObject"]["name"], []).append(each["message"])
+        return said.keys() >= set(names)
+
+    cluster.wait(refused, f"{names} are refused")
+    pods = cluster.pods()
+    assert not [name for name in names if pods[name]["spec"].get("nodeName")]
+    return said
+
+
 Amounts = dict[tuple[str, str], tuple[int, int, int]]
 """Request and device -> MiB, cores and slots."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from cluster.claims import TEMPLATES, check_claims, claiming, opaque, request, share, template
+from cluster.claims import TEMPLATES, check_claims, claiming, opaque, request, share, template, wait_all_refused
 from cluster.cluster import CORES, COUNT, MEMORY, Cluster, pod, uuids
 
 Json = dict[str, Any]
@@ -38,9 +38,9 @@ def at(node: str) -> Json:
     return {"nodeSelector": {"kubernetes.io/hostname": node}}
 
 
-def by_limits(name: str, memory_mib: int = CARD_MIB, alone: bool = True, **limits: object) -> Word:
+def by_limits(name: str, limits: Json | None = None, memory_mib: int = CARD_MIB, alone: bool = True) -> Word:
     def make(pod_name: str, cards: int, node: str) -> Json:
-        return pod(pod_name, {COUNT: cards, **limits}, **at(node))
+        return pod(pod_name, {COUNT: cards, **(limits or {})}, **at(node))
 
     return Word(name, make, False, memory_mib, alone)
 
@@ -56,13 +56,13 @@ def by_claim(name: str, memory_mib: int = CARD_MIB, alone: bool = True) -> Word:
 
 WHOLE = [
     by_limits("by-number"),
-    by_limits("by-memory", **{MEMORY: CARD_MIB}),
+    by_limits("by-memory", {MEMORY: CARD_MIB}),
     by_claim("claimed"),
     by_claim("claimed-memory", alone=False),
 ]
 SHARED = [
-    by_limits("limited-share", 10240, alone=False, **{MEMORY: 10240}),
-    by_limits("limited-cores", 10240, alone=True, **{MEMORY: 10240, CORES: 100}),
+    by_limits("limited-share", {MEMORY: 10240}, 10240, alone=False),
+    by_limits("limited-cores", {MEMORY: 10240, CORES: 100}, 10240),
     by_claim("claimed-share", 10240, alone=False),
     by_claim("claimed-cores", 10240),
     by_claim("claimed-alone", 10240),
@@ -82,16 +82,6 @@ def create_templates(cluster: Cluster) -> None:
             devices = {"config": [opaque(exclusive=True)]} if name == "claimed-alone" else {}
             each = {**asked, "exactly": {**asked["exactly"], "count": cards}}
             cluster.request("POST", TEMPLATES, template(f"{name}-{cards}", each, **devices))
-
-
-def wait_all_refused(cluster: Cluster, names: list[str]) -> None:
-    def refused() -> bool:
-        events = cluster.request("GET", "/api/v1/namespaces/default/events")["items"]
-        told = {each["involvedObject"]["name"] for each in events if each["reason"] == "FailedScheduling"}
-        return told >= set(names)
-
-    cluster.wait(refused, f"{names} are refused")
-    assert not [name for name in names if cluster.pod(name)["spec"].get("nodeName")]
 
 
 def test_two_two_and_four_cards_are_eight_different_ones_and_a_ninth_waits_in_any_mixture(
@@ -115,7 +105,7 @@ def test_two_two_and_four_cards_are_eight_different_ones_and_a_ninth_waits_in_an
     ninths = [f"ninth-{number}" for number in range(len(pairs))]
     for name, pair, node in zip(ninths, pairs, nodes, strict=True):
         cluster.create(pair[1].make(name, 1, node.name))
-    wait_all_refused(cluster, ninths)
+    wait_all_refused(cluster, *ninths)
     cluster.check_consistent()
     check_claims(cluster)
 
@@ -139,7 +129,7 @@ def test_a_card_is_shared_by_any_two_words_if_both_fit_and_else_the_second_waits
     cluster.wait_bound(*(name for name, fits in zip(seconds, both_fit, strict=True) if fits))
     late = [name for name, fits in zip(seconds, both_fit, strict=True) if not fits]
     assert len(late) < len(seconds)
-    wait_all_refused(cluster, late)
+    wait_all_refused(cluster, *late)
     cluster.check_consistent()
     check_claims(cluster)
     for name, fits in zip(firsts, both_fit, strict=True):
