@@ -17,16 +17,25 @@ STANDARD_DOMAIN: Final = "resource.kubernetes.io"
 Value = str | int | bool
 """Of an attribute. All values of one attribute are of one type."""
 
+UNNAMED_MODE: Final = "none"
+"""`isolation` of a card whose node says nothing of how it keeps shares apart."""
+
+
+def _numa_node(card: Card) -> int | None:
+    """Return the card's NUMA node; Linux says -1 where it does not know."""
+    return None if card.numa_node is None or card.numa_node < 0 else card.numa_node
+
+
 ATTRIBUTES: Final[Mapping[str, Callable[[Card], Value | None]]] = MappingProxyType(
     {
         f"{OWN_DOMAIN}/uuid": lambda card: card.uuid,
         f"{OWN_DOMAIN}/model": lambda card: card.model or None,
         f"{OWN_DOMAIN}/vendor": lambda card: card.vendor or None,
         f"{OWN_DOMAIN}/index": lambda card: card.index,
-        f"{OWN_DOMAIN}/isolation": lambda card: card.mode or "none",
-        f"{OWN_DOMAIN}/numaNode": lambda card: card.numa_node,
+        f"{OWN_DOMAIN}/isolation": lambda card: card.mode or UNNAMED_MODE,
+        f"{OWN_DOMAIN}/numaNode": _numa_node,
         f"{STANDARD_DOMAIN}/pcieRoot": lambda card: card.pcie_root or None,
-        f"{STANDARD_DOMAIN}/numaNode": lambda card: card.numa_node,
+        f"{STANDARD_DOMAIN}/numaNode": _numa_node,
     }
 )
 """Qualified name -> what a card has under it; None where it is not known.

@@ -24,6 +24,21 @@ class CardTest(Protocol):
     def admits(self, card: Card) -> bool:
         """Tell whether the expression holds for the card; one that fails does not."""
 
+    def problem(self, card: Card) -> str:
+        """Return why it can't be told whether it holds for the card, nothing if it can."""
+
+
+SELECTOR_LENGTH = 120
+"""Of an expression, in a sentence about it."""
+
+
+def why_not_chosen(test: CardTest, card: Card) -> str:
+    """Return why an expression does not choose a card, for people."""
+    line = " ".join(test.text.split())
+    shown = line if len(line) <= SELECTOR_LENGTH else f"{line[: SELECTOR_LENGTH - 3]}..."
+    problem = test.problem(card)
+    return f"the selector {shown} fails: {problem}" if problem else f"the selector {shown} does not hold"
+
 
 @dataclass(frozen=True, slots=True)
 class CardFilter:

@@ -6,6 +6,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 
+def entry_text(name: str) -> str:
+    """Return what people call an entry of a request or a share: a container, or a request of a claim."""
+    claim, _, request = name.partition("/")
+    return f"claim {claim}, request {request}" if request else claim
+
+
 @dataclass(frozen=True, slots=True)
 class PodClaim:
     """A claim that a pod brings, and that is to be allocated together with it."""

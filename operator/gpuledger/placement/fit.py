@@ -8,6 +8,7 @@ from itertools import chain, combinations
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
+from gpuledger.model.card_attributes import OWN_DOMAIN
 from gpuledger.model.node_offer import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, counted_cards, phases, shape_on
@@ -93,7 +94,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     if node.hangs:
         return Refusal(Reason.NODE_NOT_STARTING, "node starts no pods: its kubelet or GPU node agent hangs")
     if not node.offer.serves(demand.resource):
-        return Refusal(Reason.OTHER_RESOURCE, f"the node's device plugin does not serve {demand.resource}")
+        return Refusal(Reason.OTHER_RESOURCE, not_served(demand))
     demand = demand.on(node.cards)
     cards = [card for card in node.cards if demand.admits(card)]
     never = _refuse_for_ever(demand, node, cards)
@@ -108,6 +109,13 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     if len(_whole_modules(fitting, demand.module)) * demand.module < demand.cards:
         return Refusal(Reason.NO_COMBINATION, f"{_few(demand, '')} free in whole modules of {demand.module} cards")
     return _refuse_set(demand, [room.card for room in fitting]) if demand.joint else None
+
+
+def not_served(demand: Demand) -> str:
+    """Return what a node lacks that does not serve the resource by which a container asks for its cards."""
+    if demand.resource == OWN_DOMAIN:
+        return "the node's agent serves no ResourceClaims"
+    return f"the node's device plugin does not serve {demand.resource}"
 
 
 def _refuse_counted(shape: Shape, left: int) -> Refusal | None:

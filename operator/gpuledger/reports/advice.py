@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpuledger.formats.dialects.written_words import WrittenWords
+from gpuledger.model.card_filter import why_not_chosen
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.reports.explanation import CardReason, NodeReason
@@ -18,11 +19,11 @@ _ROOM = (None, Reason.NO_MEMORY, Reason.CARD_TOO_SMALL)
 def advice(request: PodRequest, nodes: Sequence[NodeReason], words: WrittenWords) -> str:
     """Return a sentence with what would fit: of all nodes that kube-scheduler offers, nearest first. Empty: nothing."""
     asked = [node for node in nodes if not node.refused_by_scheduler and node.cards]
-    if not asked or len(request.shape) > 1:  # of several containers, one's amounts depend on the others'
+    if not asked or len(request.shape) != 1:  # of several containers, one's amounts depend on the others'
         return ""
     demand, reason = request.shape[0], asked[0].reason
     if reason is Reason.NOT_WANTED:
-        return _models(demand, asked)
+        return _models(demand, asked) or _selectors(demand, asked)
     if reason is Reason.TOO_FEW_CARDS:
         most = max(sum(card.reason is not Reason.NOT_WANTED for card in node.cards) for node in asked)
         return f"No node has more than {most} such cards: ask for at most {most}{_by_name(words.count)}" if most else ""
@@ -38,6 +39,15 @@ def _models(demand: Demand, nodes: Iterable[NodeReason]) -> str:
         return ""
     names = ", ".join(models[:MODELS_NAMED]) + (", ..." if len(models) > MODELS_NAMED else "")
     return f"No node has model {wanted.model or ' or '.join(wanted.use_models)}: there are {names}"
+
+
+def _selectors(demand: Demand, nodes: Iterable[NodeReason]) -> str:
+    """Name the first selector that no card meets, with what is wrong with it where that is known."""
+    cards = [card.card for node in nodes for card in node.cards if card.card.vendor == demand.wanted.vendor]
+    for test in demand.wanted.tests if cards else ():
+        if not any(test.admits(card) for card in cards):
+            return f"A selector of the claim chooses no card, such as {cards[0].uuid}: {why_not_chosen(test, cards[0])}"
+    return ""
 
 
 def _less_memory(demand: Demand, nodes: Iterable[NodeReason], word: str, *, for_good: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -179,6 +179,10 @@ class Explanation:
             "since": self.since,
             "lastTried": self.tried,
             "containers": [_container(request, position) for position in range(len(request.shape))] if request else [],
+            "sharedClaims": [
+                {"claim": each.name, "resourceClaim": each.object_name, "node": each.node_name}
+                for each in (request.joined if request else ())
+            ],
             "advice": self.advice or None,
             "waitsFor": list(self.waits_for),
             "warnings": list(self.warnings),
@@ -224,6 +228,16 @@ def refused_by_scheduler(own_words: str, nodes: Sequence[NodeReason]) -> str:
     return f"{text}. Nor would the cards of any of {len(nodes)} GPU nodes take it as they are"
 
 
+def elsewhere(node: NodeReason, request: PodRequest) -> NodeReason:
+    """Return why a node does not take a pod that shares a claim, if the claim's cards are on another one."""
+    if request.joined_node in ("", node.name):
+        return node
+    claim = request.joined[0]
+    text = f"claim {claim.name} of the pod is allocated on node {claim.node_name}"
+    remedy = f"its cards are on {claim.node_name}, as long as other pods use ResourceClaim {claim.object_name}"
+    return replace(node, reason=Reason.CLAIM_ELSEWHERE, text=text, remedy=remedy, cards=(), would_have_to_leave=())
+
+
 def nearness(node: NodeReason) -> tuple[object, ...]:
     """Sort key: who takes the pod first, then who is nearest to taking it."""
     short = min((_shortage(card) for card in node.cards if card.reason), default=(0, 0, 0))
@@ -239,6 +253,7 @@ def _container(request: PodRequest, position: int) -> Json:
     demand = request.shape[position]
     return {
         "name": request.names[position],
+        **_of_claim(request.names[position]),
         "gpus": demand.cards,
         "memoryMiB": demand.memory_mib,
         "memoryPercent": demand.memory_percent if demand.memory_mib is None else None,
@@ -246,6 +261,11 @@ def _container(request: PodRequest, position: int) -> Json:
         "exclusive": demand.exclusive,
         **({"everyCard": True} if demand.every_card else {}),
     }
+
+
+def _of_claim(name: str) -> Json:
+    claim, _, request = name.partition("/")
+    return {"claim": claim, "request": request} if request else {}
 
 
 def _hold(card: Card, holder: Holder) -> Json:

@@ -24,6 +24,7 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.model.errors import NotFound
+from gpuledger.model.pod_claim import entry_text
 from gpuledger.reports.alike import family, pods_named, spans
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
@@ -228,8 +229,10 @@ def alike(nodes: Iterable[Json]) -> list[Alike]:
 
 def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     asked = "; ".join(_asked(container) for container in found["containers"])
+    shared = (f"{each['claim']} ({each['resourceClaim']})" for each in found.get("sharedClaims", ()))
     facts = {
         "asks for": asked,
+        "shares claims": ", ".join(shared),
         "priority": str(found["priority"]),
         "waits" if not is_placed(found) else "created": _since(found, now),
         "kube-scheduler says": found["schedulerSays"] or "",
@@ -278,7 +281,7 @@ def _asked(container: Json) -> str:
         memory = f", {container['memoryPercent']} % of its memory"
     cores = f", {container['cores']} % cores" if container["cores"] else ""
     alone = ", alone" if container["exclusive"] else ""
-    return f"{container['name']}: {plural(container['gpus'], 'card')}{memory}{cores}{alone}"
+    return f"{entry_text(container['name'])}: {plural(container['gpus'], 'card')}{memory}{cores}{alone}"
 
 
 def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:

@@ -25,6 +25,7 @@ from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.objects.queue import queue_of
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.pod_claim import entry_text
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.reports.alike import gathered, nodes_named, title_of
 from gpuledger.reports.cards import amounts_json, report_of_stored
@@ -192,7 +193,8 @@ def pod_lines(alike: Sequence[Json], terminal: Terminal) -> list[str]:
     if pod["told"]:
         titles = [Column("CONTAINER"), Column("CARD"), Column("MIB", right=True), Column("CORES %", right=True)]
         annotated = [
-            (each["container"], each["uuid"], str(each["memoryMiB"]), str(each["cores"])) for each in pod["told"]
+            (entry_text(each["container"]), each["uuid"], str(each["memoryMiB"]), str(each["cores"]))
+            for each in pod["told"]
         ]
         lines += [
             "",

@@ -21,8 +21,14 @@ class WrittenWords:
     cores: str = ""
 
 
+OF_CLAIMS = WrittenWords(count="count", memory="capacity.requests.memory", cores="capacity.requests.cores")
+"""What a request of a ResourceClaim says these by."""
+
+
 def written_words(pod: Json, container_name: str, dialects: Dialects) -> WrittenWords:
-    """Return the names that a pod's container has; none of them if there is no such container."""
+    """Return the names that a pod's container has, or a request of its claims; none if there is no such container."""
+    if "/" in container_name:  # no container's name has one: it is a request of a claim
+        return OF_CLAIMS
     spec = pod.get("spec") or {}
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
     found: Json | None = next((each for each in containers if each.get("name") == container_name), None)

@@ -12,18 +12,12 @@ from typing import Any, Final
 
 from gpuledger.formats.resource_claims.names import CORES, MEMORY, ONLY_TAINT, SLOTS
 from gpuledger.model.card import ALL_CORES, Card
+from gpuledger.model.card_attributes import ATTRIBUTES, OWN_DOMAIN
 
 Json = dict[str, Any]
 
-PCIE_ROOT: Final = "resource.kubernetes.io/pcieRoot"
-NUMA_NODE: Final = "resource.kubernetes.io/numaNode"
-"""Attributes that Kubernetes defines for all drivers, so that devices of two can be asked for together."""
-
 UNHEALTHY_TAINT: Final = "gpuledger.dev/unhealthy"
 NO_SCHEDULE: Final = "NoSchedule"
-
-UNNAMED_MODE: Final = "none"
-"""The attribute `isolation` of a card whose node says nothing of how it keeps shares apart."""
 
 ATTRIBUTE_BYTES: Final = 64
 """Kubernetes' limit for the value of an attribute."""
@@ -59,18 +53,14 @@ def device_of(card: Card) -> Json:
 
 
 def _attributes(card: Card) -> Json:
-    found: dict[str, Json] = {
-        "index": {"int": card.index},
-        "isolation": {"string": card.mode or UNNAMED_MODE},
-        "model": {"string": _cut(card.model)},
-        "vendor": {"string": card.vendor},
-    }
-    if len(card.uuid.encode()) <= ATTRIBUTE_BYTES:  # a part of a UUID would be that of no card
-        found["uuid"] = {"string": card.uuid}
-    if card.numa_node is not None and card.numa_node >= 0:
-        found["numaNode"] = found[NUMA_NODE] = {"int": card.numa_node}
-    if card.pcie_root:
-        found[PCIE_ROOT] = {"string": card.pcie_root}
+    """Return the card's attributes by the names that slices have them under: without a domain if it is ours."""
+    found: dict[str, Json] = {}
+    for qualified, read in ATTRIBUTES.items():
+        value, name = read(card), qualified.removeprefix(f"{OWN_DOMAIN}/")
+        if isinstance(value, int):
+            found[name] = {"int": value}
+        elif value is not None and (name != "uuid" or len(value.encode()) <= ATTRIBUTE_BYTES):
+            found[name] = {"string": _cut(value)}  # though not a UUID, whose part would be that of no card
     return dict(sorted(found.items()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpuledger.ledger.entry import CardEntry, Room
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import Card
-from gpuledger.model.card_filter import MIG_PARENT, CardFilter
+from gpuledger.model.card_filter import MIG_PARENT, CardFilter, why_not_chosen
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand
 from gpuledger.placement.card_rules import match, most_by_rules, rules_text
@@ -110,7 +110,8 @@ def _filtered(wanted: CardFilter, card: Card) -> str:
         return "among the UUIDs that the pod avoids"
     if wanted.modes and card.mode not in ("", *wanted.modes):
         return f"mode {card.mode}, not {' or '.join(wanted.modes)}"
-    return ""
+    test = next((each for each in wanted.tests if not each.admits(card)), None)
+    return why_not_chosen(test, card) if test is not None else ""
 
 
 def _lacking(wanted: Amounts, free: Amounts) -> Amounts:

@@ -33,6 +33,8 @@ def explain_node(
     one that is hardest to place.
     """
     shape = shape_on(shape, node.cards)
+    if not shape:  # all its cards are those of other pods, by claims that it shares with them
+        return NodeVerdict(node.name, None, 0, (), "")
     found = choose_cards(shape, node, Preference.BINPACK, work)
     refusal = found if isinstance(found, Refusal) else None
     refused = (position for position, demand in enumerate(shape) if refuse_alone(demand, node))

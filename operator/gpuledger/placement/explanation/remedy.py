@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.amounts import total
+from gpuledger.model.card_attributes import OWN_DOMAIN
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Shape, counted_cards
@@ -32,6 +33,8 @@ def remedy(refusal: Refusal, shape: Shape, container: int, node: NodeRoom, cards
     if refusal.reason is Reason.NO_GPU_LEFT:
         left, asked = max(node.counted or 0, 0), counted_cards(shape)
         return f"would fit once pods that have {asked - left} of the node's GPUs have ended: {left} of {asked} are left"
+    if refusal.reason is Reason.OTHER_RESOURCE and demand.resource == OWN_DOMAIN:
+        return "needs gpuledger's agent, with resource_claims and delivery: cdi in its settings"
     if refusal.reason is Reason.OTHER_RESOURCE:
         served = ", ".join(sorted(node.offer.resources)) if node.offer else ""
         way = " (setting agent_also_serves)" if node.offer and node.offer.dialect is Dialect.NATIVE else ""

@@ -17,6 +17,7 @@ from gpuledger.formats.objects.pod import (
     scheduler_says,
 )
 from gpuledger.formats.objects.queue import queue_of
+from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -41,6 +42,7 @@ from gpuledger.reports.explanation import (
     Explanation,
     NodeReason,
     PodState,
+    elsewhere,
     in_short,
     nearness,
     refused_by_scheduler,
@@ -158,6 +160,9 @@ class PodExplainer:
         try:
             request = self._read_request(pod)
         except BadInput as error:
+            if has_claims(pod) and scheduler_of(pod) not in self._scheduler_names:
+                text = f"spec.schedulerName is {scheduler_of(pod)}: its claims are not gpuledger's to serve"
+                return Explanation(identity, PodState.NOT_OURS, text, since)
             return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed: {error}", since)
         if request is None:
             return Explanation(identity, PodState.NO_GPU, "asks for no GPU", since)
@@ -168,6 +173,7 @@ class PodExplainer:
         holders = self._ledger.holders_of(identity.uid)
         if is_finished(pod) or bound_node(pod):
             state, text = _of_bound(pod, request, holders, self._ledger.only_counts(bound_node(pod)))
+            text += self._of_others(request, bound_node(pod)) if state is PodState.PLACED else ""
             return Explanation(identity, state, text, since, request=request, holders=holders)
         return await self._explain_waiting(pod, identity, request, of_now)
 
@@ -177,10 +183,10 @@ class PodExplainer:
         known = waiting.node_names if waiting else self._gangs.offered(member) if member else None
         offered = NO_NODES if words.refused_all else known
         tried_s = waiting.tried_s if waiting else member.tried_s if member else None
-        nodes = await self._nodes(identity.uid, request.shape, offered, of_now)
+        nodes = await self._nodes_for(identity.uid, request, offered, of_now)
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
-        advised = advice(request, nodes, self._read_words(pod, request.names[0]))
+        advised = advice(request, nodes, self._read_words(pod, next(iter(request.names), "")))
         gang = await self._gangs.view_of(identity.uid, of_now)
         over_quota = self._over_quota(identity)
         gated = await why_gated(self._store, pod, words) if of_now else ""
@@ -201,6 +207,15 @@ class PodExplainer:
             over_quota=bool(over_quota),
             gang_stage=gang.stage if gang and not words.refused_all else None,
         )
+
+    def _of_others(self, request: PodRequest, node_name: str) -> str:
+        """Name the pods that hold in the ledger what a pod shares by claims."""
+        entries = self._ledger.entries_of_node(node_name)
+        holders = [holder for entry in entries for holder in entry.holders.values()]
+        of = {part.claim.uid: h.pod for h in holders for part in h.share.containers if part.claim is not None}
+        unknown = "no pod: see `gpuledger audit`"
+        shared = request.joined
+        return "".join(f"; ResourceClaim {each.object_name} counts for {of.get(each.uid, unknown)}" for each in shared)
 
     def _leaving(self, uid: str) -> list[str]:
         """Return the names of the pods that leave cards for a pod."""
@@ -253,6 +268,19 @@ class PodExplainer:
         if fitting:
             return PodState.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"
         return PodState.WAITING, in_short(nodes, advised)
+
+    async def _nodes_for(
+        self, uid: str, request: PodRequest, offered: Collection[str] | None, of_now: bool
+    ) -> list[NodeReason]:
+        """Return the nodes for the first of what a pod takes that has one; if none has, for what it prefers."""
+        first: list[NodeReason] | None = None
+        for variant in request.variants:
+            found = await self._nodes(uid, variant.shape, offered, of_now)
+            found = sorted((elsewhere(node, request) for node in found), key=nearness)
+            if any(node.reason is None and not node.refused_by_scheduler for node in found):
+                return found
+            first = found if first is None else first
+        return first or []
 
     async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
         key = (shape, id(offered))
@@ -346,6 +374,8 @@ def _of_bound(
         count = counted_cards(request.shape)
         gpus = "1 GPU" if count == 1 else f"{count} GPUs"
         return PodState.PLACED, f"has {gpus} of {node_name}, whose own device plugin chooses and counts them"
+    if not holders and not request.shape:
+        return PodState.PLACED, f"shares cards of {node_name} with other pods, by a claim"
     if not holders:
         return PodState.UNCOUNTED, f"is bound to {node_name}, and the ledger has no cards for it: see `gpuledger audit`"
     taken = "; its cards are being released" if holders[0][1].state is HolderState.RELEASING else ""

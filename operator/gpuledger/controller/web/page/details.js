@@ -112,7 +112,7 @@ export function podDetails(found, again) {
       fact("Last tried", found.lastTried ? moment(found.lastTried) : ""),
       fact("Scheduler", found.schedulerSays),
       fact("Not offered", found.schedulerRefused ? `${plural(found.schedulerRefused, "node")} with cards that kube-scheduler itself did not offer (taints, CPU, selectors)` : "")),
-    found.containers?.length ? [el("h3", { text: "What it requests" }), el("ul", { class: "plain" }, found.containers.map((container) => el("li", {}, el("strong", { text: container.name }), ` ${asked(container)}`)))] : null,
+    found.containers?.length ? [el("h3", { text: "What it requests" }), el("ul", { class: "plain" }, found.containers.map((container) => el("li", {}, el("strong", { text: container.claim ? `claim ${container.claim}, request ${container.request}` : container.name }), ` ${asked(container)}`)))] : null,
     found.holds?.length ? [el("h3", { text: "Its cards" }), el("ul", { class: "plain" }, found.holds.map((hold) => el("li", {},
       el("a", { href: `#card=${encodeURIComponent(hold.uuid)}`, "data-key": hold.uuid, text: `GPU ${hold.index} of ${hold.node}` }),
       ` ${mib(hold.memoryMiB)}, ${hold.cores} % cores${hold.exclusive ? ", alone" : ""}`)))] : null,
