@@ -22,6 +22,8 @@ from effort import EFFORT, seeds_for, times
 from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorRefused, compile_selector
 from gpuledger.model.errors import BadInput
 
+pytestmark = pytest.mark.timeout(times(180, 1800))
+
 API = "/apis/resource.k8s.io/v1"
 CLASS = "any-device"
 NAMESPACE = "selectors"
@@ -130,7 +132,7 @@ def _answers(plane: ControlPlane, asked: set[Question]) -> dict[Question, object
     by_name = {question.name: question for question in asked}
     found: dict[Question, object] = {}
     pause, connection = threading.Event(), Connection(plane)
-    for _ in range(int(DEADLINE_S * 4)):
+    for _ in range(int(DEADLINE_S * times(4, 40))):
         pods = connection.request("GET", f"/api/v1/namespaces/{NAMESPACE}/pods")["items"]
         claims = connection.request("GET", f"{API}/namespaces/{NAMESPACE}/resourceclaims")["items"]
         allocated = {
