@@ -116,7 +116,8 @@ def test_its_kubelet_takes_it_up_as_a_driver_for_claims_and_it_says_so(agent: Ag
     agent.gpu.cluster.patch(path, {"metadata": {"annotations": {SERVES_CLAIMS_ANNOTATION: None}}})
 
     def says() -> bool:
-        return agent.gpu.cluster.request("GET", path)["metadata"]["annotations"].get(SERVES_CLAIMS_ANNOTATION) == "true"
+        found = agent.gpu.cluster.request("GET", path)["metadata"]["annotations"]
+        return bool(found.get(SERVES_CLAIMS_ANNOTATION) == "true")
 
     agent.gpu.cluster.wait(says, "its node says that it serves claims")
 

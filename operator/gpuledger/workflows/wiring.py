@@ -116,7 +116,7 @@ def connect(
         clock=clock,
         is_active=is_active,
         trail=trail,
-        claim_ends=ClaimEnds(store, claim_book),
+        claim_ends=ClaimEnds(store, ledger, claim_book),
     )
     turns = PluginTurns(
         ledger=ledger,

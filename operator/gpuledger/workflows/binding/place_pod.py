@@ -47,6 +47,7 @@ from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
+from gpuledger.workflows.resource_claims.first_pods import FirstPods
 from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way, nothing
 
 logger = logging.getLogger(__name__)
@@ -100,6 +101,7 @@ class PodPlacer:
         self._claim_book, self._claims = claim_book, claims
         self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)
         self._entered = EnteredShares(ledger)
+        self._first_pods = FirstPods(lambda uid: uid in self._held or uid in self._binds)
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
@@ -165,6 +167,7 @@ class PodPlacer:
     def _filter_for(
         self, arguments: FilterArguments, pod: Pod, request: PodRequest, gang: Gang | None
     ) -> Generator[Step, None, FilterResult]:
+        self._first_pods.check(pod, request)
         for each in request.variants:
             yield from self._chooser.look_around(each, arguments.node_names)
         node_name = self._settled_node(pod, request)
@@ -185,6 +188,7 @@ class PodPlacer:
             self._held.pop(pod.uid, None)
             return self._answers.refused(pod, dict.fromkeys(arguments.node_names, found))
         self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, gang=gang)
+        self._first_pods.chosen(pod, request)
         self._failures.offered(pod.uid, [found.node_name])
         return FilterResult([found.node_name], {})
 
@@ -239,6 +243,7 @@ class PodPlacer:
             preferred, *spares = choice.placements
             self._ledger.hold(pod.uid, preferred, self._clock.now_s() + self._settings.hold_ttl_s, spares)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
+            self._first_pods.chosen(pod, request)
             self._waiting.forget(pod.uid)
             offered = [placement.node_name for placement in choice.placements]
             self._failures.offered(pod.uid, offered)

@@ -94,7 +94,7 @@ class Repairer:
             deadlines=Deadlines(clock=clock),
             clock=clock,
             trail=Trail(clock=clock),
-            claim_ends=ClaimEnds(store),
+            claim_ends=ClaimEnds(store, self._ledger),
         )
 
     async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:

@@ -17,6 +17,7 @@ from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
 from gpuledger.formats.resource_claims.allocation import without_consumer
 from gpuledger.formats.resource_claims.pod_claims import claim_names
 from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, Holder, Pod
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
@@ -43,8 +44,8 @@ def claims_of(holders: Sequence[Holder]) -> list[ClaimRef]:
 class ClaimEnds:
     """Takes back what was written into claims, or finds out who goes on using them."""
 
-    def __init__(self, store: KubeStore, book: ClaimBook | None = None) -> None:
-        self._store, self._status = store, ClaimStatusWriter(store, book)
+    def __init__(self, store: KubeStore, ledger: Ledger, book: ClaimBook | None = None) -> None:
+        self._store, self._ledger, self._status = store, ledger, ClaimStatusWriter(store, book)
 
     async def left_by(self, pod: Pod, holders: Sequence[Holder], was_bound: bool) -> dict[str, Heir]:
         """Have a pod's claims be without it, before its shares leave the ledger. Idempotent.
@@ -80,6 +81,10 @@ class ClaimEnds:
                 if found["metadata"]["uid"] != claim.uid or not status.get("allocation"):
                     return None
                 others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
+                if any(self._holds(str(each.get("uid")), claim) for each in others):
+                    # Both wanted to be the first, and the other one was: there is nothing to inherit.
+                    await self._withdraw(pod, claim)
+                    return None
                 for other in others:
                     heir = await self._running(pod.namespace, other, claim)
                     if heir is not None:
@@ -89,6 +94,9 @@ class ClaimEnds:
                     await self._withdraw(Pod(str(each.get("uid")), pod.namespace, ""), claim)
         except NotFound:
             return None
+
+    def _holds(self, pod_uid: str, claim: ClaimRef) -> bool:
+        return claim in claims_of([holder for _, holder in self._ledger.holders_of(pod_uid)])
 
     async def _running(self, namespace: str, consumer: Json, claim: ClaimRef) -> Heir | None:
         """Return a pod that may use a claim, if it has a node; else no Binding of it that is under way is accepted."""
