@@ -16,7 +16,7 @@ from gpuledger.placement.candidates import differing_candidates
 from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, Preference
-from gpuledger.placement.preemption.victims import Eviction, Tenant, cheapest_eviction
+from gpuledger.placement.preemption.victims import FREE, Eviction, Tenant, cheapest_eviction
 from gpuledger.placement.work import Work
 
 PCIE_ROOT, NUMA, UUID = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode", "gpu.gpuledger.dev/uuid"
@@ -118,6 +118,12 @@ def test_where_cards_are_priced_a_single_card_keeps_its_rules_too() -> None:
     assert [candidate.assignment for candidate in found] == [(("GPU-node-a-1",),)]
 
 
+def test_where_cards_are_priced_every_card_is_all_of_them() -> None:
+    found = differing_candidates((replace(whole(), every_card=True),), a_ledger(*on_roots("ab")).node_room("node-a"))
+    assert not isinstance(found, Refusal)
+    assert [candidate.assignment for candidate in found] == [(("GPU-node-a-0", "GPU-node-a-1"),)]
+
+
 def test_each_card_says_how_many_match_it() -> None:
     ledger = a_ledger(*on_roots("aab-"))
     ledger.load(stored(on_roots("a")[0], a_holder("other", whole_share(a_card(0))), version=2))
@@ -157,7 +163,7 @@ def test_rules_in_great_number_cost_no_more_than_the_work_that_is_left() -> None
 # Who leaves.
 
 
-def chosen(roots: str, *demands: Demand) -> Eviction | None:
+def chosen(roots: str, *demands: Demand, work: Work | None = None) -> Eviction | None:
     """Ask who leaves full cards; the pod on each has its index as priority."""
     cards = on_roots(roots)
     ledger = a_ledger(*cards)
@@ -165,7 +171,7 @@ def chosen(roots: str, *demands: Demand) -> Eviction | None:
         ledger.load(stored(card, a_holder(f"p{card.index}", whole_share(card)), version=2))
     tenants = {f"p{card.index}": Tenant(f"p{card.index}", card.index) for card in cards}
     room, entries = ledger.node_room("node-a"), ledger.entries_of_node("node-a")
-    return cheapest_eviction(demands, room, entries, tenants, {}, Preference.BINPACK)
+    return cheapest_eviction(demands, room, entries, tenants, {}, Preference.BINPACK, work=work)
 
 
 @pytest.mark.parametrize(
@@ -187,3 +193,35 @@ def test_those_leave_whose_cards_match_or_differ(
 ) -> None:
     found = chosen(roots, *demands)
     assert (found and found.victims) == victims
+
+
+@pytest.mark.parametrize(
+    ("roots", "demands", "victims"),
+    [
+        ("aabbccddeeffgghh", (ruled(whole(8), OTHER),), {0, 2, 4, 6, 8, 10, 12, 14}),
+        ("aaaabbbbccccdddd", (ruled(whole(), OTHER),) * 4, {0, 4, 8, 12}),
+        ("abababababababab", (ruled(whole(8), SAME),), {0, 2, 4, 6, 8, 10, 12, 14}),
+        ("abcdabcdabcdabcd", (ruled(whole(2), SAME),) * 2, {0, 4, 8, 12}),
+    ],
+)
+def test_on_large_nodes_it_takes_a_part_of_the_work_to_see_who_leaves(
+    roots: str, demands: tuple[Demand, ...], victims: set[int]
+) -> None:
+    work = Work(16_384)
+    found = chosen(roots, *demands, work=work)
+    assert found is not None
+    assert {*found.victims} == {f"p{index}" for index in victims}
+    assert work.left > 12_000
+
+
+def test_two_free_cards_are_not_the_same_to_rules_and_the_other_one_may_be_of_use() -> None:
+    cards = [
+        replace(card, pcie_root=root, numa_node=numa)
+        for card, root, numa in zip(on_roots("aab"), "aab", (0, 1, 0), strict=True)
+    ]
+    ledger = a_ledger(*cards)
+    ledger.load(stored(cards[2], a_holder("p2", whole_share(cards[2])), version=2))
+    demand = ruled(whole(2), OTHER, CardRule(NUMA, 2, distinct=True))
+    room, entries = ledger.node_room("node-a"), ledger.entries_of_node("node-a")
+    found = cheapest_eviction((demand,), room, entries, {"p2": Tenant("p2", 0)}, {}, Preference.BINPACK)
+    assert found == Eviction("node-a", ("p2",), (("GPU-node-a-1", "GPU-node-a-2"),), found.cost if found else FREE)
