@@ -45,6 +45,8 @@ class HeldClaims:
     parts: tuple[HeldPart, ...]
     containers: frozenset[str] = frozenset()
     """Those of the pod that have cards by their own resources."""
+    shared: frozenset[str] = frozenset()
+    """Names of the claims in the pod's namespace that pods share, and that have cards of this node."""
 
 
 class NodeCards(Protocol):
@@ -80,10 +82,12 @@ class ClaimLedger:
         if len(pods) > 1:
             raise StartRefused(f"{len(pods)} pods have GPUs by claim {claim} of one of them: see `gpuledger audit`")
         of_pod = [part for part in parts if part.holder.pod.uid in pods]
+        shared = (part.claim for part in parts if part.holder.pod.namespace == claim.namespace)
         return HeldClaims(
             own[0].holder.pod,
-            tuple(self._held(part) for part in of_pod if part.claim is not None and self._is_usable(part)),
+            tuple(self._held(part) for part in of_pod if self._is_own(part)),
             frozenset(part.share.name for part in of_pod if part.claim is None),
+            frozenset(each.name for each in shared if each is not None and each.shared),
         )
 
     def _held(self, part: _Part, called: str = "") -> HeldPart:
@@ -94,8 +98,9 @@ class ClaimLedger:
         pod_claim, _, request = share.name.partition("/")
         return HeldPart(share.claim, f"{called or pod_claim}/{request}", card)
 
-    def _is_usable(self, part: _Part) -> bool:
-        return part.stored.card.uuid in self._own_cards() and part.holder.state is HolderState.ALLOCATED
+    def _is_own(self, part: _Part) -> bool:
+        is_there = part.stored.card.uuid in self._own_cards() and part.holder.state is HolderState.ALLOCATED
+        return is_there and part.claim is not None and not part.claim.shared
 
     def _check(self, claim: ClaimKey, part: _Part) -> None:
         uuid, state = part.stored.card.uuid, part.holder.state

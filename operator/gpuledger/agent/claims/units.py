@@ -52,25 +52,26 @@ def shared_unit(held: HeldClaims) -> Unit:
 def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
     """Return the units of a pod.
 
-    Raises StartRefused if a container would get several, or cards by its own resources as well.
+    Raises StartRefused if a container would get several; or cards by its own resources, or by a claim that pods share,
+    as well.
     """
     users = _users(held, pod)
     grouped: dict[frozenset[str] | tuple[str, str], list[HeldPart]] = {}
     for part in _in_order(held.parts):
         containers = frozenset(name for name, requests in users.items() if _key(part) in requests)
-        # What pods share is never one with what is a pod's own.
-        grouped.setdefault(_key(part) if part.claim.shared else containers or _key(part), []).append(part)
+        grouped.setdefault(containers or _key(part), []).append(part)
+    of_others = held.containers | _users_of_shared(held, pod)
     for container, requests in users.items():
         of_it = [parts for parts in grouped.values() if any(_key(part) in requests for part in parts)]
-        if len(of_it) > 1 or (of_it and container in held.containers):
-            raise StartRefused(_refusal(container, of_it, container in held.containers))
+        if len(of_it) > 1 or container in of_others:
+            raise StartRefused(_refusal(container, of_it, container in of_others))
     return [Unit(tuple(parts)) for parts in grouped.values()]
 
 
 def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
     """Return the names of containers that use claims -> the claims' names in the pod, and their requests."""
     found: dict[str, set[tuple[str, str]]] = {}
-    for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]):
+    for container in _containers(pod):
         for each in (container.get("resources") or {}).get("claims") or ():
             named = {
                 _key(part)
@@ -80,6 +81,21 @@ def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
             if named:
                 found.setdefault(container["name"], set()).update(named)
     return found
+
+
+def _users_of_shared(held: HeldClaims, pod: Json) -> frozenset[str]:
+    """Return the names of containers that use claims that pods share."""
+    given = pod["spec"].get("resourceClaims") or ()
+    names = {each["name"] for each in given if each.get("resourceClaimName") in held.shared}
+    return frozenset(
+        container["name"]
+        for container in _containers(pod)
+        if any(each["name"] in names for each in (container.get("resources") or {}).get("claims") or ())
+    )
+
+
+def _containers(pod: Json) -> list[Json]:
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
 def _in_order(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:
@@ -95,12 +111,12 @@ def _together(one: GrantedCard, other: GrantedCard) -> GrantedCard:
     return replace(one, memory_mib=one.memory_mib + other.memory_mib, cores=cores)
 
 
-def _refusal(container: str, several: Sequence[Sequence[HeldPart]], own: bool) -> str:
+def _refusal(container: str, several: Sequence[Sequence[HeldPart]], of_others: bool) -> str:
     names = ", ".join(Unit(tuple(parts)).name for parts in several)
-    if own:
+    if of_others:
         return (
-            f"container {container} gets GPUs by its own resources, and by {names}: a node can't keep it to both of "
-            "these shares at once. Let it ask in one way"
+            f"container {container} gets GPUs by {names}, and by its own resources or a claim that pods share: a node "
+            "can't keep it to both of these shares at once. Let it ask in one way"
         )
     return (
         f"container {container} names {names}, of which other containers name only some: a node can't keep it to all "

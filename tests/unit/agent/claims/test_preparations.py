@@ -76,15 +76,23 @@ async def test_what_the_same_containers_name_is_one_and_of_a_card_that_it_has_tw
             "container main names c0/a, c0/b, of which other containers name only some",
         ),
         ({"main": ["c0/a", "c1"], "side": ["c0/a"]}, "container main names c0/a, c1/gpu"),
-        ({"main": ["c0", "shared"]}, "container main names c0/a\\+c0/b, shared/gpu"),
-        ({"own": ["c0"]}, "container own gets GPUs by its own resources, and by c0/a\\+c0/b"),
+        (
+            {"main": ["c0", "shared"]},
+            "container main gets GPUs by c0/a\\+c0/b, and by its own resources or a claim that pods share",
+        ),
+        ({"main": ["c0", "joined"]}, "container main gets GPUs by c0/a\\+c0/b, and by its own resources or a claim"),
+        (
+            {"own": ["c0"]},
+            "container own gets GPUs by c0/a\\+c0/b, and by its own resources or a claim that pods share",
+        ),
     ],
-    ids=["the whole beside a part", "two claims", "one that pods share", "resources"],
+    ids=["the whole beside a part", "two claims", "one that pods share", "one of another pod's", "resources"],
 )
 async def test_a_container_that_would_have_several_limits_is_refused(
     node: ClaimNode, uses: dict[str, list[str]], why: str
 ) -> None:
-    node.claiming("a", uses, shared="shared")
+    node.claiming("a", uses, shared="shared", joined="joined")
+    node.give("b", {1: [part("mine/gpu", ref("joined", shared=True))]})
     of_claims = [part("c0/a", ref("made")), part("c0/b", ref("made")), part("c1/gpu", ref("other"))]
     node.give("a", {0: [*of_claims, part("shared/gpu", ref("shared", shared=True)), part("own", None)]})
     with pytest.raises(StartRefused, match=why):
