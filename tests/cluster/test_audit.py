@@ -45,6 +45,8 @@ SHARE = {COUNT: 1, MEMORY: SHARE_MIB}
 
 BURST_ROUNDS = times(2, 8)
 BURST_PODS = times(20, 40)
+PAUSE_S = times(5, 0) / 10
+"""Between two bursts. An audit takes longer."""
 AUDITS_AT_LEAST = times(2, 3)
 """Every other one may mend."""
 
@@ -502,11 +504,11 @@ def test_an_account_without_rights_is_told_so(still: Cluster) -> None:
 
 
 def come_and_go(cluster: Cluster, ended: threading.Event, created: list[str], deleted: list[str]) -> None:
-    """Create pods as fast as it goes, and delete each as soon as it is bound; let some finish first."""
+    """Create pods in bursts, and delete each as soon as it is bound; let some finish first."""
     connection = Connection(cluster.plane)
     number = 0
     try:
-        while not ended.is_set():
+        while not ended.wait(PAUSE_S):
             for _ in range(BURST_PODS):
                 limits = ({COUNT: 1, PERCENT: 25}, {COUNT: 2, MEMORY: 6000}, {COUNT: 1})[number % 3]
                 created.append(f"burst-{number}")

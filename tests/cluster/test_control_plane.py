@@ -100,7 +100,7 @@ def test_an_interrupt_stops_everything_and_cleans_up(plane: ControlPlane, tmp_pa
     assert planes_in(tmp_path) == {in_use.name}
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM])
 def test_an_interrupt_during_the_start_leaves_nothing(plane: ControlPlane, tmp_path: Path, end: signal.Signals) -> None:
     with running_in_another_process(tmp_path) as parent:
         wait_for(lambda: bool(list(tmp_path.glob("*/*/logs/kube-apiserver.log"))), "the start of the API server")

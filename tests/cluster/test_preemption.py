@@ -65,7 +65,14 @@ def reasons(cluster: Cluster, name: str, namespace: str = "default") -> list[str
     return [event["reason"] for event in events["items"]]
 
 
-in_both_ways = pytest.mark.parametrize("namespace", NAMESPACES, ids=["within-a-namespace", "across-namespaces"])
+WITHIN, ACROSS = NAMESPACES
+in_both_ways = pytest.mark.parametrize(
+    "namespace",
+    [
+        pytest.param(WITHIN, id="within-a-namespace", marks=pytest.mark.long),
+        pytest.param(ACROSS, id="across-namespaces"),
+    ],
+)
 
 
 # The report's scenarios, "Verification" 3 to 5.

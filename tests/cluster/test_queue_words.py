@@ -80,7 +80,10 @@ def started(how: str, queue_words: bool) -> Iterator[Scene]:
         scene.cluster.close()
 
 
-@pytest.fixture(scope="module", params=["policies", "webhook"])
+@pytest.fixture(
+    scope="module",
+    params=["policies", pytest.param("webhook", marks=[pytest.mark.long] if FILLS_IN else [])],
+)
 def taken(request: pytest.FixtureRequest) -> Iterator[Scene]:
     yield from started(request.param, queue_words=True)
 
