@@ -47,6 +47,9 @@ LEASES = "coordination.k8s.io"
 KUEUE = "kueue.x-k8s.io"
 KUEUES = ("workloads", "admissionchecks", "resourceflavors", "clusterqueues")
 
+RESOURCE = "resource.k8s.io"
+CLAIMS = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
+
 OPERATOR = (
     *_each("get list watch patch delete", "pods"),
     *_each("get list watch", "nodes"),
@@ -61,6 +64,10 @@ OPERATOR = (
     *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
     *_each("patch", "workloads/status", KUEUE),
     *_each("patch", "admissionchecks/status", KUEUE),
+    *(each for kind in CLAIMS for each in _each("get list watch", kind, RESOURCE)),
+    *_each("patch", "resourceclaims", RESOURCE),
+    *_each("patch", "resourceclaims/status", RESOURCE),
+    *_each("patch", "resourceclaims/binding", RESOURCE),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 
 from gpuledger.ledger.findings import AllocateClaim, AuditFinding, AuditFindingKind, DeallocateClaim, readable
 from gpuledger.model.card import Card
@@ -16,7 +17,7 @@ Cards = frozenset[tuple[str, str]]
 PODS_NAMED = 5
 
 
-def claim_findings(snapshot: ClusterSnapshot, lacking: Set[str]) -> Iterator[AuditFinding]:
+def claim_findings(snapshot: ClusterSnapshot, lacking: AbstractSet[str]) -> Iterator[AuditFinding]:
     """Yield what claims and ledger say of each other; nothing where claims were not read.
 
     `lacking` are the UIDs of pods of which it is known that they lack shares.
