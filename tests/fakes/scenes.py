@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from builders import a_card, cards_of
 from fakes.objects import DIALECTS, a_node_object
 from gpuledger.command_line.program import main
-from gpuledger.model.errors import Denied
+from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.share import ContainerShare, Share
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.live import read_scene
@@ -53,7 +53,9 @@ class FakeReads:
         pending: list[Json],
         groups: Mapping[str, list[Json]] | None = None,
         quotas: Sequence[Json] | None = (),
+        claims: Mapping[str, list[Json]] | None = None,
     ) -> None:
+        self._claims = claims
         self._lists = {"nodes": nodes, "cards": cards, "running": running, "pending": pending, **(groups or {})}
         self._quotas = quotas
 
@@ -77,6 +79,11 @@ class FakeReads:
         if self._quotas is None:
             raise Denied("not allowed", 403)
         yield [{key: value for key, value in each.items() if key != "kind"} for each in self._quotas]
+
+    async def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
+        if self._claims is None:
+            raise NotFound("no resource.k8s.io/v1", 404)
+        yield self._claims.get(kind, [])
 
     def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
         return self._page(api_group)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gpuledger.doctor.checks.accounts import check_agent_account, check_operator_account, check_over_hami
+from gpuledger.doctor.checks.claims import check_claim_class, check_claims, check_claims_made, check_claims_served
 from gpuledger.doctor.checks.clocks import check_clock_here, check_clocks_of_nodes
 from gpuledger.doctor.checks.gangs import check_group_gates, check_groups
 from gpuledger.doctor.checks.nodes import (
@@ -29,7 +30,8 @@ from gpuledger.doctor.checks.scheduler import (
 )
 from gpuledger.doctor.checks.server import check_crd, check_preemption, check_scheduler_version, check_server_version
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
-from gpuledger.doctor.finding import Finding, FindingKind, Severity
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind, Severity
 from gpuledger.doctor.isolation import isolation_of
 
 Check = Callable[[Facts], Iterable[Finding]]
@@ -61,6 +63,10 @@ CHECKS: dict[str, Check] = {
     "cdi": check_cdi,
     "scores": check_scores,
     "unaccounted": check_unaccounted,
+    "claim-class": check_claim_class,
+    "claims-served": check_claims_served,
+    "claims-made": check_claims_made,
+    "claims": check_claims,
     "foreign-pods": check_foreign_pods,
     "clock-here": check_clock_here,
     "clocks-of-nodes": check_clocks_of_nodes,

@@ -59,6 +59,7 @@ class Release:
     """Whether nodes or cards are chosen by how cards are connected."""
     with_cdi: bool = True
     native_gangs: bool = False
+    resource_claims: bool = False
     webhook_port: int = 0
 
 
@@ -109,6 +110,12 @@ class Facts:
     nodes: Sequence[Json] | Unread = _NOT_ASKED
     cards: Mapping[str, str] | Unread = _NOT_ASKED
     """Name of a GPUAllocation, the card's UUID in lower case -> its phase."""
+    claims: Sequence[Json] | Unread | None = _NOT_ASKED
+    """ResourceClaims of all namespaces; None where the API server has no resource.k8s.io/v1."""
+    claims_held: frozenset[str] | Unread = _NOT_ASKED
+    """UIDs of the claims that the ledger has cards for."""
+    device_class: Json | Unread | None = _NOT_ASKED
+    """Ours, for claims."""
     pods: Sequence[Json] | Unread = _NOT_ASKED
     """Pods of all namespaces that have not ended."""
     node_leases: Sequence[Json] | Unread = _NOT_ASKED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -99,6 +99,13 @@ def time_of(text: object) -> datetime | None:
         return datetime.fromisoformat(str(text)) if text else None
     except ValueError:
         return None
+
+
+def claims_held(statuses: Iterable[Json]) -> frozenset[str]:
+    """Return the UIDs of the ResourceClaims by which pods hold cards, by the statuses of GPUAllocations."""
+    holders = (holder for status in statuses for holder in status.get("holders") or ())
+    parts = (part for holder in holders for part in holder.get("containers") or ())
+    return frozenset(str(part["claim"]["uid"]) for part in parts if part.get("claim"))
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:

@@ -43,10 +43,12 @@ def _each(verbs: str, resource: str, group: str = "", **fields: str) -> tuple[Pe
     return tuple(Permission(verb, resource, group, **fields) for verb in verbs.split())
 
 
-RESOURCES = "resource.k8s.io"
 LEASES = "coordination.k8s.io"
 KUEUE = "kueue.x-k8s.io"
 KUEUES = ("workloads", "admissionchecks", "resourceflavors", "clusterqueues")
+
+RESOURCE = "resource.k8s.io"
+CLAIMS = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 
 OPERATOR = (
     *_each("get list watch patch delete", "pods"),
@@ -62,14 +64,10 @@ OPERATOR = (
     *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
     *_each("patch", "workloads/status", KUEUE),
     *_each("patch", "admissionchecks/status", KUEUE),
-    *(
-        each
-        for kind in ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
-        for each in _each("get list watch", kind, RESOURCES)
-    ),
-    *_each("patch", "resourceclaims", RESOURCES),
-    *_each("patch", "resourceclaims/status", RESOURCES),
-    *_each("patch", "resourceclaims/binding", RESOURCES),
+    *(each for kind in CLAIMS for each in _each("get list watch", kind, RESOURCE)),
+    *_each("patch", "resourceclaims", RESOURCE),
+    *_each("patch", "resourceclaims/status", RESOURCE),
+    *_each("patch", "resourceclaims/binding", RESOURCE),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
@@ -95,7 +93,7 @@ AGENT = (
     *_each("get list watch patch", "nodes"),
     *_each("get list watch", "pods"),
     *_each("get list", PLURAL, GROUP),
-    *_each("get list watch create update delete", "resourceslices", RESOURCES),
+    *_each("get list watch create update delete", "resourceslices", RESOURCE),
     *_each("create", "events", namespace="default"),
 )
 """Permissions that the node agents' roles have to grant."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import aiohttp
 import yaml
@@ -15,22 +15,22 @@ import yaml
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.config_maps import scheduler_config_file, settings_file
 from gpuledger.doctor.facts import AccountAccess, Facts, Json, Release, Unread
-from gpuledger.doctor.objects import failing_container, last_complaint, name_of
+from gpuledger.doctor.objects import claims_held, failing_container, last_complaint, name_of
 from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
 from gpuledger.doctor.release import release_for
+from gpuledger.doctor.tried import or_none, tried
 from gpuledger.doctor.workload_settings import settings_of_workload
 from gpuledger.formats.admission.accounts import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission.accounts import OPERATOR as OPERATOR_ACCOUNT
 from gpuledger.formats.custom_resource.resource import API_VERSION, GROUP, PLURAL
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import is_finished, is_ready
+from gpuledger.formats.resource_claims.names import DEVICE_CLASS
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, claim_objects_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 
 logger = logging.getLogger(__name__)
-
-Value = TypeVar("Value")
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
@@ -84,16 +84,19 @@ class Reading:
         deployment, daemon_set = await asyncio.gather(self._workload("deployments", "gpuledger"), self._agents())
         settings, chosen = await self._settings(deployment, daemon_set)
         (
-            (crd, policies, webhooks, lease, our_pods, nodes, cards, pods, node_leases),
+            (crd, policies, webhooks, lease, our_pods, nodes, ledger, pods, node_leases),
             operator_access,
             agent_access,
             configs,
+            (claims, device_class),
         ) = await asyncio.gather(
             self._objects(),
             self._access(OPERATOR_ACCOUNT, (*OPERATOR, *BESIDE, OVER_HAMI)),
             self._access(AGENT_ACCOUNT, AGENT),
             self._configs(deployment),
+            self._claims(),
         )
+        cards, claims_held = (ledger, ledger) if isinstance(ledger, Unread) else ledger
         last_words = {} if isinstance(our_pods, Unread) else await self._last_words(our_pods)
         server_time, local_time = await self._clock()
         return Facts(
@@ -116,6 +119,9 @@ class Reading:
             last_words=last_words,
             nodes=nodes,
             cards=cards,
+            claims=claims,
+            claims_held=claims_held,
+            device_class=device_class,
             pods=pods,
             node_leases=node_leases,
         )
@@ -141,7 +147,7 @@ class Reading:
             self._lease(),
             self._list("the pods of gpuledger-system", f"`list` on pods in {LEASE_NAMESPACE}", f"{OURS}/pods"),
             self._list("the nodes", "`list` on nodes", "/api/v1/nodes"),
-            self._cards(),
+            self._ledger(),
             self._pods(),
             self._list("the nodes' Leases", "`list` on leases in kube-node-lease", f"{LEASES}/kube-node-lease/leases"),
         )
@@ -163,12 +169,12 @@ class Reading:
             return found
 
         begin = datetime.now(UTC)
-        found = await _tried("the API server's clock", "an API server whose responses have a Date header", ask)
+        found = await tried("the API server's clock", "an API server whose responses have a Date header", ask)
         return found, begin + (datetime.now(UTC) - begin) / 2
 
     async def _crd(self) -> Json | Unread | None:
         what, needs = "the CRD", f"`get` on customresourcedefinitions {PLURAL}.{GROUP}"
-        found = await _or_none(what, needs, lambda: self._client.request("GET", CRD))
+        found = await or_none(what, needs, lambda: self._client.request("GET", CRD))
         if isinstance(found, Unread):  # every account can see whether there is one
             try:
                 await self._client.request("GET", f"/apis/{API_VERSION}")
@@ -189,7 +195,7 @@ class Reading:
             }
 
         needs = f"`list` on {', '.join(map(_plural, POLICY_KINDS))}"
-        return await _tried("the admission policies", needs, read)
+        return await tried("the admission policies", needs, read)
 
     async def _webhooks(self) -> Sequence[Json] | Unread:
         async def read() -> Sequence[Json]:
@@ -202,19 +208,38 @@ class Reading:
                 found.append({**item, "kind": kind})
             return found
 
-        return await _tried("the webhook's configuration", f"`get` on {', '.join(map(_plural, WEBHOOK_KINDS))}", read)
+        return await tried("the webhook's configuration", f"`get` on {', '.join(map(_plural, WEBHOOK_KINDS))}", read)
 
     async def _lease(self) -> Json | Unread | None:
         path = f"{LEASES}/{LEASE_NAMESPACE}/leases/{LEASE_NAME}"
         needs = f"`get` on leases in {LEASE_NAMESPACE}"
-        return await _or_none("the schedulers' Lease", needs, lambda: self._client.request("GET", path))
+        return await or_none("the schedulers' Lease", needs, lambda: self._client.request("GET", path))
 
-    async def _cards(self) -> Mapping[str, str] | Unread:
-        async def read() -> Mapping[str, str]:
+    async def _claims(self) -> tuple[Sequence[Json] | Unread | None, Json | Unread | None]:
+        """Return the ResourceClaims, and our DeviceClass."""
+        path = f"{claim_objects_of('deviceclasses')}/{DEVICE_CLASS}"
+        return await asyncio.gather(
+            or_none(
+                "the ResourceClaims",
+                "`list` on resourceclaims.resource.k8s.io",
+                lambda: self._listed(claim_objects_of("resourceclaims")),
+            ),
+            or_none(
+                "the DeviceClass",
+                "`get` on deviceclasses.resource.k8s.io",
+                lambda: self._client.request("GET", path),
+            ),
+        )
+
+    async def _ledger(self) -> tuple[Mapping[str, str], frozenset[str]] | Unread:
+        """Return the cards' phases, by the names of their objects; and the claims that have some of them, by UID."""
+
+        async def read() -> tuple[Mapping[str, str], frozenset[str]]:
             found = await self._listed_or_none(ALLOCATIONS)
-            return {item["metadata"]["name"]: str((item.get("status") or {}).get("phase") or "") for item in found}
+            status = {item["metadata"]["name"]: item.get("status") or {} for item in found}
+            return {name: str(each.get("phase") or "") for name, each in status.items()}, claims_held(status.values())
 
-        return await _tried("the ledger", f"`list` on {PLURAL}.{GROUP}", read)
+        return await tried("the ledger", f"`list` on {PLURAL}.{GROUP}", read)
 
     async def _pods(self) -> Sequence[Json] | Unread:
         selector = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -222,7 +247,7 @@ class Reading:
 
     async def _workload(self, resource: str, name: str) -> Json | Unread | None:
         what, needs = f"{resource.removesuffix('s')} {name}", f"`get` on {resource} in {LEASE_NAMESPACE}"
-        return await _or_none(what, needs, lambda: self._client.request("GET", f"{APPS}/{resource}/{name}"))
+        return await or_none(what, needs, lambda: self._client.request("GET", f"{APPS}/{resource}/{name}"))
 
     async def _agents(self) -> Json | Unread | None:
         return await self._workload("daemonsets", "gpuledger-agent")
@@ -262,7 +287,7 @@ class Reading:
             return await settings_of_workload(self._client, workload, container)
 
         needs = f"`get` on configmaps in {LEASE_NAMESPACE}, and on those that the settings name; or --settings FILE"
-        return await _tried(f"the settings in ConfigMap {where[0]}", needs, read)
+        return await tried(f"the settings in ConfigMap {where[0]}", needs, read)
 
     async def _configs(self, deployment: Json | Unread | None) -> Mapping[str, Json] | Unread:
         where = None if deployment is None or isinstance(deployment, Unread) else scheduler_config_file(deployment)
@@ -277,7 +302,7 @@ class Reading:
                 raise BadInput(f"its {key} is not a KubeSchedulerConfiguration")
             return {**self._scheduler_configs, f"ConfigMap {LEASE_NAMESPACE}/{name}": content}
 
-        return await _tried("kube-scheduler's configuration", f"`get` on configmaps in {LEASE_NAMESPACE}", read)
+        return await tried("kube-scheduler's configuration", f"`get` on configmaps in {LEASE_NAMESPACE}", read)
 
     async def _access(
         self, account: str, permissions: Sequence[Permission], own: bool = False
@@ -288,7 +313,7 @@ class Reading:
             return AccountAccess(account, denied)
 
         kind = "selfsubjectaccessreviews" if own else "subjectaccessreviews"
-        return await _tried(f"the permissions of {account}", f"`create` on {kind}", read)
+        return await tried(f"the permissions of {account}", f"`create` on {kind}", read)
 
     async def _may(self, account: str, permission: Permission, own: bool) -> bool:
         namespace = account.split(":")[2] if account.startswith("system:serviceaccount:") else ""
@@ -327,7 +352,7 @@ class Reading:
     async def _list(
         self, what: str, needs: str, path: str, parameters: Mapping[str, str] | None = None
     ) -> Sequence[Json] | Unread:
-        return await _tried(what, needs, lambda: self._listed(path, parameters))
+        return await tried(what, needs, lambda: self._listed(path, parameters))
 
     async def _listed(self, path: str, parameters: Mapping[str, str] | None = None) -> list[Json]:
         return [item async for page in self._client.pages(path, parameters) for item in page]
@@ -347,31 +372,6 @@ def _release(settings: Settings | Unread) -> Release | Unread:
         return release_for(settings)
     except BadInput as error:
         return Unread("the settings", str(error), "--settings FILE")
-
-
-async def _tried(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread:
-    """Return what is read, or why it is not."""
-    try:
-        return await read()
-    except (ApiError, BadInput) as error:
-        logger.debug("%s: %s", what, error)
-        return Unread(what, _why(error, what), needs)
-
-
-async def _or_none(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread | None:
-    async def found() -> Value | None:
-        try:
-            return await read()
-        except NotFound:
-            return None
-
-    return await _tried(what, needs, found)
-
-
-def _why(error: Exception, what: str) -> str:
-    if isinstance(error, Denied) and error.status == 403:
-        return f"your account may not read {what}"
-    return f"{what} can't be read: {error}"
 
 
 def _plural(kind: str) -> str:

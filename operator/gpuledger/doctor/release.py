@@ -37,10 +37,12 @@ def release_for(settings: Settings) -> Release:
             leader_elect=True,
             nodes_offered=settings.nodes_offered,
             native_gangs=settings.native_gangs,
+            resource_claims=settings.resource_claims,
         ),
         preemption=settings.preemption,
         topology="topology" in settings.policies,
         with_cdi=settings.delivery == "cdi",
         native_gangs=settings.native_gangs,
+        resource_claims=settings.resource_claims,
         webhook_port=settings.webhook_port,
     )

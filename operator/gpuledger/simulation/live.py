@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.gang import PODGROUPS, pod_groups_named
 from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
+from gpuledger.formats.resource_claims.listed import ListedClaims
+from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.model.errors import Denied
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.simulation.objects import Given, InputObjects, Remark, take_group, take_quota
 from gpuledger.simulation.what_if import Scene
+from gpuledger.workflows.resource_claims.read_claims import read_claims
 
 WHERE = "cluster"
 
@@ -40,6 +44,9 @@ class ClusterReads(Protocol):
     def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
         """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
 
+    def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
+        """Yield all objects of a kind of resource.k8s.io/v1, page by page."""
+
 
 async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialects: Dialects) -> Scene:
     """Read the cluster; pods that wait come by priority, then by age. Raises ApiError, BadInput for another CRD."""
@@ -54,16 +61,19 @@ async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialec
         scene.nodes += [(_given("Node", node), tuple(cards.get(node["metadata"]["name"], ()))) for node in page]
     async for page in reads.running_pods():
         scene.running += [_given("Pod", pod) for pod in page]
+    pending = [pod async for page in reads.pending_pods(scheduler_names) for pod in page]
+    if any(map(has_claims, (*pending, *(given.content for given in scene.running)))):
+        read = await read_claims(reads, chain.from_iterable(cards.values()))
+        scene.claims, scene.claims_are_read = read[0] if read else ListedClaims(), True
     waiting = []
-    async for page in reads.pending_pods(scheduler_names):
-        for pod in page:
-            facts = pod_facts(pod, dialects)
-            ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod)
-            asks = facts.request is not None or facts.bad_request
-            if ours and (facts.pod.uid in held or not asks):
-                scene.entered.append(_given("Pod", pod))
-            elif ours:
-                waiting.append(((-facts.pod.priority, created_at(pod)), pod))
+    for pod in pending:
+        facts = pod_facts(pod, dialects, scene.claims)
+        ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod)
+        asks = facts.request is not None or facts.bad_request
+        if ours and (facts.pod.uid in held or not asks):
+            scene.entered.append(_given("Pod", pod))
+        elif ours:
+            waiting.append(((-facts.pod.priority, created_at(pod)), pod))
     scene.pods += [_given("Pod", pod) for _, pod in sorted(waiting, key=lambda each: each[0])]
     await _read_groups(reads, scene)
     await _read_quotas(reads, scene)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import offers_without_cards
 from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.host import host_request
-from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts, read_registers
-from gpuledger.formats.objects.node_rules import (
-    NodeRules,
-    PodRules,
-    node_rules,
-    pod_rules,
-    refused_by_host,
-    refused_by_rules,
-)
+from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers
+from gpuledger.formats.objects.node_rules import NodeRules, PodRules, node_rules, pod_rules
 from gpuledger.formats.objects.pod import (
     bound_node,
     controller_uid,
@@ -29,6 +21,7 @@ from gpuledger.formats.objects.pod import (
     scheduler_of,
 )
 from gpuledger.formats.objects.resource_quota import limits_of
+from gpuledger.formats.resource_claims.listed import ListedClaims
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
@@ -37,47 +30,27 @@ from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, ShareRefused
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import Dialect
 from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Pod, Share
+from gpuledger.model.share import Placement, Pod
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.alike import listed
 from gpuledger.simulation.gang_places import hold_all
+from gpuledger.simulation.node_answers import as_if_served, refused
 from gpuledger.simulation.object_gangs import GangOutcome, Presence, SceneGang, SceneGangs, SceneMember, seats_of
 from gpuledger.simulation.objects import Given, Remark
+from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus
 from gpuledger.simulation.scene_cards import SceneCards, copied
+from gpuledger.workflows.binding.alternatives import choose_first
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 
 NODES_NAMED = 5
 
 HOSTNAME = "kubernetes.io/hostname"
 """The label with a node's own name."""
-
-
-class PodStatus(StrEnum):
-    """What became of a pod."""
-
-    PLACED = "placed"
-    BOUND = "bound"
-    """It was there before, with the cards that its annotation names."""
-    NO_ROOM = "no-room"
-    NO_GPU = "no-gpu"
-    """It asks for none: kube-scheduler places it, and nothing is said of it here."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodOutcome:
-    """Where a pod is placed, or why it is not: reason and sentence -> nodes for which it holds."""
-
-    pod: str
-    status: PodStatus
-    node_name: str = ""
-    shares: tuple[Share, ...] = ()
-    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +70,10 @@ class ObjectCluster:
         policy: Policy,
         groups: Mapping[GangName, PodGroup] | None = None,
         zone_labels: Sequence[str] = (),
+        claims: ListedClaims | None = None,
     ) -> None:
-        self._dialects = dialects
+        """Make one; `claims` changes as pods take claims."""
+        self._dialects, self._claims = dialects, claims
         self._ledger = Ledger(zone_labels)
         self._chooser = Chooser(self._ledger, policy)
         self._gangs = SceneGangs(groups or {})
@@ -165,7 +140,7 @@ class ObjectCluster:
         if model is None:
             raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(self._nodes), NODES_NAMED)}")
         down = model.facts.offer is None  # its device plugin does not answer; those of new nodes will
-        like = self._as_if_served(model.given, model.facts) if down else model.facts
+        like = as_if_served(model.given.content, model.facts, self._dialects) if down else model.facts
         added = []
         for number in range(1, count + 1):
             new = f"{name}-new-{number}"
@@ -184,7 +159,7 @@ class ObjectCluster:
 
         Policies learn from what it asks for of cards.
         """
-        request = pod_facts(pod.content, self._dialects).request
+        request = self._facts_of(pod).request
         if request is not None:
             self._learn_of_bound(request)
         self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), self._host(pod))
@@ -208,7 +183,7 @@ class ObjectCluster:
         """Note who of the pods belongs together, before the first of them is taken. What can't be read is left out."""
         for given in pods:
             try:
-                gang, facts = gang_of(given.content), pod_facts(given.content, self._dialects)
+                gang, facts = gang_of(given.content), self._facts_of(given)
             except BadInput:
                 continue  # said when it is taken
             member = self._member(facts, given, have_cards) if gang is not None else None
@@ -244,7 +219,7 @@ class ObjectCluster:
             return None
 
     def _take(self, given: Given) -> PodOutcome | None:
-        facts = pod_facts(given.content, self._dialects)
+        facts = self._facts_of(given)
         if facts.pod.uid in self._seen:
             raise BadInput("a pod of this name was given before")
         self._seen.add(facts.pod.uid)
@@ -258,9 +233,15 @@ class ObjectCluster:
                 return None
             return PodOutcome(str(facts.pod), PodStatus.NO_GPU)
         if facts.node_name:
-            return self._hold(facts, facts.request)
-        gang_of(given.content)  # raises for one that can't be had
-        return self._place_member(facts, facts.request) or self._place(facts, facts.request, pod_rules(given.content))
+            outcome = self._hold(facts, facts.request)
+        else:
+            gang_of(given.content)  # raises for one that can't be had
+            placed = self._place_member(facts, facts.request)
+            outcome = placed or self._place(facts, facts.request, pod_rules(given.content))
+        for claim in facts.request.claims:
+            if claim.shared and outcome.node_name and self._claims is not None:
+                self._claims.take(facts.pod.uid, facts.pod.namespace, claim.object_name, outcome.node_name)
+        return outcome
 
     def _learn_of_bound(self, request: PodRequest) -> None:
         """Learn what an operator learns from a pod that runs when it starts."""
@@ -319,6 +300,8 @@ class ObjectCluster:
             self._ledger.drop_hold(seat.pod_uid)
 
     def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
+        if not request.shape:
+            return self._join(facts, request, rules)
         self._chooser.arrived(request)
         choice, reasons = self._look(facts.pod, request, rules)
         if not choice.placements:
@@ -327,6 +310,17 @@ class ObjectCluster:
         self._ledger.hold(facts.pod.uid, placement, PINNED)
         return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
 
+    def _join(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
+        """Place a pod that has all its cards by claims of others: it can go where these are."""
+        reasons = Counter(why for name in self._nodes if (why := self._refused(request, rules, name)))
+        if request.joined_node not in self._nodes or reasons.total() == len(self._nodes):
+            return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
+        self._ledger.hosts.bound(facts.pod.uid, request.joined_node, request.host)
+        return PodOutcome(str(facts.pod), PodStatus.PLACED, request.joined_node)
+
+    def _refused(self, request: PodRequest, rules: PodRules, name: str) -> tuple[str, str] | None:
+        return refused(request, rules, self._nodes[name].rules, self._ledger.hosts.free(name))
+
     def _look(self, pod: Pod, request: PodRequest, rules: PodRules) -> tuple[Choice, Counter[tuple[str, str]]]:
         """Return where a pod can go now, and for how many nodes which reason holds that it can't."""
         refusal = self._gate.refuses(pod, request)
@@ -334,15 +328,16 @@ class ObjectCluster:
             return Choice((), {}), Counter({_reason(refusal): len(self._nodes)})
         reasons: Counter[tuple[str, str]] = Counter()
         possible = []
-        for name, node in self._nodes.items():
-            free = self._ledger.hosts.free(name)
-            why = refused_by_rules(rules, node.rules) or refused_by_host(request.host, free)
+        for name in self._nodes:
+            why = self._refused(request, rules, name)
             if why:
                 reasons[why] += 1
             else:
                 possible.append(name)
-        self._look_everywhere(request, possible)
-        choice = self._gate.within(pod, request, possible, self._chooser.choose(request, possible, 1))
+        for variant in request.variants:
+            self._look_everywhere(variant, possible)
+        chosen, choice = choose_first(self._chooser, request, possible, 1)
+        choice = self._gate.within(pod, chosen, possible, choice)
         reasons.update(_reason(refusal) for refusal in choice.refusals.values())
         return choice, reasons
 
@@ -353,6 +348,9 @@ class ObjectCluster:
 
     # Inside.
 
+    def _facts_of(self, pod: Given) -> PodFacts:
+        return pod_facts(pod.content, self._dialects, self._claims)
+
     def _facts(self, given: Given) -> NodeFacts:
         """Return what matters of a node; one that says nothing of its device plugin counts as if that answered."""
         facts = node_facts(given.content, self._dialects)
@@ -361,17 +359,7 @@ class ObjectCluster:
         if facts.offer is not None or not facts.registers or counts & {*allocatable}:
             return facts
         self._taken_as_served.append(given)
-        return self._as_if_served(given, facts)
-
-    def _as_if_served(self, given: Given, facts: NodeFacts) -> NodeFacts:
-        """Return what would matter of a node if the device plugins answered that have listed its cards."""
-        served = {register.served for register, _ in facts.registers}
-        if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
-            served |= {*self._dialects.counts(of=NVIDIA)}
-        offered = dict.fromkeys(served, "1")
-        status = given.content.get("status") or {}
-        status = {**status, "allocatable": {**(status.get("allocatable") or {}), **offered}}
-        return node_facts({**given.content, "status": status}, self._dialects)
+        return as_if_served(given.content, facts, self._dialects)
 
     def _register(self, facts: NodeFacts, stored: Sequence[StoredCard]) -> None:
         for card in stored:

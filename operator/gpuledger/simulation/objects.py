@@ -18,6 +18,7 @@ from gpuledger.formats.objects.pod_templates import MOST_PODS, PodTemplate, pod_
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.reports.alike import listed
+from gpuledger.simulation.scene_claims import ClaimFiles
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files that are read in a folder."""
@@ -68,6 +69,8 @@ class InputObjects:
     groups: dict[GangName, PodGroup] = field(default_factory=dict)
     quotas: list[Given] = field(default_factory=list)
     """ResourceQuotas, whatever they limit."""
+    claims: ClaimFiles = field(default_factory=ClaimFiles)
+    """What ResourceClaims ask for, and of which classes."""
     notes: list[Remark] = field(default_factory=list)
     problems: list[Remark] = field(default_factory=list)
 
@@ -152,6 +155,12 @@ def _takes_beside(document: Json, kind: str, file: str, found: InputObjects) -> 
     """Take in what says something of pods and makes none; tell whether it was that."""
     if kind == "ResourceQuota":
         take_quota(document, file, found)
+        return True
+    try:
+        if found.claims.takes(document, DEFAULT):
+            return True
+    except BadInput as error:
+        found.problems.append(Remark(file, f"{kind} {_name_of(document)}", str(error)))
         return True
     words = words_of_group(document) if kind == "PodGroup" else None
     if words is not None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node
+from gpuledger.formats.resource_claims.listed import ListedClaims
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.object_cluster import ObjectCluster, PodOutcome, PodStatus
+from gpuledger.simulation.object_cluster import ObjectCluster
 from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
 from gpuledger.simulation.objects import Given, InputObjects, Remark
+from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus
 
 
 @dataclass(slots=True)
@@ -31,6 +33,10 @@ class Scene:
     """What says of gangs how many members they need, where these don't."""
     quotas: list[Given] = field(default_factory=list)
     """ResourceQuotas, whatever they limit."""
+    claims: ListedClaims = field(default_factory=ListedClaims)
+    """ResourceClaims, templates and DeviceClasses."""
+    claims_are_read: bool = False
+    """They are those of a cluster, and files only add to them."""
     zone_labels: Sequence[str] = ()
     """Labels of nodes that are close to each other, the narrowest first."""
     notes: list[Remark] = field(default_factory=list)
@@ -42,6 +48,7 @@ class Scene:
         self.pods += sorted(objects.pods, key=lambda pod: not bound_node(pod.content))
         self.groups |= objects.groups
         self.quotas += objects.quotas
+        self.claims = self.claims.merged(objects.claims.listed(with_class=not self.claims_are_read))
         self.notes += objects.notes
         self.problems += objects.problems
 
@@ -126,7 +133,7 @@ def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[Remark]:
 
 
 def _stage(scene: Scene, dialects: Dialects, policy: Policy) -> ObjectCluster:
-    cluster = ObjectCluster(dialects, policy, scene.groups, scene.zone_labels)
+    cluster = ObjectCluster(dialects, policy, scene.groups, scene.zone_labels, scene.claims.merged(ListedClaims()))
     for node, stored in scene.nodes:
         cluster.add_node(node, stored)
     cluster.set_quotas(scene.quotas)

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpuledger.reports.alike import gathered, listed, nodes_named, spans, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
-from gpuledger.simulation.object_cluster import PodOutcome, PodStatus
 from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
+from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus
 from gpuledger.simulation.what_if import Answer, Placed
 
 Json = dict[str, Any]

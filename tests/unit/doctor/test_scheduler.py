@@ -135,9 +135,19 @@ def test_a_configuration_that_goes_with_the_settings_may_have_more() -> None:
 
 
 def test_a_configuration_has_to_name_the_same_resources() -> None:
-    (missing, others) = problems(config(resource_count="example.com/gpu"))
+    without = Settings(resource_claims=False)
+    (missing, others) = problems(config(resource_count="example.com/gpu", resource_claims=False), without)
     assert missing == "its extender does not manage nvidia.com/gpu, which the settings have"
     assert others == "its extender manages example.com/gpu, which the settings do not have"
+
+
+def test_a_configuration_has_to_leave_claims_and_resources_to_the_extender() -> None:
+    (others,) = problems(config(resource_count="example.com/gpu"))
+    assert others == "its profile gpuledger does not leave nvidia.com/gpu to the extender (ignoredResources)"
+    managed, itself, resources = problems(config(resource_claims=False))
+    assert managed == "its extender has managedResources, so it is not asked about pods that bring ResourceClaims"
+    assert itself.startswith("its profile gpuledger does not disable DynamicResources")
+    assert resources.startswith("its profile gpuledger does not leave ")
 
 
 def test_a_configuration_has_to_name_extender_profiles_and_verbs() -> None:
@@ -148,7 +158,7 @@ def test_a_configuration_has_to_name_extender_profiles_and_verbs() -> None:
     without_bind = config()
     del without_bind["extenders"][0]["bindVerb"]
     assert problems(without_bind) == ["its extender differs in bindVerb"]
-    assert problems({"profiles": [{"schedulerName": "gpuledger"}]}) == [
+    assert problems({"profiles": config()["profiles"]}) == [
         "no extender at http://127.0.0.1:8888, where the operator listens; there is none"
     ]
 

@@ -21,7 +21,8 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.command_line.running_settings import named_settings
-from gpuledger.doctor.finding import Finding, FindingKind, Severity
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind, Severity
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 

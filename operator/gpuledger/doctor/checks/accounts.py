@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuledger.doctor.facts import AccountAccess, Facts, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import name_of, some_of
 from gpuledger.doctor.permissions import OVER_HAMI
 from gpuledger.formats.objects.node import node_facts

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuledger.doctor.facts import Facts, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import name_of, time_of
 
 SKEW = timedelta(seconds=5)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuledger.doctor.facts import Facts, Json, Release, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import (
     AGENT_APP,
     labels_of,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import AGENT_APP, name_of, pods_of_app, some_of
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts
 from gpuledger.formats.objects.pod import bound_node, is_finished, scheduler_of

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, Release, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import name_of, some_of
 
 MUTATING_FROM = (1, 36)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready, scheduler_of
+from gpuledger.formats.scheduler.scheduler_config import CLAIMS_PLUGIN
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
 DEPLOYMENT = f"Deployment {LEASE_NAMESPACE}/gpuledger"
@@ -143,15 +145,39 @@ def _config_problems(wanted: Json, found: Json) -> Iterator[str]:
         should, are = _managed(ours), _managed(extender)
         if missing := sorted(should - are):
             yield f"its extender does not manage {some_of(missing)}, which the settings have"
-        if others := sorted(are - should):
+        if (others := sorted(are - should)) and not should:
+            yield "its extender has managedResources, so it is not asked about pods that bring ResourceClaims"
+        elif others:
             yield f"its extender manages {some_of(others)}, which the settings do not have"
         rest = {key: value for key, value in ours.items() if key not in ("urlPrefix", "managedResources")}
         has = {key: extender.get(key) for key in rest}
         if different := sorted(differences(rest, has)):
             yield f"its extender differs in {some_of(different)}"
+    if not ours.get("managedResources"):
+        yield from _profile_problems(found, {each["schedulerName"]: each for each in wanted["profiles"]})
     names = {each.get("schedulerName") for each in found.get("profiles") or ()}
     if missing := sorted({each["schedulerName"] for each in wanted["profiles"]} - names):
         yield f"it has no profile named {some_of(missing)}: pods that name it wait forever"
+
+
+def _profile_problems(found: Json, wanted: Mapping[str, Json]) -> Iterator[str]:
+    """Yield what profiles of ours do by themselves that is for an extender which is asked about all pods."""
+    for profile in found.get("profiles") or ():
+        name = profile.get("schedulerName")
+        if name not in wanted:
+            continue
+        sets = (profile.get("plugins") or {}).values()
+        off = {each.get("name") for part in sets for each in part.get("disabled") or ()}
+        if not off & {CLAIMS_PLUGIN, "*"}:
+            yield f"its profile {name} does not disable {CLAIMS_PLUGIN}, so it allocates ResourceClaims by itself"
+        if missing := sorted(_ignored(wanted[name]) - _ignored(profile)):
+            yield f"its profile {name} does not leave {some_of(missing)} to the extender (ignoredResources)"
+
+
+def _ignored(profile: Json) -> set[str]:
+    """Return the resources of which NodeResourcesFit takes no notice."""
+    arguments = (each.get("args") or {} for each in profile.get("pluginConfig") or ())
+    return {str(name) for each in arguments for name in each.get("ignoredResources") or ()}
 
 
 def _managed(extender: Json) -> set[str]:

@@ -8,7 +8,8 @@ from itertools import islice
 
 from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding, FindingKind
+from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 from gpuledger.formats.custom_resource.resource import GROUP, KIND, PLURAL, VERSION
 

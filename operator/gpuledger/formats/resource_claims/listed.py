@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.resource_claims.objects import (
@@ -34,6 +35,15 @@ class ListedClaims:
         self._classes = {each.name: each for each in map(read_class, classes)}
         self._holders = dict(holders or {})
 
+    def merged(self, others: ListedClaims) -> ListedClaims:
+        """Return what both have, as of now; where both have one of a name, that of the others."""
+        found = ListedClaims()
+        found.claims = {**self.claims, **others.claims}
+        found._templates = {**self._templates, **others._templates}
+        found._classes = {**self._classes, **others._classes}
+        found._holders = {**self._holders, **others._holders}
+        return found
+
     def claim(self, namespace: str, name: str) -> Claim | None:
         """See ClaimObjects."""
         return self.claims.get((namespace, name))
@@ -54,8 +64,10 @@ class ListedClaims:
         """See ClaimObjects."""
         return self._holders.get(claim.uid, "")
 
-    def has_taken(self, pod_uid: str, claim: Claim) -> None:
-        """Note who holds a claim's cards by now."""
+    def take(self, pod_uid: str, namespace: str, name: str, node_name: str) -> None:
+        """Note who holds a claim's cards by now, and where."""
+        claim = self.claims[namespace, name]
+        self.claims[namespace, name] = replace(claim, node_name=node_name)
         self._holders[claim.uid] = pod_uid
 
 

@@ -276,7 +276,8 @@ class PodExplainer:
         first: list[NodeReason] | None = None
         for variant in request.variants:
             found = await self._nodes(uid, variant.shape, offered, of_now)
-            found = sorted((elsewhere(node, request) for node in found), key=nearness)
+            if request.joined:
+                found = sorted((elsewhere(node, request) for node in found), key=nearness)
             if any(node.reason is None and not node.refused_by_scheduler for node in found):
                 return found
             first = found if first is None else first
