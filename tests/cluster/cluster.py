@@ -361,9 +361,11 @@ class Cluster:
         return list(self.request("GET", path)["items"])
 
     def clear(self) -> None:
-        """Remove all pods and nodes. The operator then removes the cards."""
+        """Remove all pods and nodes, and what pods can claim. The operator then removes the cards."""
         self._tell_ends()
         self.request("DELETE", PODS, {"gracePeriodSeconds": 0})
+        for kind in ("resourceclaims", "resourceclaimtemplates"):
+            self.request("DELETE", f"/apis/resource.k8s.io/v1/namespaces/default/{kind}")
         self.request("DELETE", "/api/v1/namespaces/default/events")
         try:
             self.wait(lambda: not self._tell_ends(), "no shares are left")
