@@ -149,6 +149,7 @@ class Demo:
         self._run(f"kubectl get pod {WAITING_POD} -o jsonpath='{path}'")
         self._show_refusal()
         self._show_cost()
+        self._show_claims()
         self._show_preemption()
         self._show_views()
 
@@ -208,6 +209,26 @@ class Demo:
             self._screen.line(str(error).partition("failed with status 1: ")[2] or str(error), "red")
         else:
             raise DemoError("The API server has accepted a share that does not fit.")
+
+    def _show_claims(self) -> None:
+        """Let pods come that ask by ResourceClaims: they get shares of the same cards."""
+        self._screen.section(
+            "The first example again, in Kubernetes' own words: ResourceClaims.",
+            "Both ways to ask are counted by the same objects, so a card is shared by pods of both.",
+        )
+        for flag, path in (("-k", "manifests/claims"), ("-f", "examples/claims/01-share.yaml")):
+            self._screen.command(f"kubectl apply {flag} {path}")
+            self._screen.table(self._plane.kubectl("apply", flag, str(REPOSITORY / path)))
+        self._wait_for(self._claims_are_missing)
+        self._run("kubectl get resourceclaims")
+        self._run(f"kubectl get gpua -l gpuledger.dev/node=gpu-node-1 --sort-by=.spec.index -o {NARROW_CARDS}")
+
+    def _claims_are_missing(self) -> list[str]:
+        """Return which pods with claims have not got their cards yet."""
+        found = json.loads(self._plane.kubectl("get", "pods", "-o", "json"))["items"]
+        claiming = [pod for pod in found if pod["spec"].get("resourceClaims")]
+        waiting = [pod["metadata"]["name"] for pod in claiming if pod["status"]["phase"] != "Running"]
+        return [f"pod {name} does not run" for name in waiting] if claiming else ["there is no pod with a claim"]
 
     def _show_preemption(self) -> None:
         """Let a pod come for which others have to leave."""
