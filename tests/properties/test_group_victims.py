@@ -174,5 +174,5 @@ def check_places(scene: Scene, kinds: list[Kind], result: GroupEviction | None, 
             assert number == [demand.cards for demand in kinds[seat.kind].shape], seed
             by_uuid = {room.card.uuid: room.card for room in ledger.node_room(name).rooms}
             for rule in {rule for demand in kinds[seat.kind].shape for rule in demand.rules}:
-                given = [attribute_of(by_uuid[uuid], rule.attribute) for cards in seat.assignment for uuid in cards]
-                assert len({*given}) == (len(given) if rule.distinct else 1), seed
+                values = [attribute_of(by_uuid[uuid], rule.attribute) for cards in seat.assignment for uuid in cards]
+                assert len({*values}) == (len(values) if rule.distinct else 1), seed
