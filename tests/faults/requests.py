@@ -126,6 +126,40 @@ def binding(pod: str = "") -> Match:
     return of_kind("binding", pod)
 
 
+def protecting(pod: str, claim: str = "") -> Match:
+    """Match writes of the finalizer of a claim that belongs to a pod, or has a name of its own."""
+    return _of_claim("finalizer", pod, claim, lambda r: "/status" not in r.path)
+
+
+def allocating(pod: str, claim: str = "") -> Match:
+    """Match writes of an allocation into a claim that belongs to a pod, or has a name of its own."""
+    return _of_claim("allocation", pod, claim, lambda r: bool(_status(r).get("allocation")))
+
+
+def deallocating(pod: str, claim: str = "") -> Match:
+    """Match writes that take a claim's allocation back."""
+    return _of_claim("end of the allocation", pod, claim, lambda r: _status(r).get("allocation", 0) is None)
+
+
+def reserving(claim: str) -> Match:
+    """Match writes that let another pod use a claim that is allocated."""
+    return _of_claim("reservation", "", claim, lambda r: "reservedFor" in _status(r) and "allocation" not in _status(r))
+
+
+def _of_claim(what: str, pod: str, claim: str, holds_for: Callable[[Request], bool]) -> Match:
+    """Match writes of claims. What was made from a template is called by its pod, with something after that."""
+
+    def holds(request: Request) -> bool:
+        mine = request.name == claim if claim else request.name.startswith(f"{pod}-")
+        return request.kind == "patch resourceclaims" and mine and holds_for(request)
+
+    return Match(f"{what} of claim {claim or pod}", holds)
+
+
+def _status(request: Request) -> dict[str, Any]:
+    return dict((request.json or {}).get("status") or {})
+
+
 def reading(resource: str, name: str = "") -> Match:
     """Match GETs of single objects."""
     return of_kind(f"read {resource}", name)
