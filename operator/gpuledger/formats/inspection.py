@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gpuledger.formats.claim_inspection import CLAIM, TEMPLATE, claim_shown, claims_of_pod_shown
 from gpuledger.formats.dialects.device_config import device_config, node_configs
 from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
@@ -21,6 +22,7 @@ from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.node import NodeFacts, has_label, node_facts, read_registers
 from gpuledger.formats.objects.pod import scheduler_of
 from gpuledger.formats.objects.pod_templates import pod_templates, resources_elsewhere
+from gpuledger.formats.resource_claims.objects import NO_CLAIM_OBJECTS, ClaimObjects
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node_config import NodeConfig
@@ -90,14 +92,14 @@ class _Node(_Object):
     status: _NodeStatus | None = None
 
 
-def inspected(document: object, dialects: Dialects) -> Iterator[Json]:
+def inspected(document: object, dialects: Dialects, claims: ClaimObjects = NO_CLAIM_OBJECTS) -> Iterator[Json]:
     """Yield what is understood of each Node, Pod and ConfigMap of a document: one, a List, or what makes pods.
 
-    What has nothing to do with GPUs is yielded with `skipped`.
+    `claims` say what pods' ResourceClaims ask for. What has nothing to do with GPUs is yielded with `skipped`.
     """
     items = document.get("items") if isinstance(document, dict) else None
     for each in items if isinstance(items, list) else [document]:
-        yield from _objects(each, dialects)
+        yield from _objects(each, dialects, claims)
 
 
 def shape_problems(document: Mapping[str, Any]) -> list[str]:
@@ -105,7 +107,7 @@ def shape_problems(document: Mapping[str, Any]) -> list[str]:
     return _shape_problems(_Node if document.get("kind") == "Node" else _Pod, document)
 
 
-def _objects(document: object, dialects: Dialects) -> Iterator[Json]:
+def _objects(document: object, dialects: Dialects, claims: ClaimObjects) -> Iterator[Json]:
     if not isinstance(document, dict) or not isinstance(document.get("kind"), str | None):
         yield {"kind": None, "problems": ["this is no Kubernetes object"]}
         return
@@ -114,7 +116,9 @@ def _objects(document: object, dialects: Dialects) -> Iterator[Json]:
     if kind == "Node":
         yield _node(document, dialects)
     elif kind == "Pod":
-        yield _pod(document, dialects)
+        yield _pod(document, dialects, claims)
+    elif kind in (CLAIM, TEMPLATE):
+        yield {**head, "namespace": _text(document, "namespace"), **claim_shown(document, head["name"] or "", claims)}
     elif kind == "ConfigMap" and _configures_devices(document):
         yield _config_map(document)
     elif kind == "PodGroup" and (group := words_of_group(document)):
@@ -122,10 +126,10 @@ def _objects(document: object, dialects: Dialects) -> Iterator[Json]:
     elif kind is None or isinstance(document.get("items"), list):
         yield {**head, "problems": [f"a {kind} {SAYS_NOTHING}"]}
     else:
-        yield from _workload(document, head, dialects)
+        yield from _workload(document, head, dialects, claims)
 
 
-def _workload(document: Json, head: Json, dialects: Dialects) -> Iterator[Json]:
+def _workload(document: Json, head: Json, dialects: Dialects, claims: ClaimObjects) -> Iterator[Json]:
     """Yield the pods that an object makes; or that it makes none, or none that can be seen here."""
     try:
         templates = pod_templates(document)
@@ -134,7 +138,7 @@ def _workload(document: Json, head: Json, dialects: Dialects) -> Iterator[Json]:
         return
     for template in templates:
         metadata = {"name": head["name"], **template.pod["metadata"]}
-        pod = _pod({**template.pod, "metadata": metadata}, dialects)
+        pod = _pod({**template.pod, "metadata": metadata}, dialects, claims)
         if str(document.get("apiVersion")).startswith("batch.volcano.sh/") and head["kind"] == "Job":
             pod = {**pod, "notes": [*pod.get("notes", ()), VOLCANO_JOB]}
         yield {**pod, "of": f"{head['kind']}/{head['name']}", "template": template.path, "copies": template.copies}
@@ -273,7 +277,7 @@ def _gpu(card: Card) -> Json:
     }
 
 
-def _pod(pod: Json, dialects: Dialects) -> Json:
+def _pod(pod: Json, dialects: Dialects, claims: ClaimObjects) -> Json:
     head = {"kind": "Pod", "namespace": _text(pod, "namespace"), "name": _name(pod)}
     problems = _shape_problems(_Pod, pod)
     if problems:
@@ -291,6 +295,7 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
     except BadInput as error:
         return {**head, "containers": found, "problems": list(dict.fromkeys([*problems, str(error)]))}
     own = _vendors_selectors(pod, found, dialects)
+    by_claim, of_claims, wrong = claims_of_pod_shown(pod, claims)
     said = passed_over(pod, dialects)
     selectors = {
         "useModels": [*chosen.cards.use_models, *own["use_model"]],
@@ -306,15 +311,16 @@ def _pod(pod: Json, dialects: Dialects) -> Json:
         **head,
         "schedulerName": scheduler_of(pod) or None,
         **({"gang": gang_shown(gang)} if gang else {}),
-        "containers": found,
+        "containers": [*found, *by_claim],
         "selectors": {name: value for name, value in selectors.items() if value},
         "notes": [
             *(gang_notes(pod, gang) if gang else []),
             *([TOPOLOGY_NEEDS_LINKS] if TOPOLOGY in (chosen.node_policy, chosen.card_policy) else []),
             *_others_names(pod, found, dialects, said),
+            *of_claims,
         ],
         "warnings": [*warnings, *chosen.warnings, *(each.text for each in said)],
-        "problems": problems,
+        "problems": [*problems, *wrong],
     }
 
 

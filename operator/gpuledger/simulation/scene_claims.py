@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,18 @@ class ClaimFiles:
         """Return them as one; `with_class`: with our DeviceClass, unless a file has another one of its name."""
         classes = [*([OURS] if with_class else []), *self.found[CLASS]]
         return ListedClaims(self.found[CLAIM], self.found[TEMPLATE], classes)
+
+
+def claims_in(documents: Iterable[object]) -> ListedClaims:
+    """Return what documents, or Lists of them, say of claims, and our DeviceClass. What is none of that counts not."""
+    found = ClaimFiles()
+    for document in documents:
+        items = document.get("items") if isinstance(document, dict) else None
+        for each in items if isinstance(items, list) else [document]:
+            if isinstance(each, dict) and isinstance(each.get("metadata"), dict) and each["metadata"].get("name"):
+                with suppress(BadInput):
+                    found.takes(each, "default")
+    return found.listed(with_class=True)
 
 
 _READERS: dict[str, Callable[[Json], object]] = {CLAIM: read_claim, TEMPLATE: read_template, CLASS: read_class}

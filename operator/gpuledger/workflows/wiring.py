@@ -139,7 +139,9 @@ def connect(
     follow_gangs(gangs, members, trail, counts, clock, is_active)
     gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
     quotas = NamespaceQuotas(ledger.quotas, dialects, counts)
-    queues = connect_queues(ledger, chooser, waiting, placement.request, store, settings, counts, clock, is_active)
+    queues = connect_queues(
+        ledger, chooser, waiting, placement.request, store, claim_book, settings, counts, clock, is_active
+    )
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,

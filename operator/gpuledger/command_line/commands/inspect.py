@@ -113,9 +113,11 @@ def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
 def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.formats.inspection import SAYS_NOTHING, inspected
+    from gpuledger.simulation.scene_claims import claims_in
 
-    dialects = dialects_of(settings)
-    found = [each for document in documents for each in inspected(document, dialects)]
+    dialects, documents = dialects_of(settings), list(documents)
+    claims = claims_in(documents)
+    found = [each for document in documents for each in inspected(document, dialects, claims)]
     if found and all(each.get("skipped") for each in found):  # so there is nothing to show
         return [{**each, "problems": [f"a {each['kind']} {SAYS_NOTHING}"]} for each in found]
     return found

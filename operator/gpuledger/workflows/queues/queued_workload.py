@@ -19,6 +19,7 @@ from gpuledger.placement.together import Asking
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.reservations import SEAT, Seat
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 
 Json = dict[str, Any]
 
@@ -85,8 +86,10 @@ class SeatReader:
         read_request: Callable[[Json], PodRequest | None],
         objects: KueueObjects,
         nodes: NodesByRules,
+        claims: ClaimBook,
         clock: Clock,
     ) -> None:
+        self._claims = claims
         self._read_request = read_request
         self._objects = objects
         self._nodes = nodes
@@ -94,8 +97,8 @@ class SeatReader:
 
     @property
     def changes(self) -> int:
-        """How often something has changed by which pods may go to other nodes than before."""
-        return self._nodes.changes + self._objects.changes
+        """How often something has changed by which pods may go to other nodes than before, or ask for other cards."""
+        return self._nodes.changes + self._objects.changes + self._claims.changes
 
     async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
         """Return what each of the pods asks for that need cards, the most of which differ in nothing but their keys.
@@ -114,6 +117,7 @@ class SeatReader:
         seats: list[Seat] = []
         for pod_set in pod_sets(queued.found):
             pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
+            await self._claims.know_claims_of(pod)
             request = self._read_request(pod)
             if request is None:
                 continue

@@ -29,6 +29,7 @@ from gpuledger.workflows.queues.queued_workload import SeatReader
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.take_back import TakeBack
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
 
 Json = dict[str, Any]
 
@@ -65,6 +66,7 @@ def connect_queues(
     waiting: WaitingPods,
     read_request: Callable[[Json], PodRequest | None],
     store: KubeStore,
+    claims: ClaimBook,
     settings: Settings,
     counts: Counts,
     clock: Clock,
@@ -72,7 +74,7 @@ def connect_queues(
 ) -> Queues:
     """Return the parts that others need; see `follow_up` for the rest."""
     nodes, pods, objects = NodesByRules(settings.kueue), WorkloadPods(), KueueObjects(clock)
-    reader = SeatReader(read_request, objects, nodes, clock)
+    reader = SeatReader(read_request, objects, nodes, claims, clock)
     reservations, writer = Reservations(ledger), CheckWriter(store, counts, clock, is_active)
     check = CardCheck(
         ledger=ledger,
@@ -86,6 +88,7 @@ def connect_queues(
         reserve_s=settings.kueue_reserve_s,
         clock=clock,
     )
+    claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else check.on_due())
     lost = LostCards(check, pods, writer, settings.kueue_retry_s, clock)
     return Queues(
         nodes=nodes,

@@ -86,6 +86,8 @@ class ClaimBook:
         """Called with the UID of a pod that waited, and brings claims."""
         self.on_appeared = Listeners[[Kind, Name]]()
         """Called when an object is there that was not."""
+        self.changes = 0
+        """How often a template or a class has changed, has come, or has gone."""
 
     # What formats ask, see ClaimObjects.
 
@@ -190,6 +192,12 @@ class ClaimBook:
             self.observe_pending(pod)
         await self.lists_are_read()
 
+    async def know_claims_of(self, pod: Json) -> None:
+        """Know what the claims of a pod ask for that does not exist yet."""
+        if has_claims(pod):
+            self.wanted.set()
+            await self.lists_are_read()
+
     async def lists_are_read(self) -> None:
         """Wait until each kind was read, or could not be; for a while, and only if a pod has brought a claim."""
         if not self.wanted.is_set():
@@ -213,6 +221,8 @@ class ClaimBook:
             kept.uids[name] = metadata["uid"]
             if kind is Kind.CLAIMS:
                 self._changed(name, found)
+            else:
+                self.changes += 1
             if is_new:
                 self.on_appeared(kind, name)
 
@@ -250,3 +260,5 @@ class ClaimBook:
         kept.objects.pop(name, None)
         if kind is Kind.CLAIMS:
             self.on_claim(name)
+        else:
+            self.changes += 1
