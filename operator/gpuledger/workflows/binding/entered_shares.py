@@ -19,10 +19,12 @@ class EnteredShares:
         """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
         holders = self._ledger.holders_of(pod_uid)
         shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
-        variant = fitting_variant(shares, request) if shares else None
-        if variant is None or self._ledger.promises.claims_of(pod_uid):
+        if not shares or self._ledger.promises.claims_of(pod_uid):
             return None
         node = self._ledger.node_room(holders[0][0].node_name)
+        variant = fitting_variant(shares, request, node.cards)
+        if variant is None:
+            return None
         if not takes_pods(node, variant.shape) or not node.can_give([share.uuid for share in shares]):
             return None
         return Placement(node.name, shares, request.host)
@@ -36,7 +38,8 @@ class EnteredShares:
         holders = self._ledger.holders_of(pod_uid)
         node_name = holders[0][0].node_name
         shares = tuple(holder.share for _, holder in holders)
-        whole = fitting_variant(shares, request) is not None and all(
+        cards = self._ledger.node_room(node_name).cards
+        whole = fitting_variant(shares, request, cards) is not None and all(
             card.node_name == node_name and holder.state is HolderState.ALLOCATED for card, holder in holders
         )
         return Placement(node_name, shares, request.host) if whole else None
