@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
+from gpuledger.formats.resource_claims.container_uses import UsedClaim, check_containers
 from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, claim_alternatives
 from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.formats.resource_claims.objects import Claim, ClaimObjects, ClaimSpec
@@ -39,11 +40,14 @@ def has_claims(pod: Json) -> bool:
     return bool((pod.get("spec") or {}).get("resourceClaims"))
 
 
-def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter) -> ClaimsOfPod:
+def claims_of_pod(
+    pod: Json, objects: ClaimObjects, chosen: CardFilter, with_resources: Collection[str] = ()
+) -> ClaimsOfPod:
     """Return what a pod's claims ask for; those of other drivers are passed over where its scheduler serves them.
 
-    A pod that has its node has also what others have given it there. `chosen` is the pod's own choice of cards. Raises
-    BadInput, naming the claim and what to write instead.
+    A pod that has its node has also what others have given it there. `chosen` is the pod's own choice of cards,
+    `with_resources` are the containers that ask for cards by their resources, too. Raises BadInput, naming the claim
+    and what to write instead.
     """
     is_bound = bool((pod.get("spec") or {}).get("nodeName"))
     given = list(islice((pod.get("spec") or {}).get("resourceClaims") or (), MOST_CLAIMS + 1))
@@ -62,6 +66,10 @@ def claims_of_pod(pod: Json, objects: ClaimObjects, chosen: CardFilter) -> Claim
             assert isinstance(spec, ClaimSpec)  # noqa: S101 - that is what _resolved puts there
             alternatives.append(claim_alternatives(found.name, number, spec, objects, chosen, lifetime))
     _check_nodes(joined)
+    if not is_bound:
+        check_containers(
+            pod, [*map(_used, claims), *(UsedClaim(each.name, ("",), True) for each in joined)], with_resources
+        )
     ways = list(islice(product(*alternatives), MOST_ALTERNATIVES + 1))
     if len(ways) > MOST_ALTERNATIVES:
         raise BadInput(f"the pod's claims can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
@@ -129,6 +137,13 @@ def _is_ours(claim: PodClaim, objects: ClaimObjects, leaves_others: bool) -> boo
         f"claim {claim.name} is of DeviceClass {min(classes)}, which has no GPUs of {DRIVER}: this scheduler "
         "profile serves no other driver"
     )
+
+
+def _used(claim: PodClaim) -> UsedClaim:
+    spec = claim.wishes
+    assert isinstance(spec, ClaimSpec)  # noqa: S101 - see above
+    requests = dict.fromkeys(wish.name.partition("/")[0] for wishes in spec.requests for wish in wishes)
+    return UsedClaim(claim.name, tuple(requests), claim.shared)
 
 
 def _check_nodes(joined: list[JoinedClaim]) -> None:
