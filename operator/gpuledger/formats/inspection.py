@@ -396,6 +396,5 @@ def _name(document: Mapping[str, Any]) -> str:
 
 
 def _text(document: Mapping[str, Any], field: str) -> str:
-    metadata = document.get("metadata")
-    value = metadata.get(field) if isinstance(metadata, dict) else None
+    value = metadata.get(field) if isinstance(metadata := document.get("metadata"), dict) else None
     return value if isinstance(value, str) else ""

@@ -22,9 +22,16 @@ from gpuledger.placement.policy import Preference
 OF_SEVERAL_CARDS = {Reason.NUMA, Reason.CONSTRAINT, Reason.NOT_WANTED}
 """Each card can be one that takes the container, if there were others."""
 
-NOT_PLACEMENT = {Reason.KUBE_SCHEDULER, Reason.BAD_REQUEST, Reason.PREEMPTING, Reason.GANG, Reason.QUOTA}
-"""Found before or after placement is asked: the request can't be read; the pod is on its way to another node; or not
-of this pod alone."""
+NOT_PLACEMENT = {
+    Reason.KUBE_SCHEDULER,
+    Reason.BAD_REQUEST,
+    Reason.PREEMPTING,
+    Reason.GANG,
+    Reason.QUOTA,
+    Reason.CLAIM_ELSEWHERE,
+}
+"""Found before or after placement is asked: the request can't be read; the pod is on its way to another node, or has
+to go to where others are; or not of this pod alone."""
 
 ONE, TWO = a_card(0), a_card(1)
 
