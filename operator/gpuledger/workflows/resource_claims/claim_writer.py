@@ -102,7 +102,9 @@ class ClaimWriter:
                 return {"allocation": None, "reservedFor": None}
             return {"allocation": wanted, "reservedFor": [consumer(pod)]}
 
-        await self._status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared)
+        await self._status.change(
+            pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared, is_new=True
+        )
 
     async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
         def change(status: Mapping[str, Any]) -> Json | None:
