@@ -57,6 +57,12 @@ def without_consumer(status: Mapping[str, Any], pod_uid: str) -> Json:
     return {**status, "reservedFor": others} if others else kept
 
 
+def devices_of(status: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the devices of our driver that a claim's status has."""
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    return frozenset(str(each["device"]) for each in results if each["driver"] == DRIVER)
+
+
 def is_allocated_as(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Tell whether an allocation that is stored gives the cards that are wanted.
 

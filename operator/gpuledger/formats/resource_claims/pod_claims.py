@@ -103,6 +103,11 @@ def _resolved(pod: Json, given: Json, objects: ClaimObjects, is_bound: bool) -> 
     stored = objects.claim(namespace, object_name) if object_name else None
     if stored is not None:
         return _of_object(name, stored, uid, objects, bool(template), is_bound)
+    if template and object_name and not is_bound:
+        raise BadInput(
+            f"claim {name}: ResourceClaim {object_name}, which was made for the pod, is not there; Kubernetes makes no "
+            "other one, so create the pod anew if it has been deleted"
+        )
     spec = objects.template(namespace, template) if template else None
     if spec is None:
         missing = f"ResourceClaimTemplate {template}" if template else f"ResourceClaim {object_name}"

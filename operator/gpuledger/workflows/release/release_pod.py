@@ -347,7 +347,7 @@ class PodReleaser:
 
     async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir], only_these: bool) -> None:
         heir = next((heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs), None)
-        if heir is not None:
+        if heir is not None and heir.inherits(holder.share.uuid, self._holders(heir.pod.uid)):
             await self._journal.hand_over(holder, heir.pod, heir.claim.uid, heir.claim_name)
         else:
             await self._journal.remove(holder.share.uuid, holder.pod.uid, holder if only_these else None)

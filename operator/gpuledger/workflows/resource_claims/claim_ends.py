@@ -8,13 +8,14 @@ So a pod that joins at the same time is refused, and never runs on cards that no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
-from gpuledger.formats.resource_claims.allocation import without_consumer
+from gpuledger.formats.resource_claims.allocation import devices_of, without_consumer
+from gpuledger.formats.resource_claims.device import device_name
 from gpuledger.formats.resource_claims.pod_claims import claim_names
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -33,6 +34,18 @@ class Heir:
     claim: ClaimRef
     claim_name: str
     """What the heir calls the claim."""
+    devices: frozenset[str] = frozenset()
+    """Names of the claim's devices. What the leaving pod has beside them, the claim has no longer: the heir may have
+    been given others by now, of its own."""
+
+    def inherits(self, uuid: str, holders: Sequence[Holder]) -> bool:
+        """Tell whether the heir, who has these holders, gets what the leaving pod has of a card by the claim.
+
+        It may have it already: handed over before a crash, or entered for itself when the claim was free for a moment.
+        """
+        mine = (holder.share for holder in holders if holder.share.uuid == uuid)
+        has_it = any(part.claim is not None and part.claim.uid == self.claim.uid for s in mine for part in s.containers)
+        return device_name(uuid) in self.devices and not has_it
 
 
 def claims_of(holders: Sequence[Holder]) -> list[ClaimRef]:
@@ -88,7 +101,7 @@ class ClaimEnds:
                 for other in others:
                     heir = await self._running(pod.namespace, other, claim)
                     if heir is not None:
-                        return heir
+                        return replace(heir, devices=devices_of(status))
                 # None of them can be bound by now. kube-controller-manager would take them out as well, in a while.
                 for each in (*others, {"uid": pod.uid}):
                     await self._withdraw(Pod(str(each.get("uid")), pod.namespace, ""), claim)

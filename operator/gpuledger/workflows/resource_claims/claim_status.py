@@ -9,14 +9,16 @@ from gpuledger.formats.resource_claims.objects import read_claim
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import Conflict, NotFound, ShareRefused
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.tasks.pauses import pause
 
 Json = dict[str, Any]
 Change = Callable[[Mapping[str, Any]], Json | None]
 """From a claim's status to the fields of it that are to be written, None removes one; None instead: all is as it is to
 be. Asked again about what was written, until there is nothing to change."""
 
-ATTEMPTS = 5
-"""Writes of one claim that others have been quicker than."""
+ATTEMPTS = 8
+"""Writes of one claim that others have been quicker than, with pauses: kube-controller-manager writes three times in a
+row when the last pod that uses a claim has ended."""
 
 PROTECTION = "resource.kubernetes.io/delete-protection"
 """Finalizer of an allocated claim that pods share: nobody deletes it under them. kube-controller-manager removes it,
@@ -30,14 +32,18 @@ class ClaimStatusWriter:
         """Make one; `book` is what memory has of claims, and spares a read."""
         self._store, self._book = store, book
 
-    async def change(self, namespace: str, name: str, uid: str, change: Change, protected: bool = False) -> None:
+    async def change(
+        self, namespace: str, name: str, uid: str, change: Change, *, protected: bool = False, is_new: bool = False
+    ) -> None:
         """Change a claim's status, as often as it takes.
 
-        With `protected`, an allocation is written after the finalizer that protects it. Raises NotFound if the claim is
-        gone or another one by now, ShareRefused if it changes all the time, and what `change` raises.
+        With `protected`, an allocation is written after the finalizer that protects it. With `is_new`, a claim that
+        has no status as far as memory knows is not read first: what is older than that can't be written over.
+        Raises NotFound if the claim is gone or another one by now, ShareRefused if it changes all the time, and what
+        `change` raises.
         """
-        found = self._known(namespace, name, uid)
-        for _ in range(ATTEMPTS):
+        found = self._known(namespace, name, uid) if is_new else None
+        for attempt in range(ATTEMPTS):
             if found is None:
                 found = await self._store.resource_claim(namespace, name)
             if found["metadata"]["uid"] != uid:
@@ -49,8 +55,9 @@ class ClaimStatusWriter:
                 if protected and fields.get("allocation") and PROTECTION not in _finalizers(found):
                     found = await self._store.protect_claim(found, PROTECTION)
                 found = await self._store.set_claim_status(found, fields)
-            except Conflict:
+            except Conflict as error:
                 found = None
+                await pause(attempt, error)
                 continue
             if self._book is not None:
                 self._book.learn(read_claim(found))

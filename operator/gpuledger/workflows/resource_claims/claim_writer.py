@@ -54,7 +54,7 @@ async def write_allocation(status: ClaimStatusWriter, pod: Pod, claim: PodClaim,
             return {"allocation": None, "reservedFor": None}
         return {"allocation": wanted, "reservedFor": [consumer(pod)]}
 
-    await status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared)
+    await status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared, is_new=True)
 
 
 class ClaimWriter:
