@@ -38,6 +38,15 @@ Json = dict[str, Any]
 CHECKS = ("claim-class", "claims-served", "claims-made", "claims")
 
 
+@pytest.fixture(autouse=True)
+def tidy(installed_cluster: Cluster) -> Iterator[None]:
+    """Leave no claims and templates behind, once their pods are gone."""
+    yield
+    for path in (TEMPLATES, CLAIMS):
+        installed_cluster.request("DELETE", path)
+    installed_cluster.wait(lambda: not claims(installed_cluster), "no claims are left")
+
+
 @pytest.fixture
 def nodes(cluster: Cluster) -> list[FakeNode]:
     create_class(cluster)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_COUNT, VOLCANO_MEMORY
+from fakes.claims import a_claiming_pod
 from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
 from gpuledger.configuration.admission import admission_rules
 from gpuledger.configuration.settings import Settings
@@ -194,3 +195,17 @@ def test_a_taint_is_not_tolerated_twice(own: Json) -> None:
     pod = bare({GPU: 1})
     pod["spec"]["tolerations"] = [own]
     assert filled_in(pod, TAINTED)["spec"]["tolerations"] == [own]
+
+
+def test_a_pod_that_only_brings_claims_is_left_as_it_is() -> None:
+    """What its claims ask for is in objects that no review has."""
+    pod = a_claiming_pod("pod", template="quarter", scheduler_name="default-scheduler")
+    assert filled_in(pod, RULES) == pod
+    assert check(pod, "user", RULES) == ()
+
+
+def test_a_pod_with_claims_and_resources_is_one_that_asks() -> None:
+    pod = a_claiming_pod("pod", template="quarter", scheduler_name="default-scheduler", containers=[a_container()])
+    stored = filled_in(pod, RULES)
+    assert (stored["spec"]["schedulerName"], check(stored, "user", RULES)) == ("gpuledger", ())
+    assert stored["spec"]["resourceClaims"] == pod["spec"]["resourceClaims"]
