@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from builders import a_card
-from fakes.claims import OUR_CLASS, a_claim, exactly, known, parameters
+from fakes.stored_claims import OUR_CLASS, a_claim, exactly, known, parameters
 from gpuledger.formats.resource_claims.allocation import (
     allocation,
     devices_of,

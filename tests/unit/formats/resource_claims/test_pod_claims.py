@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.claims import a_claim, a_template, allocated, by_name, by_template, claiming, exactly, known, parameters
 from fakes.objects import DIALECTS
+from fakes.stored_claims import (
+    a_claim,
+    a_template,
+    allocated,
+    by_name,
+    by_template,
+    claiming,
+    exactly,
+    known,
+    parameters,
+)
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.model.errors import BadInput
