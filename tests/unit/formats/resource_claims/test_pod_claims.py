@@ -147,8 +147,9 @@ def test_a_selector_that_can_not_be_read_is_refused_with_its_place() -> None:
 
 
 def test_alternatives_are_in_the_order_of_preference_and_named_after_their_request() -> None:
-    either = {"name": "gpu", "firstAvailable": [exactly("big", count=2)["exactly"] | {"name": "big"}]}
-    either["firstAvailable"].append(exactly("small", memory="1Gi")["exactly"] | {"name": "small"})
+    big = exactly("big", count=2)["exactly"] | {"name": "big"}
+    small = exactly("small", memory="1Gi")["exactly"] | {"name": "small"}
+    either = {"name": "gpu", "firstAvailable": [big, small]}
     found = request_of(either)
     assert [each.names for each in found.variants] == [("card/gpu/big",), ("card/gpu/small",)]
     assert [each.shape[0].cards for each in found.variants] == [2, 1]
