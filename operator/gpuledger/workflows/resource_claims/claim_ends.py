@@ -94,12 +94,8 @@ class ClaimEnds:
                 if found["metadata"]["uid"] != claim.uid or not status.get("allocation"):
                     return None
                 others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
-                if any(self._holds(str(each.get("uid")), claim) for each in others):
-                    # Both wanted to be the first, and the other one was: there is nothing to inherit.
-                    await self._withdraw(pod, claim)
-                    return None
                 for other in others:
-                    heir = await self._running(pod.namespace, other, claim)
+                    heir = self._holding(str(other.get("uid")), claim) or await self._running(pod, other, claim)
                     if heir is not None:
                         return replace(heir, devices=devices_of(status))
                 # None of them can be bound by now. kube-controller-manager would take them out as well, in a while.
@@ -108,14 +104,19 @@ class ClaimEnds:
         except NotFound:
             return None
 
-    def _holds(self, pod_uid: str, claim: ClaimRef) -> bool:
-        return claim in claims_of([holder for _, holder in self._ledger.holders_of(pod_uid)])
+    def _holding(self, pod_uid: str, claim: ClaimRef) -> Heir | None:
+        """Return a pod that has cards by a claim in the ledger: some were handed over before, or it was the first."""
+        for _, holder in self._ledger.holders_of(pod_uid):
+            for part in holder.share.containers:
+                if part.claim == claim:
+                    return Heir(holder.pod, claim, part.name.partition("/")[0])
+        return None
 
-    async def _running(self, namespace: str, consumer: Json, claim: ClaimRef) -> Heir | None:
+    async def _running(self, leaving: Pod, consumer: Json, claim: ClaimRef) -> Heir | None:
         """Return a pod that may use a claim, if it has a node; else no Binding of it that is under way is accepted."""
         name, uid = str(consumer.get("name")), str(consumer.get("uid"))
         try:
-            found = await self._store.pod(namespace, name)
+            found = await self._store.pod(leaving.namespace, name)
             if found["metadata"]["uid"] != uid or is_finished(found):
                 return None
             if not bound_node(found):
