@@ -68,6 +68,8 @@ test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane,
 	@tools/system-packages
 	$(BIN)/python tools/prepare_tests.py
 	echo "==> tests"
+	# Once, where nothing is compiled yet: else each worker compiles all files for itself.
+	[ -e tests/__pycache__ ] || $(BIN)/python -m pytest -qq --collect-only > /dev/null || true
 	$(PYTEST) --durations=10 --durations-min=1 $(TESTS)
 
 .PHONY: test-long
