@@ -19,9 +19,9 @@ BIN := .venv/bin
 DOCS := $(CACHE)/docs-tools-$(shell sha256sum requirements/docs.txt | cut -c 1-12)
 READY := .venv/.ready
 # Many tests wait most of the time, so there are more of them under way than cores. Each worker may run a control plane,
-# whose programs are asked to collect garbage less often, as long as they are small: that is a fifth of their time.
+# whose programs are asked to collect garbage less often: that is a tenth of their time.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
-PYTEST = GOGC=$(or $(GOGC),1000) GOMEMLIMIT=$(or $(GOMEMLIMIT),1GiB) $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST = GOGC=$(or $(GOGC),400) $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # uv takes 4 s for what takes pip more than a minute. Where pip is told of an index or a certificate, it is for uv, too.
 UV := env UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2> /dev/null || true)}}" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}" $(BIN)/uv --quiet --no-progress
@@ -68,6 +68,8 @@ test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane,
 	@tools/system-packages
 	$(BIN)/python tools/prepare_tests.py
 	echo "==> tests"
+	# Once, where nothing is compiled yet: else each worker compiles all files for itself.
+	[ -e tests/__pycache__ ] || $(BIN)/python -m pytest -qq --collect-only > /dev/null || true
 	$(PYTEST) --durations=10 --durations-min=1 $(TESTS)
 
 .PHONY: test-long
