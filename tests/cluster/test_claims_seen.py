@@ -60,13 +60,9 @@ def claimed(cluster: Cluster, nodes: list[FakeNode]) -> Iterator[Cluster]:
     """Yield a cluster with a pod that has a claim of its own, and two that share one; a test may stop its operator."""
     cluster.request("POST", TEMPLATES, template("quarter", share("10Gi", 30)))
     cluster.request("POST", CLAIMS, claim("ours", share("5Gi")))
-    for name, given in (
-        ("own", {"templates": ["quarter"]}),
-        ("first", {"named": ["ours"]}),
-        ("second", {"named": ["ours"]}),
-    ):
-        cluster.create(claiming(name, **given))
-        cluster.wait_bound(name)
+    for each in (claiming("own", ["quarter"]), claiming("first", named=["ours"]), claiming("second", named=["ours"])):
+        cluster.create(each)
+        cluster.wait_bound(each["metadata"]["name"])
     yield cluster
     cluster.installation.kill_operator()
     cluster.installation.start_operator()
