@@ -23,14 +23,14 @@ from cluster.claims import (
     share,
     template,
 )
-from cluster.cluster import ALLOCATIONS, Cluster, uuids
+from cluster.cluster import ALLOCATIONS, NODES, Cluster, uuids
 from cluster.test_audit import audit, stop_operator
 from cluster.test_kubectl_gpuledger import Plugin
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.finding import Finding
 from gpuledger.doctor.reading import Reading
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.names import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 
 Json = dict[str, Any]
@@ -60,13 +60,9 @@ def claimed(cluster: Cluster, nodes: list[FakeNode]) -> Iterator[Cluster]:
     """Yield a cluster with a pod that has a claim of its own, and two that share one; a test may stop its operator."""
     cluster.request("POST", TEMPLATES, template("quarter", share("10Gi", 30)))
     cluster.request("POST", CLAIMS, claim("ours", share("5Gi")))
-    for name, given in (
-        ("own", {"templates": ["quarter"]}),
-        ("first", {"named": ["ours"]}),
-        ("second", {"named": ["ours"]}),
-    ):
-        cluster.create(claiming(name, **given))
-        cluster.wait_bound(name)
+    for each in (claiming("own", ["quarter"]), claiming("first", named=["ours"]), claiming("second", named=["ours"])):
+        cluster.create(each)
+        cluster.wait_bound(each["metadata"]["name"])
     yield cluster
     cluster.installation.kill_operator()
     cluster.installation.start_operator()
@@ -203,6 +199,7 @@ def test_explain_says_why_a_pod_waits_with_its_claim(cluster: Cluster, nodes: li
 def test_a_node_whose_agent_serves_no_claims_is_named(cluster: Cluster, plugin: Plugin) -> None:
     create_class(cluster)
     (node,) = cluster.add_nodes(1, gpus=1)
+    cluster.patch(f"{NODES}/{node.name}", {"metadata": {"annotations": {SERVES_CLAIMS_ANNOTATION: None}}})
     cluster.request("POST", TEMPLATES, template("quarter", share("10Gi")))
     cluster.create(claiming("waits", ["quarter"]))
     cluster.wait_refused("waits", "the node's agent serves no ResourceClaims")

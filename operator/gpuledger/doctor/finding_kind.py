@@ -329,8 +329,8 @@ class FindingKind(StrEnum):
     # ResourceClaims.
     CLAIM_CLASS_MISSING = (
         "claim-class-missing",
-        E,
-        "Pods bring ResourceClaims, or nodes serve them, and there is no DeviceClass gpu.gpuledger.dev.",
+        W,
+        "Pods wait that bring ResourceClaims, and there is no DeviceClass gpu.gpuledger.dev.",
         "kubectl apply -k manifests/claims",
     )
     CLAIMS_NOT_SERVED = (

@@ -36,10 +36,9 @@ def a_claim(driver: str = "gpu.gpuledger.dev", uid: str = "c") -> Json:
     return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [result]}}}}
 
 
-def test_a_class_is_missed_where_pods_or_nodes_need_it(found: Found) -> None:
+def test_a_class_is_missed_where_pods_wait_with_claims(found: Found) -> None:
     missing = [("claim-class-missing", "DeviceClass gpu.gpuledger.dev")]
-    assert found(device_class=None) == []
-    assert found(device_class=None, nodes=[SERVING]) == missing
+    assert found(device_class=None, nodes=[SERVING]) == []
     assert found(device_class=None, nodes=[SERVING], pods=[made(claiming())]) == missing
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpuledger.command_line.bars import bar
 from gpuledger.command_line.formatting import AGES, in_reading_order
+from gpuledger.model.pod_claim import entry_text
 from gpuledger.reports.alike import listed
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 from gpuledger.reports.usage import UseState
@@ -115,7 +116,7 @@ def _containers(nodes: Iterable[Json]) -> Iterator[UsageRow]:
 
 def _container(node: str, card: Json, pod: str, use: Json) -> UsageRow:
     row = UsageRow(
-        (node, str(card["index"]), pod, use["container"]),
+        (node, str(card["index"]), pod, entry_text(use["container"])),
         held_mib=use["memoryHeldMiB"],
         idle_mib=use["memoryHeldMiB"] * (use["state"] == UseState.IDLE),
         cores_held=use["coresHeld"],

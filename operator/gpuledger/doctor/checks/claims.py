@@ -20,13 +20,11 @@ LATE = timedelta(seconds=30)
 
 
 def check_claim_class(facts: Facts) -> Iterator[Finding]:
-    """Yield whether our DeviceClass is missing where somebody needs it."""
+    """Yield whether our DeviceClass is missing where pods wait that may need it."""
     if not known(facts.release).resource_claims or known(facts.claims) is None or known(facts.device_class) is not None:
         return
-    serving = [name_of(node) for node in known(facts.nodes) if _serves(node)]
-    who = [f"pod {name}" for name in _waiting(facts)] or [f"node {name}" for name in serving]
-    if who:
-        text = f"there is none, for {some_of(who)}"
+    if waiting := _waiting(facts):
+        text = f"there is none, and pods with claims wait: {some_of(waiting)}"
         yield Finding.of(FindingKind.CLAIM_CLASS_MISSING, f"DeviceClass {DEVICE_CLASS}", text)
 
 
