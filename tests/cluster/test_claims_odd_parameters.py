@@ -9,16 +9,28 @@ from typing import Any
 
 import pytest
 
-from cluster.claims import CLAIMS, TEMPLATES, claim, claiming, create_class, opaque, serve_claims, share, template
+from cluster.claims import (
+    CLAIMS,
+    TEMPLATES,
+    claim,
+    claiming,
+    create_class,
+    opaque,
+    remove_claims,
+    serve_claims,
+    share,
+    template,
+)
 from cluster.cluster import Cluster
 
 
 @pytest.fixture
-def deep() -> Iterator[Any]:
-    """Return an object so deep that Python's own reader needs a higher limit for it."""
+def deep(cluster: Cluster) -> Iterator[Any]:
+    """Return an object so deep that Python's own reader needs a higher limit for it, as long as there is any."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)
     yield reduce(lambda inner, _: [inner], range(2_000), 0)
+    remove_claims(cluster)
     sys.setrecursionlimit(before)
 
 

@@ -18,9 +18,9 @@ import orjson
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
+from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.kube_api.lines import whole_lines
-from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.pages import pages_of, read_at_most
 from gpuledger.kube_api.refusals import kind_of
 from gpuledger.model.errors import ApiError, Unreachable

@@ -26,8 +26,10 @@ _HALF_LENGTH = len(r"\ud83d")
 
 
 def read_json(text: bytes) -> Any:
-    """Return what a text says. In one that can't be read as it is, what is too deep becomes null, and characters that
-    are none become U+FFFD. Raises orjson.JSONDecodeError for what is no JSON even then.
+    """Return what a text says.
+
+    In one that can't be read as it is, what is too deep becomes null, and characters that are none become U+FFFD.
+    Raises orjson.JSONDecodeError for what is no JSON even then.
     """
     try:
         return orjson.loads(text)
