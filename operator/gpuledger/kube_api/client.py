@@ -18,6 +18,7 @@ import orjson
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
+from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.kube_api.lines import whole_lines
 from gpuledger.kube_api.pages import pages_of, read_at_most
@@ -115,7 +116,7 @@ class KubeClient:
             ) as response:
                 answer = await read_at_most(response, longest_bytes)
                 if response.status < 300:
-                    found: Json = orjson.loads(answer) if answer else {}
+                    found: Json = read_json(answer) if answer else {}
                     return found
                 raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger import __version__
+from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.refusals import kind_of
 from gpuledger.model.errors import ApiError, Unreachable
 
@@ -52,7 +53,7 @@ class PlainClient:
     ) -> Json:
         """Send one request, return the object in its answer. Raises a subclass of ApiError, in kubectl's words."""
         with self._answer(method, path, body, content_type, parameters, headers) as response:
-            found: Json = orjson.loads(response.read())
+            found: Json = read_json(response.read())
             return found
 
     def items(self, path: str, parameters: Mapping[str, str] | None = None) -> Iterator[list[Json]]:

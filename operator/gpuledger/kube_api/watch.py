@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 
 from gpuledger.kube_api.client import Json
+from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.pages import pages_of
 from gpuledger.model.errors import ApiError, GpuledgerError
 
@@ -139,7 +140,7 @@ async def _watch(
                 taken += 1
                 if taken % EVENTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                event = orjson.loads(line)
+                event = read_json(line)
                 found = event["object"]
                 if event["type"] == "ERROR":
                     raise _TooOld(str(found.get("message")))

@@ -170,7 +170,7 @@ def _amounts(wish: Wish, parameters: ShareParameters) -> Demand:
     unknown = sorted(asked.keys() - {MEMORY, CORES, SLOTS})
     if unknown:
         raise BadInput(f"cards have no capacity {unknown[0]}: there are {MEMORY}, {CORES}, and {SLOTS}")
-    if whole_number(asked.get(SLOTS, 1)) != 1:
+    if _whole(SLOTS, asked.get(SLOTS, "1")) != 1:
         raise BadInput(f"{SLOTS}: a share takes one; to be alone on a card, ask for {ALL_CORES} {CORES}")
     memory_mib, percent = _memory_mib(asked.get(MEMORY)), None
     if memory_mib is None:
@@ -204,10 +204,14 @@ def _memory_mib(quantity: str | None) -> int | None:
 def _cores(quantity: str | None) -> int | None:
     if quantity is None:
         return None
-    try:
-        cores = whole_number(quantity)
-    except BadInput as error:
-        raise BadInput(f"{CORES}: {error}") from None
+    cores = _whole(CORES, quantity)
     if cores > min(ALL_CORES, MAX_CORES):
         raise BadInput(f"{CORES}: {quantity} is more than {ALL_CORES} percent, which is a whole card")
     return cores
+
+
+def _whole(name: str, quantity: str) -> int:
+    try:
+        return whole_number(quantity)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None

@@ -189,8 +189,23 @@ def read_template(template: Json) -> ClaimSpec:
 
 
 def read_spec(spec: Json) -> ClaimSpec:
-    """Return what a claim asks for. Equal specs are one object."""
-    return _spec_of(orjson.dumps(spec.get("devices") or {}, option=orjson.OPT_SORT_KEYS))
+    """Return what a claim asks for. Equal specs are one object.
+
+    Parameters so deep that they can't be written again are no parameters of ours, and read as null.
+    """
+    devices = spec.get("devices") or {}
+    try:
+        return _spec_of(_text(devices))
+    except TypeError:  # beyond the depth that orjson writes, which is less than what it reads
+        return _spec_of(_text({**devices, "config": list(map(_without_parameters, devices.get("config") or ()))}))
+
+
+def _text(devices: Json) -> bytes:
+    return orjson.dumps(devices, option=orjson.OPT_SORT_KEYS)
+
+
+def _without_parameters(config: Json) -> Json:
+    return {**config, "opaque": {**(config.get("opaque") or {}), "parameters": None}}
 
 
 def read_class(device_class: Json) -> DeviceClass:

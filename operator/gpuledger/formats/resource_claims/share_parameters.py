@@ -46,6 +46,7 @@ _NUMBERS: Final = {
     "memoryPercent": ("memory_percent", 1, 100),
     "cores": ("cores", 0, ALL_CORES),
 }
+_WAYS_OF_MEMORY: Final = frozenset(("memory_mib", "memory_percent"))
 _SWITCHES: Final = {"exclusive": "exclusive", "oneNUMANode": "one_numa_node"}
 _LISTS: Final = {
     "models": "models",
@@ -66,9 +67,12 @@ def share_parameters(texts: Iterable[str]) -> ShareParameters:
     """
     found = ShareParameters()
     for text in texts:
-        found = replace(found, **_read(text))
-    if found.memory_mib is not None and found.memory_percent is not None:
-        raise BadInput("memoryMiB and memoryPercent are two ways to say one amount: keep one of them")
+        given = _read(text)
+        if len(_WAYS_OF_MEMORY & given.keys()) > 1:
+            raise BadInput("memoryMiB and memoryPercent are two ways to say one amount: keep one of them")
+        if _WAYS_OF_MEMORY & given.keys():  # a claim may say otherwise what its class says in the other way
+            found = replace(found, **dict.fromkeys(_WAYS_OF_MEMORY))
+        found = replace(found, **given)
     return found
 
 

@@ -1,11 +1,11 @@
-"""What is written into a claim's status."""
+"""What Bind writes into a claim's status, and what is read of it afterwards."""
 
-from __future__ import annotations
-
+from copy import deepcopy
 from typing import Any
 
-from builders import a_card
-from fakes.stored_claims import OUR_CLASS, a_claim, exactly, known, parameters
+from builders import a_card, a_pod
+from fakes.claims import OUR_CLASS
+from gpuledger.formats.custom_resource.resource import API_VERSION
 from gpuledger.formats.resource_claims.allocation import (
     allocation,
     devices_of,
@@ -13,91 +13,133 @@ from gpuledger.formats.resource_claims.allocation import (
     with_consumer,
     without_consumer,
 )
-from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.names import DRIVER
-from gpuledger.formats.resource_claims.objects import read_claim
+from gpuledger.formats.resource_claims.listed import ListedClaims
+from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
+from gpuledger.formats.resource_claims.objects import read_spec
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.pod_claim import PodClaim
-from gpuledger.model.share import ContainerShare, Pod, Share
+from gpuledger.model.share import ContainerShare, Share
 
 Json = dict[str, Any]
 
-FIRST, SECOND = a_card(0), a_card(1)
-CARDS = {card.uuid: card for card in (FIRST, SECOND)}
-POD = Pod("pod", "default", "train")
-CLAIM = PodClaim("card", "made", "uid", wishes=read_claim(a_claim("made", exactly())).spec)
+CARDS = {card.uuid: card for card in (a_card(0), a_card(1))}
+FIRST, SECOND = CARDS.values()
+CLAIM = PodClaim("c", "ours", "uid-of-claim", False, read_spec({}))
 
 
-def a_share(card: Any, *parts: ContainerShare, exclusive: bool = False) -> Share:
-    return Share(card.uuid, Amounts(1000, 30, 1), exclusive, parts)
+def a_part(name: str, memory_mib: int = 4_000, cores: int = 30) -> ContainerShare:
+    return ContainerShare(name, memory_mib, cores)
 
 
-def test_each_request_has_a_result_for_each_of_its_cards_with_what_it_takes() -> None:
-    shares = [
-        a_share(FIRST, ContainerShare("card/a", 1000, 30), ContainerShare("main", 5, 5)),
-        a_share(SECOND, ContainerShare("card/a", 1000, 30), ContainerShare("card/b/small", 10, 0)),
-    ]
-    results = allocation(CLAIM, "node-1", shares, CARDS, known())["devices"]["results"]
-    assert [(each["request"], each["device"]) for each in results] == [
-        ("a", device_name(FIRST.uuid)),
-        ("a", device_name(SECOND.uuid)),
-        ("b/small", device_name(SECOND.uuid)),
-    ]
-    assert {(each["driver"], each["pool"]) for each in results} == {(DRIVER, "node-1")}
-    assert results[0]["consumedCapacity"] == {"memory": "1000Mi", "cores": "30", "slots": "1"}
-    assert len({each["shareID"] for each in results}) == 3
+def share_of(uuid: str, *parts: ContainerShare, exclusive: bool = False) -> Share:
+    amounts = Amounts(sum(part.memory_mib for part in parts), sum(part.cores for part in parts), 1)
+    return Share(uuid, amounts, exclusive, parts)
 
 
-def test_a_card_alone_takes_all_of_its_cores_and_slots() -> None:
-    capacity = FIRST.capacity
-    share = Share(FIRST.uuid, capacity, True, (ContainerShare("card/gpu", capacity.memory_mib, 0),))
-    (result,) = allocation(CLAIM, "node-1", [share], CARDS, known())["devices"]["results"]
-    assert result["consumedCapacity"] == {
-        "memory": f"{capacity.memory_mib}Mi",
-        "cores": str(capacity.cores),
-        "slots": str(capacity.number),
+def allocated(*shares: Share, claim: PodClaim = CLAIM, classes: Any = (OUR_CLASS,)) -> Json:
+    return allocation(claim, "node-a", shares, CARDS, ListedClaims(classes=classes))
+
+
+def results(*shares: Share) -> list[Json]:
+    return list(allocated(*shares)["devices"]["results"])
+
+
+def test_each_request_has_its_card_with_what_it_takes_of_it() -> None:
+    (result,) = results(share_of(FIRST.uuid, a_part("c/gpu")))
+    assert len(result.pop("shareID")) == 36
+    assert result == {
+        "request": "gpu",
+        "driver": DRIVER,
+        "pool": "node-a",
+        "device": FIRST.uuid.lower(),
+        "consumedCapacity": {"memory": "4000Mi", "cores": "30", "slots": "1"},
     }
+
+
+def test_an_allocation_is_for_one_node() -> None:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-a"]}]}
+    assert allocated(share_of(FIRST.uuid, a_part("c/gpu")))["nodeSelector"] == {"nodeSelectorTerms": [term]}
+
+
+def test_an_alternative_is_named_with_its_request() -> None:
+    (result,) = results(share_of(FIRST.uuid, a_part("c/gpu/small")))
+    assert result["request"] == "gpu/small"
+
+
+def test_several_cards_of_a_request_and_several_requests_on_a_card_are_each_a_result() -> None:
+    shares = (share_of(FIRST.uuid, a_part("c/a"), a_part("c/b", 1_000)), share_of(SECOND.uuid, a_part("c/a")))
+    found = [(each["request"], each["device"]) for each in results(*shares)]
+    assert found == [("a", FIRST.uuid.lower()), ("b", FIRST.uuid.lower()), ("a", SECOND.uuid.lower())]
+    assert len({each["shareID"] for each in results(*shares)}) == 3
+
+
+def test_what_containers_and_other_claims_have_is_not_the_claims() -> None:
+    mixed = share_of(FIRST.uuid, a_part("main"), a_part("c2/gpu"), a_part("c/gpu"))
+    assert [each["request"] for each in results(mixed)] == ["gpu"]
+    assert results(share_of(FIRST.uuid, a_part("main"))) == []
+
+
+def test_who_is_alone_on_a_card_takes_all_its_cores_and_slots() -> None:
+    (result,) = results(share_of(FIRST.uuid, a_part("c/gpu", FIRST.capacity.memory_mib, 0), exclusive=True))
+    assert result["consumedCapacity"] == {"memory": "16000Mi", "cores": "100", "slots": "10"}
 
 
 def test_the_same_shares_are_always_the_same_allocation() -> None:
-    share = a_share(FIRST, ContainerShare("card/gpu", 1000, 30))
-    first, again = (allocation(CLAIM, "node-1", [share], CARDS, known()) for _ in range(2))
-    assert first == again
-    assert is_allocated_as(first, again)
-    other = allocation(CLAIM, "node-1", [a_share(SECOND, ContainerShare("card/gpu", 1000, 30))], CARDS, known())
-    assert not is_allocated_as(first, other)
+    share = share_of(FIRST.uuid, a_part("c/gpu"))
+    assert allocated(share) == allocated(deepcopy(share))
+    other = PodClaim("c", "ours", "uid-of-another", False, CLAIM.wishes)
+    assert allocated(share) != allocated(share, claim=other)
 
 
-def test_amounts_that_an_older_api_server_has_dropped_are_no_difference() -> None:
-    wanted = allocation(CLAIM, "node-1", [a_share(FIRST, ContainerShare("card/gpu", 1000, 30))], CARDS, known())
-    stored = {
-        "devices": {
-            "results": [
-                {key: each[key] for key in ("request", "driver", "pool", "device")}
-                for each in wanted["devices"]["results"]
-            ]
-        }
-    }
+def test_the_configuration_that_has_counted_stands_beside_the_cards() -> None:
+    share = {"apiVersion": API_VERSION, "kind": "Share"}
+    opaque = {"opaque": {"driver": DRIVER, "parameters": {**share, "cores": 30}}}
+    of_claim = {"requests": ["gpu"], "opaque": {"driver": DRIVER, "parameters": {**share, "memoryMiB": 1_000}}}
+    request = {"name": "gpu", "exactly": {"deviceClassName": DEVICE_CLASS}}
+    spec = read_spec({"devices": {"requests": [request], "config": [of_claim]}})
+    with_config = {**OUR_CLASS, "spec": {"config": [opaque]}}
+    found = allocated(
+        share_of(FIRST.uuid, a_part("c/gpu")), claim=PodClaim("c", "ours", "u", False, spec), classes=[with_config]
+    )
+    assert found["devices"]["config"] == [
+        {"source": "FromClass", "requests": ["gpu"], **opaque},
+        {"source": "FromClaim", **of_claim},
+    ]
+    assert "config" not in allocated(share_of(FIRST.uuid, a_part("c/gpu")))["devices"]
+
+
+def test_a_pod_is_added_once_and_others_stay() -> None:
+    status = with_consumer(with_consumer({"allocation": {}}, a_pod("a")), a_pod("b"))
+    assert with_consumer(status, a_pod("b")) == status
+    assert [each["uid"] for each in status["reservedFor"]] == ["a", "b"]
+    assert status["reservedFor"][0] == {"resource": "pods", "name": "a", "uid": "a"}
+
+
+def test_the_last_pod_that_leaves_takes_the_cards_with_it() -> None:
+    status = with_consumer(with_consumer({"allocation": {"devices": {}}, "devices": []}, a_pod("a")), a_pod("b"))
+    left = without_consumer(status, "a")
+    assert [each["uid"] for each in left["reservedFor"]] == ["b"]
+    assert "allocation" in left
+    assert without_consumer(left, "b") == {}
+    assert without_consumer({}, "b") == {}
+
+
+def test_only_devices_of_ours_are_returned() -> None:
+    ours = allocated(share_of(FIRST.uuid, a_part("c/gpu")))
+    ours["devices"]["results"].append({"request": "nic", "driver": "nic.example.com", "pool": "p", "device": "eth0"})
+    assert devices_of({"allocation": ours}) == {FIRST.uuid.lower()}
+    assert devices_of({}) == frozenset()
+    assert devices_of({"allocation": None}) == frozenset()
+
+
+def test_an_allocation_is_the_wanted_one_by_its_places_whatever_amounts_the_api_server_has_kept() -> None:
+    wanted = allocated(share_of(FIRST.uuid, a_part("c/a")), share_of(SECOND.uuid, a_part("c/b")))
+    stored = deepcopy(wanted)
+    stored["devices"]["results"].reverse()
+    for result in stored["devices"]["results"]:
+        del result["consumedCapacity"], result["shareID"]
     assert is_allocated_as(stored, wanted)
-
-
-def test_the_configuration_that_has_counted_is_noted_with_its_source() -> None:
-    of_class = {**OUR_CLASS, "spec": {**OUR_CLASS["spec"], "config": [parameters(cores=10)]}}
-    stored = a_claim("made", exactly())
-    stored["spec"]["devices"]["config"] = [parameters(["gpu"], memoryMiB=1000)]
-    claim = PodClaim("card", "made", "uid", wishes=read_claim(stored).spec)
-    share = a_share(FIRST, ContainerShare("card/gpu", 1000, 10))
-    config = allocation(claim, "node-1", [share], CARDS, known(of_class))["devices"]["config"]
-    assert [(each["source"], each["requests"]) for each in config] == [("FromClass", ["gpu"]), ("FromClaim", ["gpu"])]
-    assert [each["opaque"]["driver"] for each in config] == [DRIVER, DRIVER]
-
-
-def test_a_pod_is_a_consumer_once_and_the_last_one_takes_the_allocation_with_it() -> None:
-    status: Json = {"allocation": {"devices": {"results": [{"driver": DRIVER, "device": "gpu-0"}]}}}
-    one = with_consumer(with_consumer(status, POD), POD)
-    both = with_consumer(one, Pod("other", "default", "other"))
-    assert [each["uid"] for each in both["reservedFor"]] == ["pod", "other"]
-    left = without_consumer(both, "pod")
-    assert [each["uid"] for each in left["reservedFor"]] == ["other"]
-    assert devices_of(left) == {"gpu-0"}
-    assert without_consumer(left, "other") == {}
+    assert not is_allocated_as({}, wanted)
+    assert not is_allocated_as(allocated(share_of(FIRST.uuid, a_part("c/a"))), wanted)
+    stored["devices"]["results"][0]["pool"] = "node-b"
+    assert not is_allocated_as(stored, wanted)

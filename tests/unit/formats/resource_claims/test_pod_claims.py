@@ -1,371 +1,235 @@
-"""What pods ask for by ResourceClaims: alone, and beside their resources."""
+"""Pods' claims as requests: which are ours, whose they are, and what can't be had."""
 
-from __future__ import annotations
-
-import contextlib
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from fakes.objects import DIALECTS
-from fakes.stored_claims import (
-    a_claim,
-    a_template,
-    allocated,
-    by_name,
-    by_template,
-    claiming,
-    exactly,
-    known,
-    parameters,
-)
-from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.resource_claims.names import DRIVER
+from fakes.claims import OUR_CLASS, a_claim_spec, a_claiming_pod, a_resource_claim, a_template
+from fakes.objects import DIALECTS, SHARE, a_container, a_pod_object
+from gpuledger.formats.dialects.request import pod_request, too_many_containers
+from gpuledger.formats.resource_claims.listed import ListedClaims
+from gpuledger.formats.resource_claims.pod_claims import MOST_CLAIMS, claim_names, has_claims
 from gpuledger.model.errors import BadInput
-from gpuledger.model.request import Demand, Lifetime, PodRequest
+from gpuledger.model.pod_claim import JoinedClaim, PodClaim
+from gpuledger.model.request import Lifetime, PodRequest
 
 Json = dict[str, Any]
 
+NIC_CLASS: Json = {
+    "metadata": {"name": "nic"},
+    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "nic.example.com"'}}]},
+}
+OTHERS = "gpuledger-all-drivers"
 
-def request_of(*requests: Json, **devices: Any) -> PodRequest:
-    """Return what a pod with one claim asks for."""
-    found = pod_request(
-        claiming(by_template("card", "t")), DIALECTS, known(a_template("t", *requests, **devices), *CLASSES)
-    )
+
+class Objects(ListedClaims):
+    """What a cluster has, in which one profile serves the claims of other drivers, too."""
+
+    def serves_other_drivers(self, scheduler_name: str) -> bool:
+        """See ClaimObjects."""
+        return scheduler_name == OTHERS
+
+
+def request(
+    pod: Json, *claims: Json, templates: Any = (), classes: Any = (OUR_CLASS,), **holders: str
+) -> PodRequest | None:
+    held = {f"claim-{name}": uid for name, uid in holders.items()}
+    return pod_request(pod, DIALECTS, Objects(claims, templates, classes, held))
+
+
+def refused(pod: Json, *claims: Json, **fields: Any) -> str:
+    with pytest.raises(BadInput) as error:
+        request(pod, *claims, **fields)
+    return str(error.value)
+
+
+def claimed(pod: Json, *claims: Json, **fields: Any) -> PodRequest:
+    found = request(pod, *claims, **fields)
     assert found is not None
     return found
 
 
-def demand_of(*requests: Json, **devices: Any) -> Demand:
-    (demand,) = request_of(*requests, **devices).shape
-    return demand
+def test_a_template_is_read_before_its_claim_is_made() -> None:
+    found = claimed(a_claiming_pod("a", template="quarter"), templates=[a_template()])
+    assert found.names == ("gpu/gpu",)
+    assert [(each.name, each.object_name, each.uid, each.shared) for each in found.claims] == [("gpu", "", "", False)]
+    assert (found.shape[0].memory_mib, found.shape[0].cards) == (4_000, 1)
 
 
-def refusal(pod: Json, *objects: Json, holders: dict[str, str] | None = None) -> str:
-    with pytest.raises(BadInput) as caught:
-        pod_request(pod, DIALECTS, known(*objects, holders=holders))
-    return str(caught.value)
+def test_a_claim_that_was_made_counts_before_its_template_which_may_have_changed() -> None:
+    pod = a_claiming_pod("a", template="quarter", made="ours")
+    found = claimed(pod, a_resource_claim(owner="a", memory="8000Mi"), templates=[a_template()])
+    assert found.shape[0].memory_mib == 8_000
+    assert [(each.object_name, each.uid, each.shared) for each in found.claims] == [("ours", "claim-ours", False)]
 
 
-CLASSES: tuple[Json, ...] = (
-    {
-        "metadata": {"name": "quarters", "uid": "quarters"},
-        "spec": {
-            "selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}],
-            "config": [parameters(memoryPercent=25, cores=25)],
-        },
-    },
-)
+def test_a_claim_that_a_pod_names_is_shared() -> None:
+    found = claimed(a_claiming_pod("a", named="ours"), a_resource_claim())
+    assert [(each.object_name, each.uid, each.shared) for each in found.claims] == [("ours", "claim-ours", True)]
 
 
-@pytest.mark.parametrize(
-    ("request_", "config", "expected"),
-    [
-        (exactly(), [], Demand(1, exclusive=True)),
-        (exactly(count=3), [], Demand(3, exclusive=True)),
-        (exactly(memory="10Gi"), [], Demand(1, memory_mib=10240)),
-        (exactly(memory="1"), [], Demand(1, memory_mib=1)),
-        (exactly(memory="1500M"), [], Demand(1, memory_mib=1431)),
-        (exactly(cores="30"), [], Demand(1, cores=30)),
-        (exactly(memory="10Gi", cores="100"), [], Demand(1, memory_mib=10240, cores=100, exclusive=True)),
-        (exactly(), [parameters(memoryMiB=2048)], Demand(1, memory_mib=2048)),
-        (exactly(), [parameters(memoryPercent=25, cores=10)], Demand(1, memory_percent=25, cores=10)),
-        (exactly(), [parameters(memoryPercent=100)], Demand(1, exclusive=True)),
-        (exactly(memory="10Gi"), [parameters(memoryMiB=1, exclusive=True)], Demand(1, 10240, exclusive=True)),
-        (exactly(), [parameters(exclusive=False)], Demand(1)),
-        (exactly(), [parameters(memoryMiB=1), parameters(memoryMiB=2)], Demand(1, memory_mib=2)),
-        (exactly(), [parameters(["other"], memoryMiB=1)], Demand(1, exclusive=True)),
-        (exactly(deviceClassName="quarters"), [], Demand(1, memory_percent=25, cores=25)),
-        (exactly(deviceClassName="quarters"), [parameters(cores=50)], Demand(1, memory_percent=25, cores=50)),
-    ],
-)
-def test_amounts_are_the_requests_own_then_the_claims_configuration_then_the_classes(
-    request_: Json, config: list[Json], expected: Demand
-) -> None:
-    found = demand_of(request_, config=config)
-    same = ("cards", "memory_mib", "memory_percent", "cores", "exclusive")
-    assert {name: getattr(found, name) for name in same} == {name: getattr(expected, name) for name in same}
-    assert found.resource == DRIVER
+def test_a_claim_that_another_pod_holds_is_joined() -> None:
+    stored = a_resource_claim("ours", "node-a", ["GPU-node-a-0"], ["first"])
+    found = claimed(a_claiming_pod("a", named="ours"), stored, ours="uid-first")
+    assert (found.names, found.claims) == ((), ())
+    assert found.joined == (JoinedClaim("gpu", "ours", "claim-ours", "node-a"),)
+    assert found.joined_node == "node-a"
 
 
-@pytest.mark.parametrize(
-    ("request_", "text"),
-    [
-        (exactly(memory="0"), "claim card, request gpu: memory: 0 is not between 1Mi and"),
-        (exactly(memory="lots"), "claim card, request gpu: memory: 'lots' is not an amount"),
-        (exactly(cores="150"), "claim card, request gpu: cores: 150 is more than 100 percent, which is a whole card"),
-        (exactly(cores="0.5"), "claim card, request gpu: cores: 0.5 is not a whole number"),
-        (exactly(capacity={"requests": {"slots": "2"}}), "claim card, request gpu: slots: a share takes one"),
-        (exactly(capacity={"requests": {"speed": "2"}}), "claim card, request gpu: cards have no capacity speed"),
-        (exactly(adminAccess=True), "claim card, request gpu: adminAccess is not given"),
-        (exactly(allocationMode="Some"), "claim card, request gpu: allocationMode Some is not known"),
-        (exactly(count=5000), "claim card, request gpu: no node has 5000 cards"),
-        (exactly(deviceClassName="gone"), "claim card, request gpu: there is no DeviceClass gone"),
-    ],
-)
-def test_what_a_request_can_not_have_is_refused_with_its_place(request_: Json, text: str) -> None:
-    assert refusal(claiming(by_template("card", "t")), a_template("t", request_)).startswith(text)
+def test_who_holds_a_claim_does_not_join_it() -> None:
+    stored = a_resource_claim("ours", "node-a", ["GPU-node-a-0"], ["a"])
+    found = claimed(a_claiming_pod("a", named="ours"), stored, ours="uid-a")
+    assert (found.names, found.joined) == (("gpu/gpu",), ())
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
-        ({"memory": 1}, "the configuration has no field 'memory': there are memoryMiB, memoryPercent,"),
-        ({"memoryMiB": "10Gi"}, "memoryMiB of the configuration is '10Gi': write a whole number from 1 to"),
-        ({"memoryMiB": True}, "memoryMiB of the configuration is True"),
-        ({"memoryMiB": 1, "memoryPercent": 1}, "memoryMiB and memoryPercent are two ways to say one amount"),
-        ({"exclusive": "yes"}, "exclusive of the configuration is 'yes': write true or false"),
-        ({"models": "A100"}, "models of the configuration is no list of words"),
-        ({"models": ["x"] * 257}, "models of the configuration has more than 256 words"),
-        ({"kind": "Shares"}, "the configuration has apiVersion 'gpuledger.dev/v1alpha1' and kind 'Shares': write"),
-    ],
-)
-def test_a_configuration_that_can_not_be_read_is_refused_with_what_to_write(fields: Json, text: str) -> None:
-    found = refusal(claiming(by_template("card", "t")), a_template("t", exactly(), config=[parameters(**fields)]))
-    assert found.startswith(f"claim card, request gpu: {text}")
+@pytest.mark.parametrize("owner", ["b", ""])
+def test_a_claim_is_not_the_pods_that_was_made_for_another(owner: str) -> None:
+    pod = a_claiming_pod("a", template="quarter", made="ours")
+    assert refused(pod, a_resource_claim(owner=owner)) == "claim gpu: ResourceClaim ours was made for another pod"
 
 
-def test_a_configuration_chooses_cards() -> None:
-    wanted = demand_of(exactly(), config=[parameters(models=["A100"], uuids=["GPU-1"], isolation=["mig"])]).wanted
-    assert (wanted.use_models, wanted.use_uuids, wanted.modes) == (("A100",), ("GPU-1",), ("mig",))
+def test_a_pod_can_not_name_what_was_made_for_another() -> None:
+    said = refused(a_claiming_pod("a", named="ours"), a_resource_claim(owner="b"))
+    assert said == "claim gpu: ResourceClaim ours was made for another pod"
 
 
-def test_selectors_of_class_and_request_all_count_and_that_of_our_class_is_none() -> None:
-    selector = {"cel": {"expression": f'device.attributes["{DRIVER}"].index == 1'}}
-    assert [test.text for test in demand_of(exactly(selectors=[selector])).wanted.tests] == [
-        selector["cel"]["expression"]
-    ]
-    assert demand_of(exactly()).wanted.tests == ()
+def test_nobody_new_gets_a_claim_that_is_being_deleted() -> None:
+    stored = a_resource_claim("ours", "node-a", ["GPU-node-a-0"], ["first"])
+    stored["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    pod = a_claiming_pod("a", named="ours")
+    assert refused(pod, stored) == "claim gpu: ResourceClaim ours is being deleted"
+    bound = a_claiming_pod("a", named="ours", node_name="node-a")
+    assert claimed(bound, stored).names == ("gpu/gpu",)
 
 
-def test_a_selector_that_can_not_be_read_is_refused_with_its_place() -> None:
-    selector = {"cel": {"expression": "device.driver =="}}
-    found = refusal(claiming(by_template("card", "t")), a_template("t", exactly(selectors=[selector])))
-    assert found.startswith("claim card, request gpu: selector: 1:")
-
-
-def test_alternatives_are_in_the_order_of_preference_and_named_after_their_request() -> None:
-    big = exactly("big", count=2)["exactly"] | {"name": "big"}
-    small = exactly("small", memory="1Gi")["exactly"] | {"name": "small"}
-    either = {"name": "gpu", "firstAvailable": [big, small]}
-    found = request_of(either)
-    assert [each.names for each in found.variants] == [("card/gpu/big",), ("card/gpu/small",)]
-    assert [each.shape[0].cards for each in found.variants] == [2, 1]
-
-
-def test_too_many_alternatives_are_refused() -> None:
-    def either(name: str) -> Json:
-        return {"name": name, "firstAvailable": [exactly()["exactly"] | {"name": f"a{n}"} for n in range(3)]}
-
-    text = refusal(claiming(by_template("card", "t")), a_template("t", either("x"), either("y")))
-    assert text == "claim card can be served in more than 8 ways: name fewer of them"
-
-
-def test_constraints_concern_their_requests_and_those_of_two_claims_are_different_ones() -> None:
-    same_root = [{"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["a"]}]
-    objects = known(a_template("t", exactly("a"), exactly("b"), constraints=same_root))
-    pod = claiming(by_template("one", "t"), by_template("two", "t"))
-    found = pod_request(pod, DIALECTS, objects)
-    assert found is not None
-    rules = [demand.rules for demand in found.shape]
-    assert [len(each) for each in rules] == [1, 0, 1, 0]
-    assert rules[0] != rules[2]
-
-
-def test_an_attribute_that_no_card_has_is_refused() -> None:
-    text = refusal(
-        claiming(by_template("card", "t")), a_template("t", exactly(), constraints=[{"matchAttribute": "x.org/y"}])
+def test_what_is_missing_is_named() -> None:
+    assert (
+        refused(a_claiming_pod("a", named="ours")) == "claim gpu: there is no ResourceClaim ours in namespace default"
     )
-    assert text.startswith(
-        "claim card, request gpu: cards have no attribute x.org/y: there are gpu.gpuledger.dev/uuid,"
+    said = refused(a_claiming_pod("a", template="quarter"))
+    assert said == "claim gpu: there is no ResourceClaimTemplate quarter in namespace default"
+    said = refused(a_claiming_pod("a", template="quarter", made="ours"), templates=[a_template()])
+    assert said.startswith("claim gpu: ResourceClaim ours, which was made for the pod, is not there")
+
+
+def test_a_bound_pod_whose_claim_is_gone_is_read_by_its_template() -> None:
+    bound = a_claiming_pod("a", template="quarter", made="ours", node_name="node-a")
+    assert claimed(bound, templates=[a_template()]).names == ("gpu/gpu",)
+
+
+def test_a_claim_that_asks_for_nothing_is_no_request() -> None:
+    empty = {**a_resource_claim(), "spec": {"devices": {}}}
+    pod = a_claiming_pod("a", named="ours")
+    assert request(pod, empty) is None
+    pod["spec"]["containers"] = [a_container("main", SHARE)]
+    assert claimed(pod, empty).names == ("main",)
+
+
+def test_claims_are_ignored_where_nothing_is_known_of_them() -> None:
+    pod = a_claiming_pod("a", named="ours")
+    assert has_claims(pod)
+    assert pod_request(pod, DIALECTS) is None
+
+
+def nic_claim(**fields: Any) -> Json:
+    return a_resource_claim("nic", deviceClassName="nic", capacity={}, **fields)
+
+
+def test_another_drivers_claim_is_refused_unless_the_profile_serves_it() -> None:
+    pod = a_claiming_pod("a", named="nic")
+    said = refused(pod, nic_claim(), classes=[OUR_CLASS, NIC_CLASS])
+    assert said.startswith("claim gpu is of DeviceClass nic, which has no GPUs of gpu.gpuledger.dev")
+    pod["spec"] |= {"schedulerName": OTHERS, "containers": [a_container("main", SHARE)]}
+    found = claimed(pod, nic_claim(), classes=[OUR_CLASS, NIC_CLASS])
+    assert (found.names, found.claims, found.joined) == (("main",), (), ())
+
+
+def test_a_claim_of_a_class_that_is_not_there_is_refused_even_where_others_are_served() -> None:
+    pod = a_claiming_pod("a", named="nic")
+    pod["spec"]["schedulerName"] = OTHERS
+    assert refused(pod, nic_claim()) == "claim gpu, request gpu: there is no DeviceClass nic"
+
+
+def several(number: int) -> Json:
+    pod = a_pod_object("a", {})
+    pod["spec"]["resourceClaims"] = [{"name": f"c{n}", "resourceClaimName": f"ours-{n}"} for n in range(number)]
+    return pod
+
+
+def joined_on(*node_names: str) -> tuple[list[Json], dict[str, str]]:
+    stored = [a_resource_claim(f"ours-{n}", node, ["GPU-1"], ["first"]) for n, node in enumerate(node_names)]
+    return stored, {f"ours-{n}": "uid-first" for n in range(len(node_names))}
+
+
+def test_claims_on_different_nodes_can_not_be_joined_by_one_pod() -> None:
+    claims, holders = joined_on("node-a", "node-a")
+    assert claimed(several(2), *claims, **holders).joined_node == "node-a"
+    claims, holders = joined_on("node-a", "node-b")
+    assert refused(several(2), *claims, **holders) == (
+        "claims c0 and c1 are allocated on different nodes, node-a and node-b: wait until the other pods of one of "
+        "them have ended"
     )
 
 
-def test_every_card_is_asked_for_by_the_mode_all() -> None:
-    found = demand_of(exactly(allocationMode="All"))
-    assert (found.every_card, found.whole) == (True, True)
+def test_more_claims_than_are_looked_up_are_refused() -> None:
+    said = refused(several(MOST_CLAIMS + 1))
+    assert said == f"the pod has more than {MOST_CLAIMS} ResourceClaims: spread them over several pods"
 
 
-# Where claims come from.
+def test_more_entries_than_a_holder_has_room_for_are_refused() -> None:
+    most = DIALECTS.most_containers
+    requests = [{"name": f"r{n}", **a_claim_spec()["devices"]["requests"][0]} | {"name": f"r{n}"} for n in range(most)]
+    claim = {**a_resource_claim(), "spec": {"devices": {"requests": requests}}}
+    pod = a_claiming_pod("a", named="ours")
+    assert len(claimed(pod, claim).names) == most
+    pod["spec"]["containers"][0] = a_container("main", SHARE)
+    assert refused(pod, claim) == too_many_containers(most)
 
 
-def test_a_claim_and_resources_are_one_request_claims_first() -> None:
-    pod = claiming(by_template("card", "t"))
-    pod["spec"]["containers"].append(
-        {"name": "side", "image": "none", "resources": {"limits": {"nvidia.com/gpumem": "1000"}}}
-    )
-    found = pod_request(pod, DIALECTS, known(a_template("t", exactly(memory="1Gi"))))
-    assert found is not None
-    assert found.names == ("card/gpu", "side")
-
-
-def test_where_claims_are_not_known_they_do_not_count() -> None:
-    assert pod_request(claiming(by_template("card", "t")), DIALECTS) is None
-
-
-def test_a_claim_is_held_from_the_first_init_container_on() -> None:
-    init = [{"name": "load", "image": "none"}]
-    found = pod_request(
-        claiming(by_template("card", "t"), initContainers=init), DIALECTS, known(a_template("t", exactly()))
-    )
-    assert found is not None
-    assert found.shape[0].lifetime is Lifetime.SIDECAR
-
-
-def test_the_claim_that_was_made_counts_and_not_its_template() -> None:
-    objects = known(a_template("t", exactly(memory="1Gi")), a_claim("made", exactly(memory="2Gi"), owner="pod"))
-    found = pod_request(claiming(by_template("card", "t"), made={"card": "made"}), DIALECTS, objects)
-    assert found is not None
-    assert found.shape[0].memory_mib == 2048
-    assert [(claim.object_name, claim.uid, claim.shared) for claim in found.claims] == [("made", "claim-made", False)]
-
-
-@pytest.mark.parametrize(
-    ("pod", "objects", "text"),
-    [
-        (
-            claiming(by_template("card", "t")),
-            (),
-            "claim card: there is no ResourceClaimTemplate t in namespace default",
-        ),
-        (claiming(by_name("card", "c")), (), "claim card: there is no ResourceClaim c in namespace default"),
-        (
-            claiming(by_name("card", "c")),
-            (a_claim("c", exactly(), owner="another"),),
-            "claim card: ResourceClaim c was made for another pod",
-        ),
-        (
-            claiming(by_name("card", "c")),
-            (a_claim("c", exactly(), deletionTimestamp="2026-01-01T00:00:00Z"),),
-            "claim card: ResourceClaim c is being deleted",
-        ),
-    ],
-)
-def test_a_claim_that_can_not_be_used_is_refused(pod: Json, objects: tuple[Json, ...], text: str) -> None:
-    assert refusal(pod, *objects) == text
-
-
-def test_a_claim_that_another_pod_holds_is_joined_on_its_node() -> None:
-    stored = a_claim("ours", exactly(), status=allocated("node-1", "first"))
-    found = pod_request(
-        claiming(by_name("card", "ours"), uid="second"), DIALECTS, known(stored, holders={"claim-ours": "first"})
-    )
-    assert found is not None
-    assert (found.shape, found.claims, found.joined_node) == ((), (), "node-1")
-
-
-def test_who_holds_a_claim_asks_for_its_cards_and_so_does_who_finds_it_without_a_holder() -> None:
-    stored = a_claim("ours", exactly(), status=allocated("node-1", "first"))
-    for holders in ({"claim-ours": "first"}, {}):
-        found = pod_request(claiming(by_name("card", "ours"), uid="first"), DIALECTS, known(stored, holders=holders))
-        assert found is not None
-        assert (len(found.shape), found.joined) == (1, ())
-        assert found.claims[0].shared
-
-
-def test_claims_that_are_on_two_nodes_can_not_be_joined() -> None:
-    one = a_claim("one", exactly(), status=allocated("node-1", "a"))
-    two = a_claim("two", exactly(), status=allocated("node-2", "b"))
-    pod = claiming(by_name("x", "one"), by_name("y", "two"))
-    pod["spec"]["containers"] = [
-        {"name": name, "image": "none", "resources": {"claims": [{"name": name}]}} for name in ("x", "y")
-    ]
-    text = refusal(pod, one, two, holders={"claim-one": "a", "claim-two": "b"})
-    assert text.startswith("claims x and y are allocated on different nodes, node-1 and node-2")
-
-
-def test_a_pod_has_no_more_claims_than_can_be_looked_at() -> None:
-    many = [by_template(f"c{number}", "t") for number in range(33)]
-    assert refusal(claiming(*many), a_template("t", exactly())).startswith("the pod has more than 32 ResourceClaims")
-
-
-# Containers.
-
-
-def uses(*claims: Json, **containers: list[Json]) -> Json:
-    """Return a pod whose containers use these claims."""
-    pod = claiming(*claims)
-    listed = [{"name": name, "image": "none", "resources": {"claims": used}} for name, used in containers.items()]
-    return {**pod, "spec": {**pod["spec"], "containers": listed}}
-
-
-TWO = a_template("two", exactly("a", memory="1Gi"), exactly("b", memory="1Gi"))
-OURS = a_claim("ours", exactly())
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        uses(by_template("c", "two"), x=[{"name": "c"}], y=[{"name": "c"}]),
-        uses(by_template("c", "two"), x=[{"name": "c", "request": "a"}], y=[{"name": "c", "request": "b"}]),
-        uses(by_template("c", "two"), x=[{"name": "c", "request": "a"}, {"name": "c", "request": "b"}], y=[]),
-        uses(by_template("c", "two"), by_template("d", "two"), x=[{"name": "c"}, {"name": "d"}]),
-        uses(by_name("c", "ours"), by_template("d", "two"), x=[{"name": "c"}], y=[{"name": "d"}]),
-    ],
-)
-def test_each_container_gets_one_device_of_ours(pod: Json) -> None:
-    assert pod_request(pod, DIALECTS, known(TWO, OURS)) is not None
-
-
-@pytest.mark.parametrize(
-    ("pod", "text"),
-    [
-        (
-            uses(by_template("c", "two"), x=[{"name": "c"}], y=[{"name": "c", "request": "a"}]),
-            "container x uses requests of claims of which other containers use only some",
-        ),
-        (
-            uses(by_name("c", "ours"), by_template("d", "two"), x=[{"name": "c"}, {"name": "d"}]),
-            "container x uses a claim that pods share and another one",
-        ),
-    ],
-)
-def test_a_container_that_would_need_several_is_refused_before_it_is_placed(pod: Json, text: str) -> None:
-    assert refusal(pod, TWO, OURS).startswith(text)
+def test_both_words_stand_in_one_request_claims_first() -> None:
+    pod = a_claiming_pod("a", named="ours")
+    pod["spec"]["containers"] = [a_container("plain", {}), a_container("main", SHARE)]
+    found = claimed(pod, a_resource_claim(memory="8000Mi"))
+    assert found.names == ("gpu/gpu", "main")
+    assert [demand.memory_mib for demand in found.shape] == [8_000, 4_000]
+    assert found.all_containers == ("plain", "main")
 
 
 def test_a_container_asks_in_one_way() -> None:
-    pod = claiming(by_template("card", "t"))
-    pod["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1"}
-    text = refusal(pod, a_template("t", exactly()))
-    assert text == "container main asks for GPUs by its resources and by a claim: let it ask in one way"
+    pod = a_claiming_pod("a", named="ours")
+    pod["spec"]["containers"][0]["resources"] |= {"limits": dict(SHARE), "claims": [{"name": "gpu"}]}
+    said = refused(pod, a_resource_claim())
+    assert said == "container main asks for GPUs by its resources and by a claim: let it ask in one way"
 
 
-# Whatever users write.
-
-QUANTITIES = st.sampled_from(["0", "1", "10Gi", "1e3", "0.5", "-1", "1m", "9" * 40, "10Ei", "x", ""])
-FIELDS = st.dictionaries(
-    st.sampled_from(["memoryMiB", "memoryPercent", "cores", "exclusive", "models", "uuids", "oneNUMANode", "z"]),
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=3), max_size=3),
-    max_size=4,
-)
-REQUESTS = st.builds(
-    lambda name, capacity, more: exactly(name, capacity={"requests": capacity}, **more),
-    st.sampled_from(["a", "b", "gpu"]),
-    st.dictionaries(st.sampled_from(["memory", "cores", "slots", f"{DRIVER}/memory", "x"]), QUANTITIES, max_size=3),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "count": st.integers(1, 10**9),
-            "allocationMode": st.sampled_from(["All", "ExactCount"]),
-            "adminAccess": st.booleans(),
-            "deviceClassName": st.sampled_from(["gpu.gpuledger.dev", "nic", "gone"]),
-            "tolerations": st.just([{"operator": "Exists"}]),
-        },
-    ),
-)
+def test_a_claim_is_held_from_the_first_init_container_on() -> None:
+    pod = a_claiming_pod("a", named="ours")
+    assert claimed(pod, a_resource_claim()).shape[0].lifetime is Lifetime.MAIN
+    pod["spec"]["initContainers"] = [a_container("init", {})]
+    assert claimed(pod, a_resource_claim()).shape[0].lifetime is Lifetime.SIDECAR
 
 
-@given(st.lists(REQUESTS, min_size=1, max_size=4), st.lists(FIELDS, max_size=2))
-def test_whatever_a_claim_says_it_is_a_request_or_refused_with_a_sentence(
-    requests: list[Json], config: list[Json]
-) -> None:
-    objects = known(a_template("t", *requests, config=[parameters(**each) for each in config]))
-    names: tuple[str, ...] = ()
-    with contextlib.suppress(BadInput):
-        found = pod_request(claiming(by_template("card", "t")), DIALECTS, objects)
-        names = found.names if found else ()
-        assert found or all(each["exactly"].get("deviceClassName") == "nic" for each in requests)
-    assert all(name.startswith("card/") for name in names)
+def choices(*names: str) -> Json:
+    first = [{"name": name, **a_claim_spec()["devices"]["requests"][0]["exactly"]} for name in names]
+    return {"devices": {"requests": [{"name": "gpu", "firstAvailable": first}]}}
+
+
+def test_alternatives_follow_one_another_in_the_users_order() -> None:
+    claim = {**a_resource_claim(), "spec": choices("big", "small")}
+    found = claimed(a_claiming_pod("a", named="ours"), claim)
+    assert [variant.names for variant in found.variants] == [("gpu/gpu/big",), ("gpu/gpu/small",)]
+    assert all(isinstance(each, PodClaim) for variant in found.variants for each in variant.claims)
+
+
+def test_a_pod_can_not_be_served_in_more_ways_than_are_tried() -> None:
+    claims = [{**a_resource_claim(f"ours-{n}"), "spec": choices("a", "b", "c")} for n in range(2)]
+    assert refused(several(2), *claims) == ("the pod's claims can be served in more than 8 ways: name fewer of them")
+    claim = {**a_resource_claim("ours-0"), "spec": choices(*"abcdefghi")}
+    assert refused(several(1), claim) == "claim c0 can be served in more than 8 ways: name fewer of them"
+
+
+def test_the_names_of_claims_are_known_as_soon_as_they_are_made() -> None:
+    pod = a_claiming_pod("a", template="quarter")
+    assert list(claim_names(pod)) == [("gpu", "", "quarter")]
+    assert list(claim_names(a_claiming_pod("a", template="quarter", made="x"))) == [("gpu", "x", "quarter")]
+    assert list(claim_names(a_claiming_pod("a", named="ours"))) == [("gpu", "ours", "")]
