@@ -468,7 +468,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
-    assert (out.splitlines()[-1], err) == ("29 checks, nothing found.", "")
+    assert (out.splitlines()[-1], err) == ("33 checks, nothing found.", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -484,7 +484,7 @@ def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -
 def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
     with agent_not_ready(clinic), gpus_of_nobody(clinic):
         printed, _ = clinic.run(status=1)
-    assert "29 checks: 1 error, 1 warning." in printed
+    assert "33 checks: 1 error, 1 warning." in printed
     with gpus_of_nobody(clinic):
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 
@@ -529,7 +529,7 @@ def test_a_configuration_of_ones_own_is_compared_with_the_settings(clinic: Clini
     argv = [sys.executable, "-m", "gpuledger", "scheduler-config", "--settings", str(settings), "--output", str(file)]
     subprocess.run(argv, check=True)
     assert clinic.findings("--scheduler-config", str(file), status=0) == {}
-    file.write_text(file.read_text().replace(f"name: {COUNT}\n", "name: example.com/gpu\n"))
+    file.write_text(file.read_text().replace(f"- {COUNT}\n", "- example.com/gpu\n"))
     found = clinic.findings("--scheduler-config", str(file), status=1)
     assert found.keys() == {"scheduler-config"}
 
