@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from claim_expressions import CARDS, CORNERS, EVERYDAY, NODES, REFUSED, Answered
 from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
 from gpuledger.formats.resource_claims.device import device_of
+from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.formats.resource_claims.selectors import (
     Selector,
     SelectorError,
@@ -31,6 +33,11 @@ CARD = Card("GPU-7", "node-a", 3, Amounts(40960, 100, 10), model="NVIDIA A100-SX
 WHERE = "ResourceClaim default/a, request gpu, selector 1"
 LOOSE_TIME_S = 2.0
 """For what takes some hundredths of a second on an idle machine, and would take minutes without a limit."""
+
+
+def seen(card: Card) -> Mapping[str, object]:
+    """Return what selectors see of a card."""
+    return {**device_of(card), "driver": DRIVER}
 
 
 def selector(text: str) -> Selector:
@@ -237,7 +244,7 @@ def test_any_words_of_the_language_are_compiled_or_refused(text: str) -> None:
 
 def test_a_card_passes_the_test_if_its_device_is_meant() -> None:
     own = claim_expressions.A
-    meant = SelectorTest(selector(f"{own}.numaNode == 1 && {own}.model.contains('A100')"), device_of)
+    meant = SelectorTest(selector(f"{own}.numaNode == 1 && {own}.model.contains('A100')"), seen)
     assert meant.admits(CARD)
     assert not meant.admits(replace(CARD, numa_node=0))
     assert meant.problem(CARD) == ""
@@ -245,7 +252,7 @@ def test_a_card_passes_the_test_if_its_device_is_meant() -> None:
 
 
 def test_a_card_for_which_the_expression_fails_is_not_admitted_and_it_can_be_told_why() -> None:
-    test = SelectorTest(selector(f"{claim_expressions.A}.numaNode == 1"), device_of)
+    test = SelectorTest(selector(f"{claim_expressions.A}.numaNode == 1"), seen)
     card = replace(CARD, numa_node=None)
     assert not test.admits(card)
     assert "no such key: numaNode" in test.problem(card)
@@ -256,7 +263,7 @@ def test_a_card_is_asked_once_and_again_when_it_has_changed() -> None:
 
     def seen(card: Card) -> dict[str, object]:
         asked.append(card)
-        return device_of(card)
+        return seen(card)
 
     test = SelectorTest(selector(f"{claim_expressions.C}.memory == quantity('40Gi')"), seen)
     assert [test.admits(CARD) for _ in range(3)] == [True] * 3
@@ -267,11 +274,11 @@ def test_a_card_is_asked_once_and_again_when_it_has_changed() -> None:
 
 
 def test_tests_are_equal_by_their_text() -> None:
-    one, two = (SelectorTest(selector("true"), device_of) for _ in range(2))
+    one, two = (SelectorTest(selector("true"), seen) for _ in range(2))
     one.admits(CARD)
     assert one == two
     assert hash(one) == hash(two)
-    assert one != SelectorTest(selector("false"), device_of)
+    assert one != SelectorTest(selector("false"), seen)
 
 
 def test_the_library_is_loaded_with_the_first_selector_only() -> None:
