@@ -16,7 +16,6 @@ from claim_expressions import CARDS, CORNERS, EVERYDAY, NODES, REFUSED, Answered
 from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
 from gpuledger.formats.resource_claims.device import device_of
-from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.formats.resource_claims.selectors import (
     Selector,
     SelectorError,
