@@ -70,6 +70,9 @@ class Operation(StrEnum):
     SELECT_PODS = "select pods"
     EVICT = "evict"
     DELETE_POD = "delete pod"
+    READ_CLAIM = "read claim"
+    PROTECT_CLAIM = "protect claim"
+    WRITE_CLAIM = "change status of claim"
     READ_WORKLOAD = "read workload"
     SAY_CHECK = "change status of workload"
     SAY_ACTIVE = "change status of admission check"
@@ -88,14 +91,19 @@ WRITES = frozenset(
         Operation.SHOW_QUOTA,
         Operation.EVICT,
         Operation.DELETE_POD,
+        Operation.PROTECT_CLAIM,
+        Operation.WRITE_CLAIM,
         Operation.SAY_CHECK,
         Operation.SAY_ACTIVE,
     }
 )
 
+_OF_CLAIMS = (Operation.READ_CLAIM, Operation.PROTECT_CLAIM, Operation.WRITE_CLAIM)
+
 _CARDS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
 _POD = r"/api/v1/namespaces/([^/]+)/pods/([^/]+)"
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
+_CLAIM = "/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)"
 _WORKLOAD = rf"{_KUEUE}/namespaces/([^/]+)/workloads/([^/]+)"
 _ROUTES = (
     ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
@@ -112,6 +120,9 @@ _ROUTES = (
     ("POST", rf"{_POD}/binding", Operation.BIND),
     ("POST", rf"{_POD}/eviction", Operation.EVICT),
     ("DELETE", _POD, Operation.DELETE_POD),
+    ("GET", _CLAIM, Operation.READ_CLAIM),
+    ("PATCH", _CLAIM, Operation.PROTECT_CLAIM),
+    ("PATCH", rf"{_CLAIM}/status", Operation.WRITE_CLAIM),
     ("GET", _WORKLOAD, Operation.READ_WORKLOAD),
     ("PATCH", rf"{_WORKLOAD}/status", Operation.SAY_CHECK),
     ("PATCH", rf"{_KUEUE}/admissionchecks/([^/]+)/status", Operation.SAY_ACTIVE),
@@ -130,6 +141,8 @@ _CONTENT_TYPES = {
     Operation.CHANGE_STATUS: STRATEGIC_PATCH,
     Operation.ANNOTATE_NODE: MERGE_PATCH,
     Operation.SHOW_QUOTA: MERGE_PATCH,
+    Operation.PROTECT_CLAIM: MERGE_PATCH,
+    Operation.WRITE_CLAIM: MERGE_PATCH,
     Operation.SAY_CHECK: MERGE_PATCH,
     Operation.SAY_ACTIVE: MERGE_PATCH,
 }
@@ -207,6 +220,8 @@ class ApiServer:
         self.pods: dict[tuple[str, str], Json] = {}
         self.nodes: dict[str, Json] = {}
         self.quotas: dict[tuple[str, str], Json] = {}
+        self.claims: dict[tuple[str, str], Json] = {}
+        """ResourceClaims."""
         self.calls: list[Call] = []
         self.changes: list[Change] = []
         """Every change of an object, in order: what watches would show."""
@@ -283,6 +298,11 @@ class ApiServer:
         """Create or change a ResourceQuota."""
         metadata = quota["metadata"]
         return self._put("ResourceQuota", self.quotas, (metadata["namespace"], metadata["name"]), quota)
+
+    def put_claim(self, claim: Json) -> Json:
+        """Create or change a ResourceClaim."""
+        metadata = claim["metadata"]
+        return self._put("ResourceClaim", self.claims, (metadata["namespace"], metadata["name"]), claim)
 
     def put_node(self, node: Json) -> Json:
         """Create or change a node."""
@@ -370,7 +390,11 @@ class ApiServer:
     # Requests.
 
     def _apply(self, operation: Operation, names: tuple[str, ...], body: Any) -> Json:
-        changes: dict[Operation, Callable[[Json, Json], Json]] = {  # of a pod
+        changes: dict[Operation, Callable[[Json, Json], Json]] = {  # of a pod, or a claim
+            Operation.READ_POD: _as_it_is,
+            Operation.READ_CLAIM: _as_it_is,
+            Operation.PROTECT_CLAIM: self._change_claim,
+            Operation.WRITE_CLAIM: self._change_claim,
             Operation.BIND: self._bind,
             Operation.ANNOTATE: self._annotate,
             Operation.CHANGE_STATUS: self._change_status,
@@ -386,8 +410,6 @@ class ApiServer:
                 return self._annotate_node(_found(self.nodes, names[0]), body)
             case Operation.SHOW_QUOTA:
                 return self._show_quota(_found(self.quotas, (names[0], names[1])), body)
-            case Operation.READ_POD:
-                return _found(self.pods, (names[0], names[1]))
             case Operation.CREATE_CARD:
                 if body["metadata"]["name"] in self.cards:
                     raise Conflict(f"{body['metadata']['name']} already exists", 409)
@@ -397,7 +419,8 @@ class ApiServer:
             case Operation.DELETE_CARD:
                 return self._delete_card(names[0], body["preconditions"]["resourceVersion"])
             case _ if operation in changes:
-                return changes[operation](_found(self.pods, (names[0], names[1])), body)
+                objects = self.claims if operation in _OF_CLAIMS else self.pods
+                return changes[operation](_found(objects, (names[0], names[1])), body)
         raise AssertionError(f"{operation} is not a request")
 
     def _list(self, operation: Operation, names: tuple[str, ...], parameters: dict[str, str]) -> list[Json]:
@@ -499,6 +522,20 @@ class ApiServer:
             return pod if changed == pod else self.put_pod(changed)
         return self.put_pod(with_conditions(changed, change["status"]["conditions"]))
 
+    def _change_claim(self, claim: Json, change: Json) -> Json:
+        """Change the finalizers or the status; an allocation never becomes another one, and goes with its users."""
+        wanted = change["metadata"]
+        if any(wanted[key] != claim["metadata"][key] for key in ("uid", "resourceVersion")):
+            raise Conflict("the claim has changed, or is another one", 409)
+        before = claim.get("status") or {}
+        status = {key: each for key, each in {**before, **change.get("status", {})}.items() if each}
+        kept = [each.get("allocation") for each in (before, status)]
+        if all(kept) and kept[0] != kept[1]:
+            raise Invalid("status.allocation: field is immutable", 422)
+        if status.get("reservedFor") and not status.get("allocation"):
+            raise Invalid("status.reservedFor: may not be specified when allocation is not set", 422)
+        return self.put_claim({**claim, "metadata": {**claim["metadata"], **wanted}, "status": status})
+
     def _annotate_node(self, node: Json, change: Json) -> Json:
         metadata, wanted = node["metadata"], change["metadata"]
         if wanted.get("resourceVersion", metadata["resourceVersion"]) != metadata["resourceVersion"]:
@@ -548,6 +585,10 @@ def _found(objects: Mapping[Any, Json], key: object) -> Json:
     if key not in objects:
         raise NotFound(f"{key} not found", 404)
     return objects[key]
+
+
+def _as_it_is(stored: Json, _: Json) -> Json:
+    return stored
 
 
 def _without_version(stored: Json) -> Json:

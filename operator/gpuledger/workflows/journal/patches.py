@@ -146,6 +146,7 @@ def _bequeath(entry: HandOver, holders: dict[str, Holder], places: dict[str, int
     present = holders.get(entry.heir.uid)
     after = holders[entry.heir.uid] = entry.inherited(holders[entry.subject], present)
     if present is None:
+        places[entry.heir.uid] = len(places)  # behind all others: it may inherit from a second one
         return [{"op": "add", "path": "/status/holders/-", "value": holder_json(after)}]
     place = places[entry.heir.uid]
     return [

@@ -1,0 +1,147 @@
+"""What becomes of claims when a pod's shares end."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from builders import a_card, a_ledger, a_pod, stored
+from fakes.api_server import ApiServer, Operation, hold_request
+from fakes.claims import a_claiming_pod, a_resource_claim
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Pod, Share
+from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
+
+Json = dict[str, Any]
+
+CARD = a_card()
+OWN, SHARED = ClaimRef("ours", "claim-ours", False), ClaimRef("ours", "claim-ours", True)
+LEAVING = Pod("uid-a", "default", "a")
+
+
+def holder_of(claim: ClaimRef | None, uid: str = "uid-a") -> Holder:
+    share = Share(CARD.uuid, Amounts(4_000, 0, 1), False, (ContainerShare("gpu/gpu", 4_000, 0, claim),))
+    return Holder(a_pod(uid) if uid != "uid-a" else LEAVING, share, attempt="x")
+
+
+class Scene:
+    """One claim that is allocated to a card."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api, self.ledger = api, a_ledger(CARD)
+        self.ends = ClaimEnds(api.store, self.ledger)
+
+    def used_by(self, *names: str) -> None:
+        self.api.put_claim(a_resource_claim("ours", "node-a", [CARD.uuid], names))
+
+    def pod(self, name: str, node_name: str = "node-a", phase: str = "Running") -> None:
+        self.api.put_pod(a_claiming_pod(name, named="ours", node_name=node_name, phase=phase))
+
+    def users(self) -> list[str]:
+        return [each["uid"] for each in self.status().get("reservedFor", [])]
+
+    def status(self) -> Json:
+        found: Json = self.api.claims["default", "ours"].get("status") or {}
+        return found
+
+    async def left(self, claim: ClaimRef = SHARED, was_bound: bool = True) -> dict[str, Heir]:
+        return await self.ends.left_by(LEAVING, [holder_of(claim)], was_bound)
+
+
+@pytest.fixture
+async def scene(api: ApiServer) -> Scene:
+    return Scene(api)
+
+
+async def test_a_claim_of_a_pods_own_is_taken_back_only_if_the_pod_was_not_bound(scene: Scene) -> None:
+    scene.used_by("a")
+    assert await scene.left(OWN) == {}
+    assert (scene.users(), scene.api.calls) == (["uid-a"], [])
+    assert await scene.left(OWN, was_bound=False) == {}
+    assert scene.status() == {}
+    await scene.left(OWN, was_bound=False)
+    assert len(scene.api.called(Operation.WRITE_CLAIM)) == 1
+
+
+async def test_another_pod_that_runs_inherits(scene: Scene) -> None:
+    scene.used_by("a", "heir")
+    scene.pod("heir")
+    (heir,) = (await scene.left()).values()
+    assert (heir.pod.uid, heir.claim, heir.claim_name) == ("uid-heir", SHARED, "gpu")
+    assert heir.inherits(CARD.uuid, [])
+    assert not heir.inherits("GPU-of-another-claim", [])
+    assert not heir.inherits(CARD.uuid, [holder_of(SHARED, "uid-heir")])
+    assert scene.users() == ["uid-a", "uid-heir"]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_who_has_ended_does_not_inherit(scene: Scene, phase: str) -> None:
+    scene.used_by("a", "ended", "heir")
+    scene.pod("ended", phase=phase)
+    scene.pod("heir")
+    (heir,) = (await scene.left()).values()
+    assert heir.pod.uid == "uid-heir"
+
+
+async def test_who_is_not_bound_is_kept_from_being_bound_and_does_not_inherit(scene: Scene) -> None:
+    scene.used_by("a", "late")
+    scene.pod("late", node_name="", phase="Pending")
+    before = scene.api.pods["default", "late"]["metadata"]["resourceVersion"]
+    assert await scene.left() == {}
+    assert scene.api.pods["default", "late"]["metadata"]["resourceVersion"] != before
+    assert scene.status() == {}
+
+
+async def test_without_an_heir_the_claim_is_allocated_no_longer_before_the_holder_goes(scene: Scene) -> None:
+    scene.used_by("a")
+    assert await scene.left() == {}
+    assert scene.status() == {}
+
+
+async def test_pods_that_are_gone_are_taken_out(scene: Scene) -> None:
+    scene.used_by("a", "gone", "another")
+    scene.api.put_pod(a_claiming_pod("another", named="ours") | {})
+    scene.api.put_pod({**a_claiming_pod("gone", named="ours", uid="of-the-same-name")})
+    scene.api.delete_pod("another")
+    assert await scene.left() == {}
+    assert scene.status() == {}
+
+
+async def test_who_joins_in_the_same_moment_inherits(scene: Scene) -> None:
+    scene.used_by("a")
+    late = asyncio.Event()
+    scene.api.queue(Operation.WRITE_CLAIM, hold_request(late))
+    leaving = asyncio.create_task(scene.left())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert scene.api.called(Operation.WRITE_CLAIM)
+    scene.used_by("a", "heir")
+    scene.pod("heir")
+    late.set()
+    (heir,) = (await leaving).values()
+    assert heir.pod.uid == "uid-heir"
+
+
+async def test_a_claim_that_another_holds_already_loses_one_user_and_nothing_is_inherited(scene: Scene) -> None:
+    scene.used_by("a", "other")
+    scene.pod("other")
+    ledger = Ledger()
+    ledger.load(stored(CARD, holder_of(SHARED, "uid-other"), version=2))
+    scene.ends = ClaimEnds(scene.api.store, ledger)
+    assert await scene.left() == {}
+    assert scene.users() == ["uid-other"]
+
+
+@pytest.mark.parametrize("claim", [None, a_resource_claim("ours")])
+async def test_a_claim_that_is_gone_or_has_nothing_has_no_heirs(scene: Scene, claim: Json | None) -> None:
+    if claim is not None:
+        scene.api.put_claim(claim)
+    assert await scene.left() == {}
+    assert await scene.left(OWN, was_bound=False) == {}
+    assert scene.api.called(Operation.WRITE_CLAIM) == []
+
+
+def test_each_claim_of_a_pod_is_named_once() -> None:
+    other = ClaimRef("x", "claim-x")
+    assert claims_of([holder_of(OWN), holder_of(None), holder_of(other), holder_of(OWN)]) == [OWN, other]

@@ -1,0 +1,200 @@
+"""What Bind writes into claims, against an API server that refuses what the real one refuses."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from builders import a_card, a_ledger, a_pod
+from fakes.api_server import ApiServer, Operation, refuse
+from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
+from fakes.virtual_time import LoopClock
+from gpuledger.formats.resource_claims.allocation import MOST_CONSUMERS
+from gpuledger.formats.resource_claims.objects import read_claim, read_template
+from gpuledger.model.amounts import Amounts
+from gpuledger.model.errors import BindFailed, Conflict, NotFound, ShareRefused
+from gpuledger.model.pod_claim import JoinedClaim, PodClaim
+from gpuledger.model.request import Demand, PodRequest
+from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Share
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
+from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, PROTECTION
+from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
+
+Json = dict[str, Any]
+
+CARD, OTHER = a_card(0), a_card(1)
+POD = a_pod("uid-a")
+WISHES = read_claim(a_resource_claim()).spec
+SHARE = Share(CARD.uuid, Amounts(4_000, 0, 1), False, (ContainerShare("gpu/gpu", 4_000, 0),))
+PLACEMENT = Placement("node-a", (SHARE,))
+
+
+class Scene:
+    """An API server, what the watches have shown of it, and the writer."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api, ledger = api, a_ledger(CARD, OTHER)
+        self.book = ClaimBook(ledger, Counts())
+        self.book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "c"}}, False)
+        self.writer = ClaimWriter(self.book, ledger, api.store, LoopClock())
+
+    def put(self, claim: Json, seen: bool = True) -> None:
+        stored = self.api.put_claim(claim)
+        if seen:
+            self.book.observe(Kind.CLAIMS, stored, gone=False)
+
+    def status(self) -> Json:
+        found: Json = self.api.claims["default", "ours"].get("status") or {}
+        return found
+
+    def users(self) -> list[str]:
+        return [each["uid"] for each in self.status().get("reservedFor", [])]
+
+    def device(self) -> str:
+        (result,) = self.status()["allocation"]["devices"]["results"]
+        return str(result["device"])
+
+
+@pytest.fixture
+async def scene(api: ApiServer) -> Scene:
+    return Scene(api)
+
+
+def request(*, shared: bool = False, uid: str = "claim-ours", joined: bool = False) -> PodRequest:
+    if joined:
+        return PodRequest((), (), joined=(JoinedClaim("gpu", "ours", uid, "node-a"),))
+    claim = PodClaim("gpu", "ours" if uid else "", uid, shared, WISHES)
+    return PodRequest(("gpu/gpu",), (Demand(1, 4_000),), claims=(claim,))
+
+
+async def test_a_claim_gets_its_cards_and_its_user_in_one_write(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert (scene.device(), scene.users()) == (CARD.uuid.lower(), ["uid-a"])
+    assert [call.operation for call in scene.api.calls] == [Operation.WRITE_CLAIM]
+    assert scene.book.claim("default", "ours") == read_claim(scene.api.claims["default", "ours"])
+
+
+async def test_to_write_it_again_changes_nothing(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    await scene.writer.allocate(POD, request(), PLACEMENT)
+    await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert len(scene.api.called(Operation.WRITE_CLAIM)) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_only_a_claim_that_pods_share_is_protected_before_it_is_allocated(scene: Scene, shared: bool) -> None:
+    scene.put(a_resource_claim())
+    await scene.writer.allocate(POD, request(shared=shared), PLACEMENT)
+    finalizers = scene.api.claims["default", "ours"]["metadata"].get("finalizers", [])
+    assert finalizers == ([PROTECTION] if shared else [])
+    expected = [Operation.PROTECT_CLAIM] * shared + [Operation.WRITE_CLAIM]
+    assert [call.operation for call in scene.api.calls] == expected
+
+
+@pytest.mark.parametrize("pods", [[], ["a"]])
+async def test_an_allocation_that_an_earlier_attempt_has_left_is_cleared_first(scene: Scene, pods: list[str]) -> None:
+    scene.put(a_resource_claim("ours", "node-a", [OTHER.uuid], pods))
+    await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert (scene.device(), scene.users()) == (CARD.uuid.lower(), ["uid-a"])
+    assert len(scene.api.called(Operation.WRITE_CLAIM)) == 2
+
+
+async def test_a_claim_that_another_pod_uses_is_left_as_it_is(scene: Scene) -> None:
+    scene.put(a_resource_claim("ours", "node-a", [OTHER.uuid], ["b"]))
+    with pytest.raises(BindFailed, match="claim gpu: ResourceClaim ours is in use by another pod"):
+        await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert (scene.device(), scene.users()) == (OTHER.uuid.lower(), ["uid-b"])
+
+
+async def test_a_claim_that_memory_knows_too_old_is_read_and_decided_anew(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    scene.put(a_resource_claim("ours", "node-a", [OTHER.uuid], ["b"]), seen=False)
+    with pytest.raises(BindFailed, match="in use by another pod"):
+        await scene.writer.allocate(POD, request(), PLACEMENT)
+
+
+async def test_a_write_that_another_was_quicker_than_is_tried_again(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    scene.api.queue(Operation.WRITE_CLAIM, refuse(Conflict("changed", 409)), refuse(Conflict("changed", 409)))
+    await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert scene.users() == ["uid-a"]
+
+
+async def test_a_claim_that_changes_all_the_time_is_given_up(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    scene.api.queue(Operation.WRITE_CLAIM, *[refuse(Conflict("changed", 409))] * ATTEMPTS)
+    with pytest.raises(ShareRefused, match="ResourceClaim default/ours changes all the time"):
+        await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert scene.status() == {}
+
+
+async def test_another_claim_of_the_same_name_is_not_written(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    with pytest.raises(NotFound, match="has been replaced by another of the same name"):
+        await scene.writer.allocate(POD, request(uid="older"), PLACEMENT)
+    assert scene.status() == {}
+
+
+async def test_who_joins_is_added_to_those_that_use_the_claim(scene: Scene) -> None:
+    scene.put(a_resource_claim("ours", "node-a", [CARD.uuid], ["first"]))
+    for _ in range(2):
+        await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+    assert scene.users() == ["uid-first", "uid-a"]
+    assert len(scene.api.called(Operation.WRITE_CLAIM)) == 1
+
+
+async def test_nobody_joins_what_is_allocated_no_longer(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    with pytest.raises(BindFailed, match="claim gpu: the pods that had ResourceClaim ours have ended"):
+        await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+
+
+async def test_a_claim_has_so_many_users_and_no_more(scene: Scene) -> None:
+    scene.put(a_resource_claim("ours", "node-a", [CARD.uuid], [f"p{n}" for n in range(MOST_CONSUMERS - 1)]))
+    await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+    with pytest.raises(BindFailed, match=f"{MOST_CONSUMERS} pods use ResourceClaim ours"):
+        await scene.writer.allocate(a_pod("one-more"), request(joined=True), Placement("node-a", ()))
+    assert len(scene.users()) == MOST_CONSUMERS
+
+
+# Before that: which claims they are.
+
+
+async def test_bind_waits_until_a_claim_is_made_from_its_template(scene: Scene) -> None:
+    scene.book.observe_pending(a_claiming_pod("a", template="quarter"))
+    asking = asyncio.create_task(scene.writer.identified(POD, "1", request(uid=""), PLACEMENT))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    scene.put(a_resource_claim(owner="a"))
+    made = a_claiming_pod("a", template="quarter", made="ours")
+    made["metadata"]["resourceVersion"] = "7"
+    scene.book.observe_pending(made)
+    version, found, placement = await asking
+    assert (version, found.claims[0].uid) == ("7", "claim-ours")
+    (part,) = placement.shares[0].containers
+    assert part.claim == ClaimRef("ours", "claim-ours", False)
+
+
+async def test_a_claim_that_is_not_made_in_time_is_waited_for_in_the_next_attempt(scene: Scene) -> None:
+    pod = a_claiming_pod("a", template="quarter")
+    pod["metadata"]["resourceVersion"] = "1"
+    scene.book.observe_pending(pod)
+    with pytest.raises(BindFailed, match="claim gpu: its ResourceClaim has not been created yet"):
+        await scene.writer.identified(POD, "1", request(uid=""), PLACEMENT)
+
+
+async def test_a_claim_that_asks_for_something_else_than_its_template_did_is_not_bound(scene: Scene) -> None:
+    scene.put(a_resource_claim(owner="a", memory="8000Mi"))
+    pod = a_claiming_pod("a", template="quarter", made="ours")
+    pod["metadata"]["resourceVersion"] = "1"
+    scene.book.observe_pending(pod)
+    assert read_template(a_template()) == WISHES
+    with pytest.raises(BindFailed, match="asks for something else than its template did before"):
+        await scene.writer.identified(POD, "1", request(uid=""), PLACEMENT)
+
+
+async def test_a_pod_is_not_bound_beside_the_claim_that_it_joins(scene: Scene) -> None:
+    with pytest.raises(BindFailed, match="claim gpu is allocated on node node-a"):
+        await scene.writer.identified(POD, "1", request(joined=True), Placement("node-b", ()))
