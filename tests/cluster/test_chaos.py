@@ -1,4 +1,4 @@
-"""A seed of the chaos test that no run has had before; more of them by `make test-long`. `make chaos` runs many."""
+"""Seeds of the chaos test that no run has had before, by `make test-long`. `make chaos` runs many."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ FAULTY = 14
 """Its operator is killed five times, hangs once and loses watches, and requests are lost and refused meanwhile."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [*seeds_for("chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
 )

@@ -1,4 +1,4 @@
-"""A seed of the chaos on a node that no run has had before; more by `make test-long`. `make node-chaos` runs many."""
+"""Seeds of the chaos on a node that no run has had before, by `make test-long`. `make node-chaos` runs many."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ FOUND = {
 """Seed -> what was wrong in it. `make test-long` runs it again; a test of its own has the order of its events."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "seed", [*seeds_for("node chaos", times(1, 5)), *(pytest.param(s, marks=pytest.mark.long) for s in FOUND)]
 )
