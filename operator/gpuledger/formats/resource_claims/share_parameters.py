@@ -71,7 +71,7 @@ def share_parameters(texts: Iterable[str]) -> ShareParameters:
         if len(_WAYS_OF_MEMORY & given.keys()) > 1:
             raise BadInput("memoryMiB and memoryPercent are two ways to say one amount: keep one of them")
         if _WAYS_OF_MEMORY & given.keys():  # a claim may say otherwise what its class says in the other way
-            found = replace(found, **dict.fromkeys(_WAYS_OF_MEMORY))
+            found = replace(found, memory_mib=None, memory_percent=None)
         found = replace(found, **given)
     return found
 
