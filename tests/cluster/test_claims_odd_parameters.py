@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import reduce
 from typing import Any
 
 import pytest
@@ -29,7 +28,10 @@ def deep(cluster: Cluster) -> Iterator[Any]:
     """Return an object so deep that Python's own reader needs a higher limit for it, as long as there is any."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(20_000)
-    yield reduce(lambda inner, _: [inner], range(2_000), 0)
+    inner: Any = 0
+    for _ in range(2_000):
+        inner = [inner]
+    yield inner
     remove_claims(cluster)
     sys.setrecursionlimit(before)
 
