@@ -85,7 +85,7 @@ def test_a_claim_tells_whose_it_is_and_who_uses_it() -> None:
     claim = read_claim(stored)
     assert (claim.namespace, claim.name, claim.uid, claim.resource_version) == ("default", "ours", "claim-ours", "7")
     assert (claim.owner, claim.reserved_for) == ("uid-a", ("uid-a", "uid-b"))
-    assert (claim.node_name, claim.drivers, claim.finalizers) == ("node-a", {DRIVER}, ("x",))
+    assert (claim.node_name, claim.drivers, claim.finalizers) == ("node-a", frozenset({DRIVER}), ("x",))
     assert claim.is_allocated
     assert claim.is_being_deleted
 
@@ -95,7 +95,7 @@ def test_a_claim_with_another_drivers_devices_is_on_no_node_of_ours() -> None:
     result = {"request": "nic", "driver": "nic.example.com", "pool": "pool-3", "device": "eth0"}
     stored["status"] = {"allocation": {"devices": {"results": [result]}}}
     claim = read_claim(stored)
-    assert (claim.node_name, claim.drivers, claim.is_allocated) == ("", {"nic.example.com"}, True)
+    assert (claim.node_name, claim.drivers, claim.is_allocated) == ("", frozenset({"nic.example.com"}), True)
 
 
 @pytest.mark.parametrize("status", [None, {}, {"allocation": None}, {"allocation": {"devices": None}}])
