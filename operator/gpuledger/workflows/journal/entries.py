@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit
@@ -162,19 +162,26 @@ class SetClaim(Entry):
         return self.pod_uid
 
 
+@dataclass(frozen=True, slots=True)
+class Bequest:
+    """What another pod gets of a share: the parts of one ResourceClaim, which it uses as well."""
+
+    heir: Pod
+    claim_uid: str
+    claim_name: str
+    """What the heir calls the claim."""
+
+
 @dataclass(eq=False)
 class HandOver(Entry):
-    """Give a ResourceClaim's part of a pod's share to another pod that uses the claim, and take the pod off the card.
+    """Give ResourceClaims' parts of a pod's share to other pods that use the claims, and take the pod off the card.
 
     In one write, so that nobody else gets the room in between. Not tried again without an answer, like a removal.
     """
 
     holder: Holder = field(kw_only=True)
     """Who leaves, as it is."""
-    heir: Pod = field(kw_only=True)
-    claim_uid: str = field(kw_only=True)
-    claim_name: str = field(kw_only=True)
-    """What the heir calls the claim."""
+    bequests: tuple[Bequest, ...] = field(kw_only=True)
     attempt: str = field(kw_only=True)
 
     @property
@@ -190,19 +197,19 @@ class HandOver(Entry):
         """Tell whether the one that leaves is there, as it was."""
         return present is not None and (present.attempt, present.state) == (self.holder.attempt, self.holder.state)
 
-    def inherited(self, leaving: Holder, present: Holder | None) -> Holder:
-        """Return the heir's holder afterwards; `present` is what it holds of the card already."""
+    def inherited(self, bequest: Bequest, leaving: Holder, present: Holder | None) -> Holder:
+        """Return an heir's holder afterwards; `present` is what it holds of the card already."""
         parts = tuple(
-            replace(part, name=f"{self.claim_name}/{part.name.partition('/')[2]}")
+            replace(part, name=f"{bequest.claim_name}/{part.name.partition('/')[2]}")
             for part in leaving.share.containers
-            if part.claim is not None and part.claim.uid == self.claim_uid
+            if part.claim is not None and part.claim.uid == bequest.claim_uid
         )
         amounts = Amounts(sum(part.memory_mib for part in parts), sum(part.cores for part in parts), 1)
-        if leaving.share.exclusive:
-            amounts = leaving.share.amounts
+        if leaving.share.exclusive:  # nobody else is there: who is present has inherited all of it just now
+            amounts = leaving.share.amounts if present is None else NOTHING
         if present is None:
             share = replace(leaving.share, amounts=amounts, containers=parts)
-            return Holder(self.heir, share, attempt=self.attempt)
+            return Holder(bequest.heir, share, attempt=self.attempt)
         both = replace(present.share.amounts + amounts, number=present.share.amounts.number)
         share = replace(present.share, amounts=both, containers=(*present.share.containers, *parts))
         return replace(present, share=share)

@@ -20,12 +20,13 @@ from gpuledger.model.backoff import Backoff
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused, Unreachable
 from gpuledger.model.listeners import Listeners
-from gpuledger.model.share import Claim, Holder, HolderState, Pod
+from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.counts import JournalCounts
 from gpuledger.workflows.journal.card_reader import CardReader, OlderThanKnown
 from gpuledger.workflows.journal.entries import (
     Add,
+    Bequest,
     Change,
     Describe,
     Entry,
@@ -143,13 +144,12 @@ class Journal:
         self._submit(uuid, entry)
         await entry.settled
 
-    async def hand_over(self, holder: Holder, heir: Pod, claim_uid: str, claim_name: str) -> None:
-        """Give a claim's part of a share to an heir, by its name there, and take the holder off the card.
+    async def hand_over(self, holder: Holder, bequests: Sequence[Bequest]) -> None:
+        """Give claims' parts of a share to heirs, by the claims' names there, and take the holder off the card.
 
         Done when the holder is not there as it was. Raises ApiError like `remove`.
         """
-        attempt = token_hex(ATTEMPT_BYTES)
-        entry = HandOver(holder=holder, heir=heir, claim_uid=claim_uid, claim_name=claim_name, attempt=attempt)
+        entry = HandOver(holder=holder, bequests=tuple(bequests), attempt=token_hex(ATTEMPT_BYTES))
         self._submit(holder.share.uuid, entry)
         await entry.settled
 

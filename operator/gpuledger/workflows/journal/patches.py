@@ -12,7 +12,17 @@ from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.model.stored_card import Misfit
-from gpuledger.workflows.journal.entries import Add, Change, Describe, Entry, HandOver, Remove, SetClaim, ShowConflict
+from gpuledger.workflows.journal.entries import (
+    Add,
+    Bequest,
+    Change,
+    Describe,
+    Entry,
+    HandOver,
+    Remove,
+    SetClaim,
+    ShowConflict,
+)
 
 Json = dict[str, Any]
 
@@ -112,7 +122,8 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
             new = holders[entry.subject] = entry.changed(old)
             operations += _edit(places[entry.subject], old, new)
         elif isinstance(entry, HandOver):
-            operations += _bequeath(entry, holders, places)
+            for bequest in entry.bequests:
+                operations += _bequeath(entry, bequest, holders, places)
     removals = _removals(entries)
     for uid in sorted(removals, key=lambda uid: -places[uid]):
         place, old = places[uid], holders.pop(uid)
@@ -141,18 +152,17 @@ def _removals(entries: Sequence[Entry]) -> dict[str, Holder | None]:
     return removals
 
 
-def _bequeath(entry: HandOver, holders: dict[str, Holder], places: dict[str, int]) -> list[Json]:
-    """Return what gives the heir its part. Whoever leaves is removed by the same patch, so the sum is never more."""
-    present = holders.get(entry.heir.uid)
-    after = holders[entry.heir.uid] = entry.inherited(holders[entry.subject], present)
+def _bequeath(entry: HandOver, bequest: Bequest, holders: dict[str, Holder], places: dict[str, int]) -> list[Json]:
+    """Return what gives an heir its part. Whoever leaves is removed by the same patch, so the sum is never more."""
+    uid = bequest.heir.uid
+    present = holders.get(uid)
+    after = holders[uid] = entry.inherited(bequest, holders[entry.subject], present)
     if present is None:
-        places[entry.heir.uid] = len(places)  # behind all others: it may inherit from a second one
+        places[uid] = len(places)  # behind all others: it may inherit once more
         return [{"op": "add", "path": "/status/holders/-", "value": holder_json(after)}]
-    place = places[entry.heir.uid]
-    return [
-        *_tests(place, present),
-        {"op": "replace", "path": f"/status/holders/{place}", "value": holder_json(after)},
-    ]
+    place = places[uid]
+    replaced = {"op": "replace", "path": f"/status/holders/{place}", "value": holder_json(after)}
+    return [*_tests(place, present), replaced]
 
 
 def _conflicts_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:

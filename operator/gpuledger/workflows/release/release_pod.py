@@ -38,6 +38,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
+from gpuledger.workflows.journal.entries import Bequest
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures
@@ -346,9 +347,13 @@ class PodReleaser:
         await asyncio.gather(*(self._take_off_one(holder, heirs, only_these) for holder in holders))
 
     async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir], only_these: bool) -> None:
-        heir = next((heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs), None)
-        if heir is not None and heir.inherits(holder.share.uuid, self._holders(heir.pod.uid)):
-            await self._journal.hand_over(holder, heir.pod, heir.claim.uid, heir.claim_name)
+        found = [heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs]
+        inheriting = [each for each in found if each.inherits(holder.share.uuid, self._holders(each.pod.uid))]
+        if holder.share.exclusive:  # whoever has the card alone after this is one pod
+            inheriting = [each for each in inheriting if each.pod == inheriting[0].pod]
+        if inheriting:
+            bequests = [Bequest(each.pod, each.claim.uid, each.claim_name) for each in inheriting]
+            await self._journal.hand_over(holder, bequests)
         else:
             await self._journal.remove(holder.share.uuid, holder.pod.uid, holder if only_these else None)
 

@@ -1,5 +1,6 @@
 """A claim's part of a share goes to another pod in the patch that takes its holder off the card."""
 
+from dataclasses import replace
 from typing import Any
 
 import jsonpatch
@@ -9,7 +10,7 @@ from gpuledger.formats.custom_resource.stored_card import holder_json
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Share
-from gpuledger.workflows.journal.entries import Add, HandOver
+from gpuledger.workflows.journal.entries import Add, Bequest, HandOver
 from gpuledger.workflows.journal.patches import patch_of
 
 CARD = a_card()
@@ -26,10 +27,9 @@ def holder(uid: str, *parts: ContainerShare, exclusive: bool = False) -> Holder:
     return a_holder(uid, Share(CARD.uuid, amounts, exclusive, parts))
 
 
-def hand_over(leaving: Holder, heir: str, claim: str = "ours") -> HandOver:
-    return HandOver(
-        holder=leaving, heir=a_pod(heir), claim_uid=f"uid-of-{claim}", claim_name="theirs", attempt="attempt"
-    )
+def hand_over(leaving: Holder, heir: str, *claims: str) -> HandOver:
+    bequests = tuple(Bequest(a_pod(heir), f"uid-of-{claim}", "theirs") for claim in claims or ("ours",))
+    return HandOver(holder=leaving, bequests=bequests, attempt="attempt")
 
 
 def after(entries: list[Any], *holders: Holder) -> Json:
@@ -73,6 +73,13 @@ async def test_only_what_is_held_by_the_claim_is_handed_over() -> None:
     assert shown(after([hand_over(leaving, "heir")], leaving)) == {"heir": (["theirs/one"], 4_000, 30)}
 
 
+async def test_one_heir_gets_all_the_claims_that_it_shares_with_the_one_that_leaves() -> None:
+    leaving = holder("a", by_claim("x/one", 2_000, 10), by_claim("y/two", claim="other"))
+    assert shown(after([hand_over(leaving, "heir", "ours", "other")], leaving)) == {
+        "heir": (["theirs/one", "theirs/two"], 6_000, 40),
+    }
+
+
 async def test_an_heir_that_is_on_the_card_already_has_both_and_takes_no_other_slot() -> None:
     leaving, heir = holder("a", by_claim("gpu/one")), holder("heir", ContainerShare("main", 1_000, 5))
     assert shown(after([hand_over(leaving, "heir")], heir, leaving)) == {
@@ -98,6 +105,14 @@ async def test_who_was_alone_on_the_card_leaves_it_to_one_that_is_alone() -> Non
     leaving = holder("a", by_claim("gpu/one", CARD.capacity.memory_mib, 0), exclusive=True)
     (found,) = after([hand_over(leaving, "heir")], leaving)["holders"]
     assert (found["podUID"], found["exclusive"], found["memoryMiB"]) == ("heir", True, CARD.capacity.memory_mib)
+
+
+async def test_all_of_a_card_is_inherited_once_by_whichever_claims() -> None:
+    whole = CARD.capacity.memory_mib
+    leaving = holder("a", by_claim("x/one", whole, 0), by_claim("y/two", 1_000, 0, "other"), exclusive=True)
+    leaving = replace(leaving, share=replace(leaving.share, amounts=CARD.capacity))
+    (found,) = after([hand_over(leaving, "heir", "ours", "other")], leaving)["holders"]
+    assert (found["exclusive"], found["memoryMiB"], len(found["containers"])) == (True, whole, 2)
 
 
 async def test_what_is_not_as_it_was_is_not_handed_over() -> None:

@@ -109,12 +109,12 @@ def test_only_one_profile_serves_other_drivers_if_there_is_one() -> None:
 
 async def test_news_of_a_pod_are_its_own_change_and_that_of_a_claim_made_for_it() -> None:
     book = a_book()
-    events: list[Callable[[], object]] = [
+    changes: list[Callable[[], None]] = [
         lambda: book.observe_pending(a_claiming_pod("a", template="quarter") | {}),
         lambda: book.observe(Kind.CLAIMS, a_resource_claim(owner="a"), gone=False),
         lambda: book.forget_pending("uid-a"),
     ]
-    for happens in events:
+    for happens in changes:
         waiting = [asyncio.create_task(book.news_of("uid-a")) for _ in range(2)]
         other = asyncio.create_task(book.news_of("uid-b"))
         await asyncio.sleep(0)
