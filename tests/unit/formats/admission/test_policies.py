@@ -137,7 +137,7 @@ def test_our_account_may_patch_what_the_program_patches_and_nothing_else() -> No
     """All names of annotations that are given to annotate_pod, wherever that is."""
     source = Path(__file__).parents[4] / "operator" / "gpuledger" / "workflows"
     text = "".join(file.read_text() for file in source.rglob("*.py"))
-    constants = set(re.findall(r"\.annotate_pod\(pod, (\w+),", text))
+    constants = re.findall(r"\.annotate_pod\([\w()]+, (\w+),", text)
     assert len(constants) == text.count(".annotate_pod(")
     values = {**vars(patched), "DEVICES_ANNOTATION": DEVICES_ANNOTATION}
     assert {values[name] for name in constants} == set(OWN_ANNOTATIONS)
