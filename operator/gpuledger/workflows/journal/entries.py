@@ -212,7 +212,7 @@ class HandOver(Entry):
             return Holder(bequest.heir, share, attempt=self.attempt)
         both = replace(present.share.amounts + amounts, number=present.share.amounts.number)
         share = replace(present.share, amounts=both, containers=(*present.share.containers, *parts))
-        return replace(present, share=share)
+        return replace(present, share=share, attempt=self.attempt)
 
 
 def _without_claims(share: Share) -> Share:

@@ -52,6 +52,9 @@ Json = dict[str, Any]
 
 PODS_AT_ONCE = 64
 
+REMOVALS = 3
+"""How often a pod that has ended is taken off its cards, as they are then; the next look at it goes on."""
+
 SUSPECT_DELAY_S = 10.0
 """How long a holder may be in the ledger before its pod has been seen bound. Longer than a bind takes when all is well;
 when it takes longer, taking the share back makes the bind start again, and does no harm."""
@@ -335,32 +338,31 @@ class PodReleaser:
     async def _remove(self, pod_uid: str, was_bound: bool = True) -> None:
         """Take the pod off its cards: it can't be bound any more."""
         holders = self._ledger.holders_of(pod_uid)
-        await self._take_off([holder for _, holder in holders], was_bound, only_these=False)
+        for _ in range(REMOVALS):  # another pod may hand over its part of a claim meanwhile, which goes to the next one
+            await self._take_off(self._holders(pod_uid), was_bound)
         self._trail.released(holders, self._ledger.holders_of(pod_uid), "the pod has ended, or is gone")
         self._ended(pod_uid)
 
-    async def _take_off(self, holders: Sequence[Holder], was_bound: bool, only_these: bool) -> None:
-        """Take a pod off its cards, `only_these` as they are; what it shares with others by a claim goes to these."""
-        heirs: dict[str, Heir] = {}
-        if holders and claims_of(holders):
-            heirs = await self._claim_ends.left_by(holders[0].pod, holders, was_bound)
-        await asyncio.gather(*(self._take_off_one(holder, heirs, only_these) for holder in holders))
+    async def _take_off(self, holders: Sequence[Holder], was_bound: bool) -> None:
+        """Take a pod off its cards where it has these shares; what others use by a claim goes to them."""
+        claims = claims_of(holders)
+        heirs = await self._claim_ends.left_by(holders[0].pod, holders, was_bound) if claims else {}
+        await asyncio.gather(*(self._take_off_one(holder, heirs) for holder in holders))
 
-    async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir], only_these: bool) -> None:
+    async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir]) -> None:
         found = [heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs]
         inheriting = [each for each in found if each.inherits(holder.share.uuid, self._holders(each.pod.uid))]
         if holder.share.exclusive:  # whoever has the card alone after this is one pod
             inheriting = [each for each in inheriting if each.pod == inheriting[0].pod]
         if inheriting:
-            bequests = [Bequest(each.pod, each.claim.uid, each.claim_name) for each in inheriting]
-            await self._journal.hand_over(holder, bequests)
+            await self._journal.hand_over(holder, [Bequest(h.pod, h.claim.uid, h.claim_name) for h in inheriting])
         else:
-            await self._journal.remove(holder.share.uuid, holder.pod.uid, holder if only_these else None)
+            await self._journal.remove(holder.share.uuid, holder.pod.uid, holder)
 
     async def _remove_these(self, pod_uid: str, holders: Sequence[Holder], was_bound: bool) -> None:
         """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
         left = [each for each in self._ledger.holders_of(pod_uid) if each[1] in holders]
-        await self._take_off(holders, was_bound, only_these=True)
+        await self._take_off(holders, was_bound)
         self._trail.released(left, self._ledger.holders_of(pod_uid), "the pod is not bound with them")
         self._ended(pod_uid)
 
