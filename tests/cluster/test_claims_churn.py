@@ -146,7 +146,8 @@ def check(cluster: PreemptingCluster) -> None:
         used, capacity = found["status"]["used"], found["spec"]["capacity"]
         assert all(used[each] <= capacity[each] for each in capacity), uuid
         assert all(used[each] == sum(h[each] for h in found["status"]["holders"]) for each in capacity), uuid
-        assert used["memoryMiB"] == stated[uuid.lower()], uuid
+        there = [f"{holder['pod']} {holder['state']} {holder['memoryMiB']}" for holder in found["status"]["holders"]]
+        assert used["memoryMiB"] == stated[uuid.lower()], f"{uuid}: {there}, and {stated[uuid.lower()]} MiB are stated"
         for holder in found["status"]["holders"]:
             assert holder["podUID"] in pods, f"{holder['pod']} is gone"
             held[holder["podUID"]].add(uuid.lower())
