@@ -34,7 +34,7 @@ from gpuledger.formats.quantity import amount
 Json = dict[str, Any]
 
 NODE_COUNT, GPUS = 3, 4
-AT_ONCE = 15
+AT_ONCE = 20
 PODS_IN_ALL = times(120, 1000)
 REST_S = 90.0
 
@@ -119,7 +119,7 @@ class Churn:
             except (AssertionError, KeyError, RequestFailed):
                 if time.monotonic() > deadline_s:
                     raise
-                time.sleep(0.3)
+                time.sleep(0.5)
             else:
                 self.rests += 1
                 return

@@ -358,11 +358,11 @@ def test_no_pod_is_bound_to_cards_that_the_last_user_of_its_claim_has_left(
     cluster.request("POST", CLAIMS, claim("ours", share("10Gi")))
     cluster.create(claiming("first", named=["ours"]))
     cluster.wait_bound("first")
-    sent = cluster.api.arm(binding("second"), Hold())
+    sent = cluster.api.arm(binding("second"), Hold(), times=None)
     cluster.create(claiming("second", named=["ours"]))
     sent.wait()
     cluster.finish("first")
-    cluster.wait(lambda: not any(cluster.holders().values()), "the first pod has left")
+    cluster.wait(lambda: "first" not in holders_of(cluster), "the first pod has left")
     cluster.delete("first")
     if crashes:
         cluster.crash_operator()

@@ -392,14 +392,26 @@ def test_containers_that_use_one_claim_have_one_share(cluster: Cluster) -> None:
     cluster.request("POST", TEMPLATES, template("two", share("10Gi", name="a"), request("b")))
     body = claiming("sharing", ["two"])
     (main,) = body["spec"]["containers"]
-    parts = {"whole": [{"name": "c0"}], "a": [{"name": "c0", "request": "a"}], "b": [{"name": "c0", "request": "b"}]}
-    body["spec"]["containers"] = [{**main, "name": name, "resources": {"claims": used}} for name, used in parts.items()]
+    parts = {"one": "a", "two": "a", "three": "b"}
+    body["spec"]["containers"] = [
+        {**main, "name": name, "resources": {"claims": [{"name": "c0", "request": used}]}}
+        for name, used in parts.items()
+    ]
     cluster.create(body)
     cluster.wait_bound("sharing")
     (a,), (b,) = (entries_of(cluster)["sharing"][f"c0/{name}"] for name in "ab")
     assert (a[0] != b[0], a[1:], b[1:]) == (True, (10240, 0), (ALL_MIB, 100))
     cluster.check_consistent()
     check_claims(cluster)
+
+
+def test_a_container_that_asks_for_cards_by_its_limits_and_by_a_claim_is_refused(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    cluster.request("POST", TEMPLATES, template("whole", request()))
+    body = claiming("twice", ["whole"])
+    body["spec"]["containers"][0]["resources"]["limits"] = {COUNT: "1"}
+    cluster.create(body)
+    cluster.wait_refused("twice", "by its resources and by a claim")
 
 
 def test_a_claim_counts_beside_init_containers_from_the_first_to_the_last(cluster: Cluster) -> None:
