@@ -27,11 +27,14 @@ from cluster.claims import (
     template,
 )
 from cluster.cluster import CORES, COUNT, MEMORY, PODS, RequestFailed, devices, pod
+from cluster.kubernetes import needs_amounts_of_claims
 from cluster.preempting import HIGH, LOW, PreemptingCluster, preempting_cluster
 from effort import seeds_for, times
 from gpuledger.formats.quantity import amount
 
 Json = dict[str, Any]
+
+pytestmark = needs_amounts_of_claims
 
 NODE_COUNT, GPUS = 3, 4
 AT_ONCE = 20

@@ -29,6 +29,7 @@ from cluster.claims import (
     wait_all_refused,
 )
 from cluster.cluster import COUNT, MEMORY, RequestFailed
+from cluster.kubernetes import needs_amounts_of_claims
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Drop, Fault, Hold, HoldEvents, LoseAnswer
 from faults.requests import (
@@ -43,6 +44,8 @@ from faults.requests import (
 )
 
 Json = dict[str, Any]
+
+pytestmark = needs_amounts_of_claims
 
 SETTINGS = {
     "hold_ttl_s": 2,
