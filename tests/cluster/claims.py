@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cluster.cluster import NODES, Cluster, pod
+from cluster.cluster import NODES, Cluster, container, pod
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.formats.quantity import amount
 from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
@@ -77,14 +77,16 @@ def claiming(
     limits: Mapping[str, object] | None = None,
     **spec: Any,
 ) -> Json:
-    """Return a pod of our profile whose container uses claims: `c0`, `c1`, in this order."""
+    """Return a pod of our profile whose container `user` uses claims: `c0`, `c1`, in this order.
+
+    Limits are those of another container: one asks for cards in one way.
+    """
     claims = [{"resourceClaimTemplateName": each} for each in templates] + [
         {"resourceClaimName": each} for each in named
     ]
     listed = [{"name": f"c{number}", **each} for number, each in enumerate(claims)]
-    body = pod(name, dict(limits or {}), resourceClaims=listed, **spec)
-    body["spec"]["containers"][0]["resources"]["claims"] = [{"name": each["name"]} for each in listed]
-    return body
+    user = {**container({}, "user"), "resources": {"claims": [{"name": each["name"]} for each in listed]}}
+    return pod(name, *([container(limits)] if limits else []), user, resourceClaims=listed, **spec)
 
 
 def create_class(cluster: Cluster) -> None:

@@ -14,6 +14,14 @@ FILLS_IN = tuple(map(int, MINOR.split("."))) >= (1, 36)
 
 needs_filling_in = pytest.mark.skipif(not FILLS_IN, reason=f"policies of Kubernetes {MINOR} fill in no pods")
 
+CLAIMS_NAME_AMOUNTS = tuple(map(int, MINOR.split("."))) >= (1, 36)
+"""Whether claims can say amounts, and that cards differ: consumable capacity is on by default from 1.36 on. Before, the
+API server drops both, and amounts stand in the opaque configuration."""
+
+needs_amounts_of_claims = pytest.mark.skipif(
+    not CLAIMS_NAME_AMOUNTS, reason=f"claims of Kubernetes {MINOR} name no amounts"
+)
+
 
 def apply_policies(plane: ControlPlane) -> None:
     """Apply the policies of manifests/admission; of an older Kubernetes, those that it has."""

@@ -29,6 +29,7 @@ from cluster.claims import (
     wait_all_refused,
 )
 from cluster.cluster import COUNT, MEMORY, RequestFailed
+from cluster.kubernetes import needs_amounts_of_claims
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Drop, Fault, Hold, HoldEvents, LoseAnswer
 from faults.requests import (
@@ -43,6 +44,8 @@ from faults.requests import (
 )
 
 Json = dict[str, Any]
+
+pytestmark = needs_amounts_of_claims
 
 SETTINGS = {
     "hold_ttl_s": 2,
@@ -77,6 +80,14 @@ STEPS = [
     Step("Binding with a claim that has a name", binding, "named"),
     Step("Binding with two claims", binding, "two-claims"),
 ]
+
+
+long = pytest.mark.long
+"""By `make test`, one variant of each behaviour is enough."""
+
+or_dies = pytest.mark.parametrize(
+    "crashes", [pytest.param(False, id="operator lives"), pytest.param(True, id="operator dies", marks=long)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -142,18 +153,11 @@ def test_pods_with_claims_are_bound_once_wherever_the_operator_dies(cluster: Fau
     are_bound_once_and_consistent(cluster, *walkers)
 
 
-FAULTS: list[Fault] = [
-    Answer(500),
-    Answer(503),
-    Answer(429, retry_after_s=1),
-    Answer(409),
-    Drop(),
-    LoseAnswer(),
-    ApplyLate(1.5),
-]
+FAULTS: list[Fault] = [Answer(409), LoseAnswer(), ApplyLate(1.5)]
+MORE_FAULTS: list[Fault] = [Answer(500), Answer(503), Answer(429, retry_after_s=1), Drop()]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@pytest.mark.parametrize("fault", [*FAULTS, *(pytest.param(each, marks=long) for each in MORE_FAULTS)], ids=str)
 def test_pods_with_claims_are_bound_once_whatever_the_api_server_answers(cluster: FaultyCluster, fault: Fault) -> None:
     """A pod for each step meets the same answer, once."""
     walkers = {f"walker-{number}": step for number, step in enumerate(STEPS)}
@@ -165,7 +169,14 @@ def test_pods_with_claims_are_bound_once_whatever_the_api_server_answers(cluster
     are_bound_once_and_consistent(cluster, *walkers)
 
 
-@pytest.mark.parametrize("step", [each for each in STEPS if each.shape == "named"], ids=lambda step: step.name)
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(each, id=each.name, marks=() if each.name.startswith("allocation") else long)
+        for each in STEPS
+        if each.shape == "named"
+    ],
+)
 def test_nothing_is_left_of_a_pod_that_the_api_server_refuses_until_it_accepts_it(
     cluster: FaultyCluster, step: Step
 ) -> None:
@@ -186,8 +197,15 @@ def wait_all_refused_or_failed(cluster: FaultyCluster, name: str) -> None:
 # Objects change in between.
 
 
-@pytest.mark.parametrize("crashes", [False, True], ids=["operator lives", "operator dies"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("when", "crashes"),
+    [
+        pytest.param("before", False, id="before, operator lives"),
+        pytest.param("after", True, id="after, operator dies"),
+        pytest.param("before", True, id="before, operator dies", marks=long),
+        pytest.param("after", False, id="after, operator lives", marks=long),
+    ],
+)
 def test_nothing_is_left_of_pods_that_are_deleted_at_any_step(cluster: FaultyCluster, when: str, crashes: bool) -> None:
     walkers = {f"walker-{number}": step for number, step in enumerate(STEPS)}
     held = [
@@ -219,7 +237,7 @@ BEFORE_THE_ALLOCATION: list[Callable[[str], Match]] = [
 ]
 
 
-@pytest.mark.parametrize("crashes", [False, True], ids=["operator lives", "operator dies"])
+@or_dies
 def test_a_claim_that_is_replaced_during_the_bind_counts_as_it_is_then(cluster: FaultyCluster, crashes: bool) -> None:
     """By one of the same name that asks for more."""
     walkers = {f"walker-{number}": match for number, match in enumerate(BEFORE_THE_ALLOCATION)}
@@ -248,7 +266,7 @@ def replace_claim(cluster: FaultyCluster, body: Json) -> None:
     cluster.request("POST", CLAIMS, body)
 
 
-@pytest.mark.parametrize("crashes", [False, True], ids=["operator lives", "operator dies"])
+@or_dies
 def test_a_pod_whose_own_claim_is_deleted_during_the_bind_holds_nothing_and_is_told(
     cluster: FaultyCluster, crashes: bool
 ) -> None:
@@ -303,7 +321,7 @@ def holders_of(cluster: FaultyCluster) -> set[str]:
     return {holder["pod"] for held in cluster.holders().values() for holder in held}
 
 
-@pytest.mark.parametrize("when", ["before", "between", "after"])
+@pytest.mark.parametrize("when", ["between", pytest.param("before", marks=long), pytest.param("after", marks=long)])
 def test_a_share_that_is_handed_over_is_so_on_all_cards_wherever_the_operator_dies(
     cluster: FaultyCluster, when: str
 ) -> None:
@@ -335,7 +353,7 @@ def test_a_pod_that_joins_a_claim_while_its_last_user_ends_gets_cards_of_its_own
     assert holders_of(cluster) == {"second"}
 
 
-@pytest.mark.parametrize("crashes", [False, True], ids=["operator lives", "operator dies"])
+@or_dies
 def test_no_pod_is_bound_to_cards_that_the_last_user_of_its_claim_has_left(
     cluster: FaultyCluster, crashes: bool
 ) -> None:
@@ -343,11 +361,11 @@ def test_no_pod_is_bound_to_cards_that_the_last_user_of_its_claim_has_left(
     cluster.request("POST", CLAIMS, claim("ours", share("10Gi")))
     cluster.create(claiming("first", named=["ours"]))
     cluster.wait_bound("first")
-    sent = cluster.api.arm(binding("second"), Hold())
+    sent = cluster.api.arm(binding("second"), Hold(), times=None)
     cluster.create(claiming("second", named=["ours"]))
     sent.wait()
     cluster.finish("first")
-    cluster.wait(lambda: not any(cluster.holders().values()), "the first pod has left")
+    cluster.wait(lambda: "first" not in holders_of(cluster), "the first pod has left")
     cluster.delete("first")
     if crashes:
         cluster.crash_operator()

@@ -24,7 +24,7 @@ from cluster.claims import (
     wait_all_refused,
 )
 from cluster.cluster import COUNT, MEMORY, Cluster, container, pod
-from cluster.kubernetes import FILLS_IN
+from cluster.kubernetes import CLAIMS_NAME_AMOUNTS, needs_amounts_of_claims
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.formats.resource_claims.names import DRIVER
 
@@ -308,10 +308,12 @@ CASES = [
         limits={COUNT: 2},
     ),
 ]
-NEEDS_CAPACITY = {
-    each.name for each in CASES if any("capacity" in repr(request) for request in [each.requests, each.more])
+NEEDS_1_36 = {
+    each.name
+    for each in CASES
+    if any(word in repr((each.requests, each.more, each.devices)) for word in ("capacity", "distinctAttribute"))
 }
-"""Kubernetes before 1.36 drops amounts from requests, which then ask for whole cards."""
+"""Before, these fields are dropped."""
 
 
 @pytest.fixture
@@ -359,7 +361,7 @@ def at(node: FakeNode) -> Json:
 
 
 def test_every_field_does_what_it_says_or_is_refused_with_a_sentence(cluster: Cluster) -> None:
-    cases = [each for each in CASES if FILLS_IN or each.name not in NEEDS_CAPACITY]
+    cases = [each for each in CASES if CLAIMS_NAME_AMOUNTS or each.name not in NEEDS_1_36]
     nodes = cluster.add_nodes(len(cases), gpus=4)
     before = [occupy(cluster, *each) for each in zip(cases, range(len(cases)), nodes, strict=True)]
     cluster.wait_bound(*(name for names in before for name in names))
@@ -387,13 +389,17 @@ def test_every_field_does_what_it_says_or_is_refused_with_a_sentence(cluster: Cl
     check_claims(cluster)
 
 
+@needs_amounts_of_claims
 def test_containers_that_use_one_claim_have_one_share(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.request("POST", TEMPLATES, template("two", share("10Gi", name="a"), request("b")))
     body = claiming("sharing", ["two"])
     (main,) = body["spec"]["containers"]
-    parts = {"whole": [{"name": "c0"}], "a": [{"name": "c0", "request": "a"}], "b": [{"name": "c0", "request": "b"}]}
-    body["spec"]["containers"] = [{**main, "name": name, "resources": {"claims": used}} for name, used in parts.items()]
+    parts = {"one": "a", "two": "a", "three": "b"}
+    body["spec"]["containers"] = [
+        {**main, "name": name, "resources": {"claims": [{"name": "c0", "request": used}]}}
+        for name, used in parts.items()
+    ]
     cluster.create(body)
     cluster.wait_bound("sharing")
     (a,), (b,) = (entries_of(cluster)["sharing"][f"c0/{name}"] for name in "ab")
@@ -402,6 +408,16 @@ def test_containers_that_use_one_claim_have_one_share(cluster: Cluster) -> None:
     check_claims(cluster)
 
 
+def test_a_container_that_asks_for_cards_by_its_limits_and_by_a_claim_is_refused(cluster: Cluster) -> None:
+    cluster.add_nodes(1, gpus=2)
+    cluster.request("POST", TEMPLATES, template("whole", request()))
+    body = claiming("twice", ["whole"])
+    body["spec"]["containers"][0]["resources"]["limits"] = {COUNT: "1"}
+    cluster.create(body)
+    cluster.wait_refused("twice", "by its resources and by a claim")
+
+
+@needs_amounts_of_claims
 def test_a_claim_counts_beside_init_containers_from_the_first_to_the_last(cluster: Cluster) -> None:
     """Init containers run one after the other, and each beside what the pod has claimed."""
     (node,) = cluster.add_nodes(1, gpus=1)
