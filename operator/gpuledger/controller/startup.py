@@ -128,7 +128,8 @@ async def _keep_in_sync(operator: Operator) -> None:
         await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
     with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
         await asyncio.wait_for(workflows.pod_groups.first_tried(), POD_GROUPS_WAIT_S)
-    await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
+    if operator.settings.resource_claims:
+        await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
     with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
         await asyncio.wait_for(workflows.quotas.listed.wait(), QUOTAS_WAIT_S)
     if operator.settings.kueue:
