@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.results import Key, Run, medians
+from benchmark.shapes import OURS
 
 WIDTH = 170
 """Where the terminal does not say."""
@@ -32,8 +33,8 @@ def numbers(names: Sequence[str], form: str, separator: str = "/") -> Cell:
 BASES = ("plain", "stock")
 """Who the others are compared with."""
 
-OURS, GANGS = "gpuledger", "gpuledger, gangs"
-"""The same pods, by themselves and in gangs."""
+GANGS = "gpuledger, gangs"
+"""The same pods as ours, in gangs."""
 
 COLUMNS: dict[str, Cell] = {
     "pods": numbers(["pods"], ".0f"),
@@ -51,6 +52,10 @@ COLUMNS: dict[str, Cell] = {
     "CPU ms/pod\noperator/sched.": numbers(["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod"], ".1f"),
     "RSS MiB\nnow/peak": numbers(["operator_rss_mib", "operator_peak_mib"], ".0f"),
     "Filter ms\np50/p99": numbers(["filter_p50_ms", "filter_p99_ms"], ".2f"),
+    "cards/nodes\nused": numbers(["cards_used", "nodes_used"], ".0f"),
+    "writes/pod by\nop./sched./kcm": numbers(
+        ["operator_writes_by_pod", "scheduler_writes_by_pod", "controllers_writes_by_pod"], ".2f"
+    ),
     "evals": numbers(["evaluations_per_filter"], ".1f"),
 }
 """Head of a column -> what stands in it. docs/performance.md explains them."""
