@@ -80,7 +80,7 @@ def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
 
 
 def show(run: Run) -> None:
-    """Print the medians of the rounds."""
+    """Print the medians of the rounds; without the columns of cases that were not measured."""
     machine, versions = run.machine, run.versions
     title = (
         f"{machine['cpu']}, {machine['cores']} cores, load at start {machine['load_at_start']}; "
@@ -89,9 +89,10 @@ def show(run: Run) -> None:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("case", "nodes", "who"):
         table.add_column(head, justify="right" if head == "nodes" else "left", no_wrap=True)
-    for head in COLUMNS:
-        table.add_column(head, justify="right")
     rows = with_ratios(medians(run.rows))
+    columns = {head: cell for head, cell in COLUMNS.items() if any(cell(figures) for figures in rows.values())}
+    for head in columns:
+        table.add_column(head, justify="right")
     order = {case: place for place, case in reversed(list(enumerate(case for case, _, _ in rows)))}
     before = None
     for key, figures in sorted(rows.items(), key=lambda row: (row[0][1], order[row[0][0]])):
@@ -99,7 +100,7 @@ def show(run: Run) -> None:
         if before and before != (case, nodes):
             table.add_section() if before[1] != nodes else None
         shown = case if before != (case, nodes) else ""
-        table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in COLUMNS.values()))
+        table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in columns.values()))
         before = (case, nodes)
     wide_console().print(table)
 
