@@ -5,11 +5,15 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
-from cluster.cluster import CORES, COUNT, PERCENT, Cluster, pod
+from cluster.claims import TEMPLATES, claiming, create_class, remove_claims, serve_claims, share, template
+from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
 from gpuledger.model.amounts import Amounts
 from installation import USER
+
+Json = dict[str, Any]
 
 NODES, PODS = 50, 100
 LEDGER_WRITES_PER_POD = 1.6
@@ -46,6 +50,39 @@ def test_a_hundred_quarter_cards_cost_few_writes_and_few_evaluations(cluster: Cl
     # Were all nodes looked at, it would be fifty times as many as there are questions.
     asked = cluster.metric(FILTERS) - filters
     assert cluster.metric(EVALUATIONS) - evaluations <= CHANGES_PER_POD * asked
+
+
+def test_a_pod_with_a_claim_costs_one_more_write_and_one_beside_it_without_costs_nothing_more(cluster: Cluster) -> None:
+    create_class(cluster)
+    serve_claims(cluster, *cluster.add_nodes(NODES))
+    cluster.request("POST", TEMPLATES, template("third", share("10Gi", 30)))
+    cluster.create(claiming("first", ["third"]))  # from now on the operator follows claims
+    cluster.wait_bound("first")
+    cluster.settle()
+
+    asked = _asked_for(cluster, [pod(f"plain-{n}", {COUNT: 1, MEMORY: 10240, CORES: 30}) for n in range(PODS)])
+    assert asked.keys() == {("patch", "gpuallocations", "status"), ("create", "pods", "binding")}
+    assert asked["create", "pods", "binding"] == PODS
+    assert asked["patch", "gpuallocations", "status"] <= LEDGER_WRITES_PER_POD * PODS
+
+    asked = _asked_for(cluster, [claiming(f"claim-{number}", ["third"]) for number in range(PODS)])
+    writes = {key: count for key, count in asked.items() if key[0] not in ("get", "list")}
+    assert writes.pop(("patch", "gpuallocations", "status")) <= LEDGER_WRITES_PER_POD * PODS
+    assert writes == {("patch", "resourceclaims", "status"): PODS, ("create", "pods", "binding"): PODS}
+    assert asked.keys() == {*writes, ("patch", "gpuallocations", "status")}, "it reads nothing that it follows"
+    remove_claims(cluster)
+
+
+def _asked_for(cluster: Cluster, pods: list[Json]) -> Counter[tuple[str, str, str]]:
+    """Create pods; return what the operator has asked of the API server until they were bound."""
+    names = [body["metadata"]["name"] for body in pods]
+    offset = cluster.plane.audit_offset()
+    cluster.create(*pods)
+    cluster.wait_bound(*names)
+    cluster.settle()
+    events = [e for e in cluster.plane.audit_events(offset) if e.user == USER and e.verb != "watch"]
+    ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
+    return Counter((e.verb, e.resource, e.subresource) for e in ours)
 
 
 def test_a_pod_that_ends_in_good_order_costs_one_read_and_one_write_at_most(cluster: Cluster) -> None:

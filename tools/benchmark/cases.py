@@ -6,6 +6,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from benchmark.claims import CASE, PODS_PER_CARD, SUBJECTS, measure_claims, prepare
 from benchmark.direct_writes import DirectWriter
 from benchmark.gangs import SIZES, OrderWatch, in_gangs
 from benchmark.machine import cpu_s, memory_mib
@@ -13,10 +14,10 @@ from benchmark.measuring import Figures, costs, look, measure, times
 from benchmark.onlookers import WAITING_POD, onlookers
 from benchmark.progress import Story
 from benchmark.results import Row, medians
-from benchmark.shapes import CARDS_PER_NODE, QUARTER, SHAPES, Shape, burst, pod, whole
+from benchmark.shapes import CARDS_PER_NODE, FILLED, OURS, QUARTER, SHAPES, Shape, burst, pod, whole
 from benchmark.site import PATIENCE_S, Site
 from benchmark.slow_writes import measure_slow_writes
-from benchmark.table import BASES, GANGS, OURS
+from benchmark.table import BASES, GANGS
 from benchmark.watching import PodWatch
 
 TURNS = (*BASES, OURS)
@@ -131,6 +132,15 @@ class Cases:
                     figures["early_bindings"] = float(watch.early_bindings(size))
                 await site.delete_pods()
                 self._keep(case, subject, number, figures)
+
+    async def claims(self) -> None:
+        """Schedule pods in classic words, the same with claims, and with claims that kube-scheduler allocates."""
+        count = max(1, min(self._effort.pods, int(FILLED * self._site.cards * PODS_PER_CARD)))
+        await prepare(self._site)
+        for number in range(self._effort.rounds):
+            for subject in SUBJECTS:
+                self._tell(f"{count} pods, {CASE}", subject, number)
+                self._keep(CASE, subject, number, await measure_claims(self._site, subject, count))
 
     async def slow_writes(self) -> None:
         """Place pods on a nearly full cluster whose API server is slow. Ends operator and scheduler."""

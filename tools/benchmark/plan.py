@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from benchmark.cases import TURNS, Cases, Effort
+from benchmark.claims import CASE as CLAIMS
+from benchmark.claims import SUBJECTS
 from benchmark.gangs import SIZES
 from benchmark.machine import describe_machine, describe_versions
 from benchmark.progress import Story
@@ -15,7 +17,7 @@ from benchmark.results import Run
 from benchmark.shapes import SHAPES
 from benchmark.site import Site
 
-AT_THE_FIRST_SIZE = ("paced", "full-cluster", "looked-at", *SIZES, "slow-writes")
+AT_THE_FIRST_SIZE = ("paced", "full-cluster", "looked-at", *SIZES, CLAIMS, "slow-writes")
 """Cases that are about one size of cluster."""
 
 CASES = (*SHAPES, "floor", "start-up", *AT_THE_FIRST_SIZE)
@@ -52,6 +54,7 @@ class Plan:
         rounds = (
             len(TURNS) * shapes
             + shapes * ("floor" in cases)
+            + len(SUBJECTS) * (CLAIMS in cases)
             + 2 * len(cases & {"paced", "full-cluster", "looked-at", *SIZES})
         )
         return 1 + self.rounds * rounds + ("slow-writes" in cases) + ("start-up" in cases)
@@ -82,6 +85,7 @@ async def _measure(cases: Cases, site: Site, chosen: frozenset[str]) -> None:
         "full-cluster": cases.full_cluster,
         "looked-at": cases.looked_at,
         **{case: partial(cases.gangs, case) for case in SIZES},
+        CLAIMS: cases.claims,
         "slow-writes": cases.slow_writes,
     }
     for name, case in at_this_size.items():

@@ -14,6 +14,10 @@ CARDS_PER_NODE = 8
 FILLED = 0.9
 """How much of the cluster a burst may fill: the last few cards are another question, that of the full cluster."""
 
+OURS = "gpuledger"
+WITH_CLAIMS, STOCK_CLAIMS = "gpuledger, claims", "stock DRA"
+"""Who has pods with claims: the operator's, or such as kube-scheduler allocates by itself."""
+
 NO_CARD: Limits = {}
 QUARTER: Limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "25", "nvidia.com/gpucores": "25"}
 SLIVER: Limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "1"}
@@ -84,7 +88,7 @@ def burst(shape: Shape, count: int, subject: str) -> list[Json]:
 
 def scheduler_of(subject: str) -> str:
     """Return the name of a subject's scheduler."""
-    return "plain" if subject == "stock" else subject
+    return {"stock": "plain", STOCK_CLAIMS: "plain", WITH_CLAIMS: OURS}.get(subject, subject)
 
 
 def _understood(limits: Limits, subject: str) -> Limits:

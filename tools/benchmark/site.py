@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import yaml
 
 from benchmark.machine import cpu_s
-from benchmark.shapes import CARDS_PER_NODE, NO_CARD, SLIVER, pod, scheduler_of
+from benchmark.shapes import CARDS_PER_NODE, NO_CARD, SLIVER, STOCK_CLAIMS, pod, scheduler_of
 from benchmark.watching import PODS, PodWatch
 from control_plane import ControlPlane, ManagedProcess, free_port
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
@@ -114,9 +114,12 @@ class Site:
             config = self.plane.directory / "plain.yaml"
             content = self.installation.scheduler_config()
             del content["extenders"]
-            content["profiles"] = [{**content["profiles"][0], "schedulerName": "plain"}]
+            profile = content["profiles"][0]
+            stock_claims = subject == STOCK_CLAIMS  # needs the plugins that ours does without, and more permissions
+            kept = {"percentageOfNodesToScore": profile["percentageOfNodesToScore"]} if stock_claims else profile
+            content["profiles"] = [{**kept, "schedulerName": "plain"}]
             config.write_text(yaml.safe_dump(content))
-            account = self.installation.kubeconfig
+            account = self.plane.kubeconfig if stock_claims else self.installation.kubeconfig
             self.scheduler = self.plane.start_scheduler(config, account, "plain-scheduler", scheduler_flags())
         else:
             self.scheduler = self.installation.start_scheduler(kubeconfig=kubeconfig)

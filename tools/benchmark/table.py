@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark.results import Key, Run, medians
+from benchmark.shapes import OURS
 
 WIDTH = 170
 """Where the terminal does not say."""
@@ -32,8 +33,8 @@ def numbers(names: Sequence[str], form: str, separator: str = "/") -> Cell:
 BASES = ("plain", "stock")
 """Who the others are compared with."""
 
-OURS, GANGS = "gpuledger", "gpuledger, gangs"
-"""The same pods, by themselves and in gangs."""
+GANGS = "gpuledger, gangs"
+"""The same pods as ours, in gangs."""
 
 COLUMNS: dict[str, Cell] = {
     "pods": numbers(["pods"], ".0f"),
@@ -51,6 +52,10 @@ COLUMNS: dict[str, Cell] = {
     "CPU ms/pod\noperator/sched.": numbers(["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod"], ".1f"),
     "RSS MiB\nnow/peak": numbers(["operator_rss_mib", "operator_peak_mib"], ".0f"),
     "Filter ms\np50/p99": numbers(["filter_p50_ms", "filter_p99_ms"], ".2f"),
+    "cards/nodes\nused": numbers(["cards_used", "nodes_used"], ".0f"),
+    "writes/pod by\nop./sched./kcm": numbers(
+        ["operator_writes_by_pod", "scheduler_writes_by_pod", "controllers_writes_by_pod"], ".2f"
+    ),
     "evals": numbers(["evaluations_per_filter"], ".1f"),
 }
 """Head of a column -> what stands in it. docs/performance.md explains them."""
@@ -75,7 +80,7 @@ def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
 
 
 def show(run: Run) -> None:
-    """Print the medians of the rounds."""
+    """Print the medians of the rounds; without the columns of cases that were not measured."""
     machine, versions = run.machine, run.versions
     title = (
         f"{machine['cpu']}, {machine['cores']} cores, load at start {machine['load_at_start']}; "
@@ -84,9 +89,10 @@ def show(run: Run) -> None:
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("case", "nodes", "who"):
         table.add_column(head, justify="right" if head == "nodes" else "left", no_wrap=True)
-    for head in COLUMNS:
-        table.add_column(head, justify="right")
     rows = with_ratios(medians(run.rows))
+    columns = {head: cell for head, cell in COLUMNS.items() if any(cell(figures) for figures in rows.values())}
+    for head in columns:
+        table.add_column(head, justify="right")
     order = {case: place for place, case in reversed(list(enumerate(case for case, _, _ in rows)))}
     before = None
     for key, figures in sorted(rows.items(), key=lambda row: (row[0][1], order[row[0][0]])):
@@ -94,7 +100,7 @@ def show(run: Run) -> None:
         if before and before != (case, nodes):
             table.add_section() if before[1] != nodes else None
         shown = case if before != (case, nodes) else ""
-        table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in COLUMNS.values()))
+        table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in columns.values()))
         before = (case, nodes)
     wide_console().print(table)
 

@@ -117,7 +117,9 @@ def test_two_runs_are_compared_where_both_have_figures() -> None:
 def test_cases_that_are_about_one_size_run_at_the_first() -> None:
     plan = Plan((200, 5000), pods=1000, rounds=2, cases=frozenset(CASES))
     assert plan.cases_at(200) - plan.cases_at(5000) == {*AT_THE_FIRST_SIZE}
-    assert {"paced", "full-cluster", "looked-at", "slow-writes", "gangs-of-8", "gangs-of-64"} == {*AT_THE_FIRST_SIZE}
+    assert {"paced", "full-cluster", "looked-at", "slow-writes", "gangs-of-8", "gangs-of-64", "claims"} == {
+        *AT_THE_FIRST_SIZE
+    }
     assert (plan.effort(200).pods, plan.effort(5000).pods) == (1000, 250)
 
 
