@@ -158,7 +158,6 @@ def connect(
         failures=failures,
         quota_gate=QuotaGate(ledger, chooser, settings.nodes_offered),
         reservations=queues.reservations,
-        claim_book=claim_book,
         claims=claims,
         claim_waker=ClaimWaker(claim_book, claim_pod_waker, is_active),
     )

@@ -44,7 +44,6 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.resource_claims.first_pods import FirstPods
@@ -85,7 +84,6 @@ class PodPlacer:
         failures: BindFailures,
         quota_gate: QuotaGate,
         reservations: Reservations,
-        claim_book: ClaimBook,
         claims: ClaimWriter,
         claim_waker: ClaimWaker,
     ) -> None:
@@ -98,7 +96,7 @@ class PodPlacer:
         self._settings = settings
         self._counts = counts
         self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock, claims)
-        self._claim_book, self._claims = claim_book, claims
+        self._claims = claims
         self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)
         self._entered = EnteredShares(ledger)
         self._first_pods = FirstPods(lambda uid: uid in self._held or uid in self._binds)
@@ -134,7 +132,7 @@ class PodPlacer:
         """Do what `filter` does, and let others have their turn while many nodes are looked at."""
         await self.before_filter(str((arguments.pod.get("metadata") or {}).get("uid")))
         if self._settings.claims is not None:
-            await self._claim_book.ready_for(dict(arguments.pod))
+            await self._claims.know_claims_of(arguments.pod)
         return await giving_way(self._filter(arguments))
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
@@ -368,6 +366,8 @@ class PodPlacer:
         Returns no placement for a pod that is bound to the node already.
         """
         found = await self._store.pod(arguments.namespace, arguments.name)
+        if self._settings.claims is not None:
+            await self._claims.know_claims_of(found)
         pod, request = pod_identity(found), self._request(found)
         seen = SeenPod(pod, resource_version(found), request, gang=gang_of(found) if request else None)
         node_name = bound_node(found)

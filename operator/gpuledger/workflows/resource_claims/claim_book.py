@@ -228,7 +228,8 @@ class ClaimBook:
 
     def learn(self, claim: Claim) -> None:
         """Note a claim as the API server has answered, before the watch shows it."""
-        self._kept[Kind.CLAIMS].objects[claim.namespace, claim.name] = claim
+        kept, name = self._kept[Kind.CLAIMS], (claim.namespace, claim.name)
+        kept.objects[name], kept.uids[name] = claim, claim.uid
 
     def _changed(self, name: Name, claim: Claim) -> None:
         self._tell(claim.owner)

@@ -18,11 +18,12 @@ from gpuledger.formats.resource_claims.allocation import (
     is_allocated_as,
     with_consumer,
 )
-from gpuledger.formats.resource_claims.objects import Claim
+from gpuledger.formats.resource_claims.objects import Claim, read_claim
+from gpuledger.formats.resource_claims.pod_claims import claim_names
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BindFailed
+from gpuledger.model.errors import BindFailed, NotFound
 from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, stamped
@@ -61,8 +62,27 @@ class ClaimWriter:
     """Allocates claims to the cards that their pods hold."""
 
     def __init__(self, book: ClaimBook, ledger: Ledger, store: KubeStore, clock: Clock) -> None:
-        self._book, self._ledger, self._clock = book, ledger, clock
+        self._book, self._ledger, self._store, self._clock = book, ledger, store, clock
         self._status = ClaimStatusWriter(store, book)
+
+    async def know_claims_of(self, pod: Mapping[str, Any]) -> None:
+        """Know what a pod's claims are that kube-scheduler asks about.
+
+        It may have seen that a claim was made for the pod before our watch shows the claim. Raises ApiError.
+        """
+        await self._book.ready_for(dict(pod))
+        namespace = str((pod.get("metadata") or {}).get("namespace"))
+        for _, object_name, template in claim_names(pod):
+            if template and object_name and self._book.claim(namespace, object_name) is None:
+                await self._learn(namespace, object_name)
+
+    async def _learn(self, namespace: str, name: str) -> None:
+        try:
+            self._book.learn(read_claim(await self._store.resource_claim(namespace, name)))
+        except NotFound:
+            return  # it was deleted, which the pod is told
+        except (KeyError, TypeError, AttributeError) as error:
+            raise BindFailed(f"ResourceClaim {namespace}/{name} can't be read: {error!r}") from error
 
     async def identified(
         self, pod: Pod, version: str, request: PodRequest, placement: Placement

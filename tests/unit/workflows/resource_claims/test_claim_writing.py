@@ -198,3 +198,18 @@ async def test_a_claim_that_asks_for_something_else_than_its_template_did_is_not
 async def test_a_pod_is_not_bound_beside_the_claim_that_it_joins(scene: Scene) -> None:
     with pytest.raises(BindFailed, match="claim gpu is allocated on node node-a"):
         await scene.writer.identified(POD, "1", request(joined=True), Placement("node-b", ()))
+
+
+async def test_a_claim_that_the_watch_does_not_show_yet_is_read_and_one_that_is_gone_stays_unknown(
+    scene: Scene,
+) -> None:
+    """kube-scheduler's own watch can be ahead of ours, and a pod that names a deleted claim has to be told so."""
+    for kind in Kind:
+        scene.book.listing(kind)(set())
+    scene.put(a_resource_claim(owner="uid-a"), seen=False)
+    pod = a_claiming_pod("a", template="quarter")
+    for name in ("ours", "gone"):
+        made = [{"name": pod["spec"]["resourceClaims"][0]["name"], "resourceClaimName": name}]
+        await scene.writer.know_claims_of({**pod, "status": {"resourceClaimStatuses": made}})
+    assert scene.book.claim("default", "ours") == read_claim(scene.api.claims["default", "ours"])
+    assert scene.book.claim("default", "gone") is None
