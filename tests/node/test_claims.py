@@ -151,8 +151,8 @@ def test_containers_get_the_requests_that_they_name_and_share_those_that_several
     check(gpu, "each", "main", "gpu/a")
     check(gpu, "each", "side", "gpu/b")
     gpu.cluster.wait(
-        lambda: any("of which other containers name only some" in text for text in gpu.cluster.messages("over")),
-        "the events say why no container of the pod starts",
+        lambda: any("of which other containers use only some" in text for text in gpu.cluster.messages("over")),
+        "the events say why the pod is placed nowhere",
     )
     assert gpu.phase("over") == "Pending"
     gpu.remove(*names)
