@@ -260,11 +260,11 @@ def test_a_card_for_which_the_expression_fails_is_not_admitted_and_it_can_be_tol
 def test_a_card_is_asked_once_and_again_when_it_has_changed() -> None:
     asked = []
 
-    def seen(card: Card) -> dict[str, object]:
+    def noted(card: Card) -> Mapping[str, object]:
         asked.append(card)
         return seen(card)
 
-    test = SelectorTest(selector(f"{claim_expressions.C}.memory == quantity('40Gi')"), seen)
+    test = SelectorTest(selector(f"{claim_expressions.C}.memory == quantity('40Gi')"), noted)
     assert [test.admits(CARD) for _ in range(3)] == [True] * 3
     assert asked == [CARD]
     smaller = replace(CARD, capacity=Amounts(1024, 100, 10))
