@@ -38,9 +38,6 @@ def offering() -> Iterator[Cluster]:
         selector = {"cel": {"expression": f'device.driver == "{NIC}"'}}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": NIC}}
         cluster.request("POST", CLASSES, {**body, "spec": {"selectors": [selector]}})
-        cluster.request("POST", TEMPLATES, template("nic", {"name": "nic", "exactly": {"deviceClassName": NIC}}))
-        cluster.request("POST", TEMPLATES, template("quarter", share("10Gi", 25, tolerations=TOLERATED)))
-        cluster.request("POST", TEMPLATES, template("whole", request(tolerations=TOLERATED)))
         yield cluster
         cluster.close()
 
@@ -48,6 +45,12 @@ def offering() -> Iterator[Cluster]:
 @pytest.fixture
 def cluster(offering: Cluster) -> Iterator[Cluster]:
     """Yield a cluster without nodes and pods, and leave it so."""
+    for each in (
+        template("nic", {"name": "nic", "exactly": {"deviceClassName": NIC}}),
+        template("quarter", share("10Gi", 25, tolerations=TOLERATED)),
+        template("whole", request(tolerations=TOLERATED)),
+    ):
+        offering.request("POST", TEMPLATES, each)
     yield offering
     offering.clear()
     offering.request("DELETE", f"{API}/resourceslices")

@@ -32,6 +32,9 @@ ALLOW = (  # as docs/settings.md has it
     "--serviceaccount=gpuledger-system:gpuledger --serviceaccount=gpuledger-system:gpuledger-agent",
 )
 
+FIT = "NodeResourcesFit"
+"""The plugin of kube-scheduler that counts resources, but for those that are left to the extender."""
+
 
 def data_of(**nvidia: object) -> Json:
     """Return the data of HAMi's ConfigMap, a part of it without effect here."""
@@ -140,8 +143,9 @@ def test_a_change_that_matters_counts_for_operator_and_scheduler(cluster: Cluste
     cluster.create(pod("renamed", {COUNT: 1, "example.com/mem": 1000}))
     (renamed,) = cluster.wait_bound("renamed")
     assert [card["memoryMiB"] for card in devices(renamed)["main"]] == [2000]
-    managed = cluster.installation.scheduler_config()["extenders"][0]["managedResources"]
-    assert "example.com/mem" in [each["name"] for each in managed]
+    (profile,) = cluster.installation.scheduler_config()["profiles"]
+    (ignored,) = (each["args"]["ignoredResources"] for each in profile["pluginConfig"] if each["name"] == FIT)
+    assert "example.com/mem" in ignored
 
 
 def test_commands_read_it_too(cluster: Cluster) -> None:
