@@ -9,12 +9,19 @@ from control_plane import ControlPlane
 from installation import MANIFESTS
 
 MINOR = kubernetes_minor()
-FILLS_IN = tuple(map(int, MINOR.split("."))) >= (1, 36)
+
+
+def at_least(major: int, minor: int) -> bool:
+    """Tell whether the tests run on this Kubernetes, or on a newer one."""
+    return tuple(map(int, MINOR.split("."))) >= (major, minor)
+
+
+FILLS_IN = at_least(1, 36)
 """Whether its policies can fill pods in: MutatingAdmissionPolicy is stable from 1.36 on."""
 
 needs_filling_in = pytest.mark.skipif(not FILLS_IN, reason=f"policies of Kubernetes {MINOR} fill in no pods")
 
-CLAIMS_NAME_AMOUNTS = tuple(map(int, MINOR.split("."))) >= (1, 36)
+CLAIMS_NAME_AMOUNTS = at_least(1, 36)
 """Whether claims can say amounts, and that cards differ: consumable capacity is on by default from 1.36 on. Before, the
 API server drops both, and amounts stand in the opaque configuration."""
 

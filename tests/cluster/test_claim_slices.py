@@ -27,7 +27,7 @@ from cluster.claim_scene import (
 )
 from cluster.cluster import MERGE_PATCH, NODES, PODS, Connection
 from cluster.dry_runs import as_user
-from cluster.kubernetes import MINOR
+from cluster.kubernetes import MINOR, at_least
 from control_plane import ControlPlane
 from gpuledger.formats.resource_claims.slices import NodeOwner, slices_of
 from installation import MANIFESTS, NAMESPACE
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 POLICIES = ("gpuledger-claims", "gpuledger-slices")
 
-KEEPS_ALL = tuple(map(int, MINOR.split("."))) >= (1, 36)
+KEEPS_ALL = at_least(1, 36)
 """Whether the API server keeps taints and policies of amounts: before 1.36 these are off, and left out."""
 
 keeps_all = pytest.mark.skipif(not KEEPS_ALL, reason=f"Kubernetes {MINOR} leaves out device taints")

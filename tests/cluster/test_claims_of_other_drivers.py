@@ -10,7 +10,7 @@ import pytest
 
 from cluster.claims import API, CLASSES, TEMPLATES, claiming, claims_of, create_class, request, results, share, template
 from cluster.cluster import COUNT, Cluster, pod, uuids
-from cluster.kubernetes import MINOR
+from cluster.kubernetes import MINOR, at_least
 from control_plane import ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.formats.resource_claims.names import DRIVER, ONLY_TAINT
@@ -23,9 +23,7 @@ PROFILE = "gpuledger-all-drivers"
 NIC = "nic.example.com"
 TOLERATED = [{"key": ONLY_TAINT, "operator": "Exists"}]
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, MINOR.split("."))) < (1, 36), reason=f"Kubernetes {MINOR} shares no device of a slice"
-)
+pytestmark = pytest.mark.skipif(not at_least(1, 36), reason=f"Kubernetes {MINOR} shares no device of a slice")
 
 
 @pytest.fixture(scope="module")
