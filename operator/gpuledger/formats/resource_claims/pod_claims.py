@@ -50,14 +50,14 @@ def claims_of_pod(
     and what to write instead.
     """
     is_bound = bool((pod.get("spec") or {}).get("nodeName"))
-    given = list(islice((pod.get("spec") or {}).get("resourceClaims") or (), MOST_CLAIMS + 1))
+    given = list(islice(claim_names(pod), MOST_CLAIMS + 1))
     if len(given) > MOST_CLAIMS:
         raise BadInput(f"the pod has more than {MOST_CLAIMS} ResourceClaims: spread them over several pods")
     lifetime = _lifetime(pod)
     leaves_others = objects.serves_other_drivers(str(pod["spec"].get("schedulerName") or ""))
     alternatives, claims, joined = [], [], []
-    for number, each in enumerate(given):
-        found = _resolved(pod, each, objects, is_bound)
+    for number, names in enumerate(given):
+        found = _resolved(pod, *names, objects, is_bound)
         if isinstance(found, JoinedClaim):
             joined.append(found)
         elif found is not None and _is_ours(found, objects, leaves_others or is_bound):
@@ -96,10 +96,14 @@ def _lifetime(pod: Json) -> Lifetime:
     return Lifetime.SIDECAR if (pod.get("spec") or {}).get("initContainers") else Lifetime.MAIN
 
 
-def _resolved(pod: Json, given: Json, objects: ClaimObjects, is_bound: bool) -> PodClaim | JoinedClaim | None:
-    """Return a claim of the pod as far as it is known; None for one that asks for nothing. Raises BadInput."""
+def _resolved(
+    pod: Json, name: str, object_name: str, template: str, objects: ClaimObjects, is_bound: bool
+) -> PodClaim | JoinedClaim | None:
+    """Return a claim of the pod as far as it is known; None for one that asks for nothing. Raises BadInput.
+
+    The names are those of `claim_names`.
+    """
     namespace, uid = str(pod["metadata"]["namespace"]), str(pod["metadata"]["uid"])
-    ((name, object_name, template),) = claim_names({**pod, "spec": {"resourceClaims": [given]}})
     stored = objects.claim(namespace, object_name) if object_name else None
     if stored is not None:
         return _of_object(name, stored, uid, objects, bool(template), is_bound)

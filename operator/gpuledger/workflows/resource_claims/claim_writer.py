@@ -19,7 +19,7 @@ from gpuledger.formats.resource_claims.allocation import (
     with_consumer,
 )
 from gpuledger.formats.resource_claims.objects import Claim, read_claim
-from gpuledger.formats.resource_claims.pod_claims import claim_names
+from gpuledger.formats.resource_claims.pod_claims import claim_names, has_claims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -70,6 +70,8 @@ class ClaimWriter:
 
         It may have seen that a claim was made for the pod before our watch shows the claim. Raises ApiError.
         """
+        if not has_claims(pod):
+            return
         await self._book.ready_for(dict(pod))
         namespace = str((pod.get("metadata") or {}).get("namespace"))
         for _, object_name, template in claim_names(pod):
@@ -130,7 +132,6 @@ class ClaimWriter:
     async def _allocate(self, pod: Pod, claim: PodClaim, placement: Placement) -> None:
         cards = {entry.card.uuid: entry.card for entry in self._ledger.entries_of_node(placement.node_name)}
         wanted = allocation(claim, placement.node_name, placement.shares, cards, self._book)
-
         await write_allocation(self._status, pod, claim, wanted)
 
     async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
