@@ -21,22 +21,28 @@ MEASURED = "measured"
 LINES_AT_ONCE = 8
 """How much of a failure's message is shown when it happens; all of it comes at the end."""
 
+FILES_SHOWN = 40
+"""How many files are shown with their time, from the longest on."""
+
 TIMES = pytest.StashKey["Times"]()
 
 
 class Times:
-    """How long tests took, by directory, and how busy the machine was meanwhile."""
+    """How long tests took, by directory and by file, and how busy the machine was meanwhile."""
 
     def __init__(self) -> None:
         self._begin_s, self._begin_ticks = time.monotonic(), _ticks()
         self._tests = Counter[str]()
         self._took_s: dict[str, float] = defaultdict(float)
+        self._files_took_s: dict[str, float] = defaultdict(float)
 
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase of a test: its set-up, its call or its tear-down."""
-        group = report.nodeid.removeprefix("tests/").partition("/")[0]
+        path = report.nodeid.partition("::")[0].removeprefix("tests/")
+        group = path.partition("/")[0]
         self._tests[group] += report.when == "call"
         self._took_s[group] += report.duration
+        self._files_took_s[path] += report.duration
 
     def lines(self) -> list[str]:
         """Return a table, the longest first, and a sentence about the machine."""
@@ -48,6 +54,11 @@ class Times:
         busy = [now - before for now, before in zip(_ticks(), self._begin_ticks, strict=True)]
         share = f", {busy[0] / sum(busy):.0%} of them busy" if sum(busy) else ""
         return [*table, f"{wall_s:,.0f} s on {os.cpu_count()} cores{share}; {at_once:.1f} tests under way on average"]
+
+    def lines_of_files(self) -> list[str]:
+        """Return a table of those files whose tests took longest together."""
+        rows = sorted(self._files_took_s.items(), key=lambda row: -row[1])[:FILES_SHOWN]
+        return [f"{took_s:>8,.0f} s  {path}" for path, took_s in rows]
 
 
 def _ticks() -> tuple[int, int]:
@@ -110,6 +121,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("time by directory")
         for line in config.stash[TIMES].lines():
             terminalreporter.write_line(line)
+        if EFFORT != "check":
+            terminalreporter.section("longest files")
+            for line in config.stash[TIMES].lines_of_files():
+                terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own last line

@@ -1,6 +1,11 @@
 """Many pods at once, of every kind."""
 
-from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Json, container, pod
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from chaos.admin import Admin
+from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, PODS, Cluster, Json, container, pod
 from effort import times
 
 BURST_NODES = 20
@@ -25,3 +30,30 @@ def burst() -> list[Json]:
     pods.sort(key=lambda body: (int(body["metadata"]["name"].rsplit("-", 1)[1]), body["metadata"]["name"]))
     assert len(pods) >= BURST_PODS
     return pods[:BURST_PODS]
+
+
+@contextmanager
+def created_meanwhile(cluster: Cluster, pods: Sequence[Json]) -> Iterator[Callable[[int], None]]:
+    """Create pods in a thread, so that they go on arriving whatever happens to the operator or to the API server.
+
+    What it yields lets so many more of them come; the end lets all come. A quick machine would bind all before a test
+    has looked.
+    """
+    permits = threading.Semaphore(0)
+
+    def create() -> None:
+        admin = Admin(cluster.plane)
+        try:
+            for body in pods:
+                permits.acquire()
+                admin.try_to("POST", PODS, body)
+        finally:
+            admin.close()
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    try:
+        yield permits.release
+    finally:
+        permits.release(len(pods))
+        thread.join()

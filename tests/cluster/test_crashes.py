@@ -1,21 +1,14 @@
 """The operator dies, at moments that a count of bound pods decides, and starts again."""
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-
 import pytest
 
-from cluster.bursts import BURST_NODES, BURST_PODS, burst
+from cluster.bursts import BURST_NODES, BURST_PODS, burst, created_meanwhile
 from cluster.cluster import (
     ALLOCATIONS,
     COUNT,
     MEMORY,
     PERCENT,
-    PODS,
     Cluster,
-    Connection,
-    Json,
     devices,
     pod,
     uuids,
@@ -25,35 +18,9 @@ KILLED_AT = (BURST_PODS // 10, BURST_PODS // 3, BURST_PODS * 2 // 3)
 """Pods that are bound when the operator is killed: early, after a third, late."""
 
 AHEAD = BURST_PODS // 7
-"""So many more pods have come by then, to be interrupted. The others are held back: a quick machine would bind all."""
+"""So many more pods have come by then, to be interrupted."""
 
 BURST_DEADLINE_S = 180.0
-
-
-@contextmanager
-def created_meanwhile(cluster: Cluster, pods: Sequence[Json]) -> Iterator[Callable[[int], None]]:
-    """Create pods in a thread, so that they go on arriving whatever happens to the operator.
-
-    What it yields lets so many more of them come; the end lets all come.
-    """
-    permits = threading.Semaphore(0)
-
-    def create() -> None:
-        connection = Connection(cluster.plane)
-        try:
-            for body in pods:
-                permits.acquire()
-                connection.request("POST", PODS, body)
-        finally:
-            connection.close()
-
-    thread = threading.Thread(target=create)
-    thread.start()
-    try:
-        yield permits.release
-    finally:
-        permits.release(len(pods))
-        thread.join()
 
 
 def bound_pods(cluster: Cluster) -> int:

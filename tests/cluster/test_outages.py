@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from chaos.admin import Admin
-from cluster.bursts import burst
-from cluster.cluster import COUNT, DEADLINE_S, DEVICES, NODES, PERCENT, PODS, Cluster, Json, pod, uuids
+from cluster.bursts import burst, created_meanwhile
+from cluster.cluster import COUNT, DEADLINE_S, DEVICES, NODES, PERCENT, PODS, Cluster, pod, uuids
 from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Drop, EndWatch, Hold, HoldEvents
@@ -25,7 +25,7 @@ WATCHES = Match("watch", lambda request: request.is_watch)
 
 BURST_NODES, BURST_PODS = 8, times(80, 120)
 INTERRUPTED_AT = 30
-"""Pods that are bound when the server is killed."""
+"""Pods that are bound when the others begin to come, and the server is killed."""
 
 NAMESPACE_PODS = times(200, 500)
 REQUESTS_REFUSED = 5
@@ -93,24 +93,6 @@ def restart(cluster: Cluster, server: str) -> None:
     admin.cards()
     admin.pods()
     admin.close()
-
-
-@contextmanager
-def created_meanwhile(cluster: Cluster, pods: Sequence[Json]) -> Iterator[None]:
-    """Create pods in a thread, however often the API server is away."""
-
-    def create() -> None:
-        admin = Admin(cluster.plane)
-        for body in pods:
-            admin.try_to("POST", PODS, body)
-        admin.close()
-
-    thread = threading.Thread(target=create)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
 
 
 # A pod goes while it is bound.
@@ -202,11 +184,12 @@ def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster
 def test_a_server_that_is_killed_in_a_burst_loses_no_share_and_no_binding(cluster: FaultyCluster, server: str) -> None:
     cluster.add_nodes(BURST_NODES)
     pods = burst()[:BURST_PODS]
-    with created_meanwhile(cluster, pods):
-        cluster.wait(lambda: len(bound(cluster)) >= INTERRUPTED_AT, "some pods are bound")
+    with created_meanwhile(cluster, pods) as let_come:
+        let_come(INTERRUPTED_AT)
+        cluster.wait(lambda: len(bound(cluster)) == INTERRUPTED_AT, "some pods are bound")
         before = bound(cluster)
+        let_come(BURST_PODS - INTERRUPTED_AT)
         restart(cluster, server)
-    assert len(before) < BURST_PODS, "nothing was left to be interrupted"
     cluster.wait_bound(*(body["metadata"]["name"] for body in pods), timeout_s=3 * DEADLINE_S)
     assert before.items() <= bound(cluster).items()
     cluster.settle()
