@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cluster.cluster import NODES, Cluster, container, pod
+from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.formats.quantity import amount
 from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
@@ -45,9 +46,25 @@ def opaque(**parameters: object) -> Json:
     return {"opaque": {"driver": DRIVER, "parameters": share}}
 
 
-def claim_spec(*requests: Json, **devices: object) -> Json:
-    """Return the spec of a claim."""
-    return {"devices": {"requests": list(requests), **devices}}
+def claim_spec(*requests: Json, **devices: Any) -> Json:
+    """Return the spec of a claim: where requests can't say amounts, its configuration says them."""
+    config = [] if CLAIMS_NAME_AMOUNTS else [found for each in requests for found in _configured_amounts(each)]
+    config += list(devices.pop("config", []))
+    return {"devices": {"requests": list(requests), **devices, **({"config": config} if config else {})}}
+
+
+def _configured_amounts(request: Json) -> list[Json]:
+    """Return the amounts of a request and of its alternatives as configuration."""
+    parts = [(request["name"], request["exactly"])] if "exactly" in request else []
+    parts += [(f"{request['name']}/{each['name']}", each) for each in request.get("firstAvailable", [])]
+    found = []
+    for name, part in parts:
+        asked = part.get("capacity", {}).get("requests", {})
+        amounts = {"memoryMiB": -(-amount(asked["memory"], 1) // 2**20)} if "memory" in asked else {}
+        amounts |= {"cores": amount(asked["cores"], 1)} if "cores" in asked else {}
+        if amounts:
+            found.append({"requests": [name], **opaque(**amounts)})
+    return found
 
 
 def claim(name: str, *requests: Json, **devices: object) -> Json:
@@ -169,27 +186,45 @@ def held_by_claim(cluster: Cluster) -> dict[str, Amounts]:
     return dict(found)
 
 
-def allocated(claim: Json) -> Amounts:
-    """Return what a claim's status has."""
+def allocated(claim: Json, cards: Mapping[str, Json]) -> Amounts:
+    """Return what a claim has of each of its cards, which are given by UUID as the ledger has them.
+
+    Its status says so. Before Kubernetes 1.36 that has no amounts: they are those of the claim's configuration.
+    """
+    whole = {uuid.lower(): card["spec"]["capacity"] for uuid, card in cards.items()}
     found: Amounts = {}
     for result in results(claim):
         assert result["driver"] == DRIVER
-        consumed = {name: amount(quantity, 1) for name, quantity in result["consumedCapacity"].items()}
-        taken = (consumed["memory"] // 2**20, consumed["cores"], consumed["slots"])
-        found[result["request"], result["device"]] = taken
+        request, device = result["request"], result["device"]
+        if CLAIMS_NAME_AMOUNTS:
+            consumed = {name: amount(quantity, 1) for name, quantity in result["consumedCapacity"].items()}
+            found[request, device] = (consumed["memory"] // 2**20, consumed["cores"], consumed["slots"])
+        else:
+            found[request, device] = _configured(claim, request, whole[device])
     return found
+
+
+def _configured(claim: Json, request: str, capacity: Mapping[str, int]) -> tuple[int, int, int]:
+    said: Json = {}
+    for each in claim["spec"]["devices"].get("config", []):
+        if not each.get("requests") or {request, request.partition("/")[0]} & set(each["requests"]):
+            said |= each["opaque"]["parameters"]
+    memory_mib = said.get("memoryMiB", capacity["memoryMiB"] * said.get("memoryPercent", 100) // 100)
+    if said.get("exclusive") or not {"memoryMiB", "memoryPercent", "cores"} & said.keys():
+        return capacity["memoryMiB"], capacity["cores"], capacity["number"]
+    return memory_mib, said.get("cores", 0), 1
 
 
 def check_claims(cluster: Cluster) -> None:
     """Compare claims with the ledger and with pods: what is allocated is held, and used by those that may use it."""
-    held = held_by_claim(cluster)
+    held, cards = held_by_claim(cluster), cluster.cards()
     stored = {each["metadata"]["uid"]: each for each in claims(cluster).values()}
     assert held.keys() <= stored.keys(), "the ledger has shares of claims that are gone"
     pods = {each["metadata"]["uid"]: each for each in cluster.pods().values()}
     holders = {holder["podUID"] for listed in cluster.holders().values() for holder in listed}
     for uid, found in stored.items():
         name = found["metadata"]["name"]
-        assert allocated(found) == held.get(uid, {}), name
+        assert allocated(found, cards) == held.get(uid, {}), name
         users = {each["uid"] for each in (found.get("status") or {}).get("reservedFor", [])}
         assert users <= pods.keys(), f"{name} is reserved for pods that are gone"
         assert bool(users) == bool(held.get(uid)), name

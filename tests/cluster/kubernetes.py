@@ -25,10 +25,6 @@ CLAIMS_NAME_AMOUNTS = at_least(1, 36)
 """Whether claims can say amounts, and that cards differ: consumable capacity is on by default from 1.36 on. Before, the
 API server drops both, and amounts stand in the opaque configuration."""
 
-needs_amounts_of_claims = pytest.mark.skipif(
-    not CLAIMS_NAME_AMOUNTS, reason=f"claims of Kubernetes {MINOR} name no amounts"
-)
-
 
 def apply_policies(plane: ControlPlane) -> None:
     """Apply the policies of manifests/admission; of an older Kubernetes, those that it has."""

@@ -17,6 +17,7 @@ import yaml
 
 from claim_expressions import CORNERS, DRIVER, EVERYDAY, NODES, REFUSED, Answered, random_expressions
 from cluster.cluster import DEADLINE_S, Connection, Json, RequestFailed
+from cluster.kubernetes import MINOR, at_least
 from control_plane import ControlPlane
 from effort import EFFORT, seeds_for, times
 from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorRefused, compile_selector
@@ -31,6 +32,10 @@ ERROR = "error"
 WRITERS = 6
 TOO_COMPLEX = "exceeds cost limit"
 """What the API server says of an expression that might be expensive for the largest device that there could be."""
+
+HAS_NEWEST_WORDS = at_least(1, 36)
+UNKNOWN = () if HAS_NEWEST_WORDS else ("undefined field", "undeclared reference", "no matching overload")
+"""What an API server says of words that came to CEL's environments after it."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +200,7 @@ def test_selectors_are_answered_as_by_a_stock_kube_scheduler(plane: ControlPlane
         for node in _asked_on(number)
     ]
     refused = _ask(plane, questions)
-    assert {why for why in refused.values() if TOO_COMPLEX not in why} == set()
+    assert {why for why in refused.values() if not any(each in why for each in (TOO_COMPLEX, *UNKNOWN))} == set()
     assert len(refused) < len(questions) / 5
     found = _answers(plane, set(questions) - refused.keys())
     differ, compared = [], 0
@@ -213,6 +218,7 @@ def test_selectors_are_answered_as_by_a_stock_kube_scheduler(plane: ControlPlane
     assert kinds == {ERROR, True, False}
 
 
+@pytest.mark.skipif(not HAS_NEWEST_WORDS, reason=f"some of these words are unknown to Kubernetes {MINOR}")
 @pytest.mark.parametrize("asked", REFUSED, ids=lambda asked: asked.expression[:40])
 def test_what_gpuledger_refuses_is_taken_by_the_api_server(plane: ControlPlane, asked: Answered) -> None:
     expression = asked.expression

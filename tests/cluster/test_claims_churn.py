@@ -14,6 +14,7 @@ import pytest
 from cluster.claims import (
     CLAIMS,
     TEMPLATES,
+    allocated,
     check_claims,
     claim,
     claiming,
@@ -29,7 +30,6 @@ from cluster.claims import (
 from cluster.cluster import CORES, COUNT, MEMORY, PODS, RequestFailed, devices, pod
 from cluster.preempting import HIGH, LOW, PreemptingCluster, preempting_cluster
 from effort import seeds_for, times
-from gpuledger.formats.quantity import amount
 
 Json = dict[str, Any]
 
@@ -133,8 +133,8 @@ def check(cluster: PreemptingCluster) -> None:
     ledger, held = cluster.cards(), defaultdict(set)
     stated: dict[str, int] = defaultdict(int)  # device -> MiB that claims and classic annotations say
     for each in claims(cluster).values():
-        for result in results(each):
-            stated[result["device"]] += amount(result["consumedCapacity"]["memory"], 1) // 2**20
+        for (_, device), (memory_mib, _, _) in allocated(each, ledger).items():
+            stated[device] += memory_mib
     told: dict[str, set[str]] = defaultdict(set)  # UID of a pod -> devices that it was told of without claims
     living = [each for each in pods.values() if each["spec"].get("nodeName") and not has_ended(each)]
     for each in living:

@@ -13,12 +13,9 @@ from typing import Any
 
 from cluster.claims import TEMPLATES, check_claims, claiming, opaque, request, share, template, wait_all_refused
 from cluster.cluster import CORES, COUNT, MEMORY, Cluster, pod, uuids
-from cluster.kubernetes import needs_amounts_of_claims
 from effort import times
 
 Json = dict[str, Any]
-
-pytestmark = needs_amounts_of_claims
 
 CARD_MIB = 40960
 EVERY = times(2, 1)

@@ -24,7 +24,7 @@ from cluster.claims import (
     wait_all_refused,
 )
 from cluster.cluster import COUNT, MEMORY, Cluster, container, pod
-from cluster.kubernetes import CLAIMS_NAME_AMOUNTS, needs_amounts_of_claims
+from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.formats.resource_claims.names import DRIVER
 
@@ -389,7 +389,6 @@ def test_every_field_does_what_it_says_or_is_refused_with_a_sentence(cluster: Cl
     check_claims(cluster)
 
 
-@needs_amounts_of_claims
 def test_containers_that_use_one_claim_have_one_share(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.request("POST", TEMPLATES, template("two", share("10Gi", name="a"), request("b")))
@@ -417,7 +416,6 @@ def test_a_container_that_asks_for_cards_by_its_limits_and_by_a_claim_is_refused
     cluster.wait_refused("twice", "by its resources and by a claim")
 
 
-@needs_amounts_of_claims
 def test_a_claim_counts_beside_init_containers_from_the_first_to_the_last(cluster: Cluster) -> None:
     """Init containers run one after the other, and each beside what the pod has claimed."""
     (node,) = cluster.add_nodes(1, gpus=1)

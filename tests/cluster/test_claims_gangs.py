@@ -10,7 +10,6 @@ from chaos.gang_rule import GANG, MINIMUM
 from cluster.claims import TEMPLATES, check_claims, claiming, claims, request, results, share, template
 from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
 from cluster.gangs import bound, held
-from cluster.kubernetes import needs_amounts_of_claims
 
 Json = dict[str, Any]
 
@@ -68,7 +67,6 @@ def test_a_gang_with_claims_waits_as_a_whole_for_a_card_that_another_claim_has(c
     check_claims(cluster)
 
 
-@needs_amounts_of_claims
 def test_a_quota_of_memory_counts_claims_and_limits_together(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=2)
     hard = {"limits.nvidia.com/gpumem": "40960"}

@@ -109,8 +109,8 @@ def _resolved(
         return _of_object(name, stored, uid, objects, bool(template), is_bound)
     if template and object_name and not is_bound:
         raise BadInput(
-            f"claim {name}: ResourceClaim {object_name}, which was made for the pod, is not there; Kubernetes makes no "
-            "other one, so create the pod anew if it has been deleted"
+            f"claim {name}: ResourceClaim {object_name}, which was made for the pod, is not there; if it was deleted, "
+            "Kubernetes before 1.37 makes no other one: create the pod anew"
         )
     spec = objects.template(namespace, template) if template else None
     if spec is None:

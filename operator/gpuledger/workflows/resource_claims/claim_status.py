@@ -45,7 +45,7 @@ class ClaimStatusWriter:
         found = self._known(namespace, name, uid) if is_new else None
         for attempt in range(ATTEMPTS):
             if found is None:
-                found = await self._store.resource_claim(namespace, name)
+                found = await self._read(namespace, name)
             if found["metadata"]["uid"] != uid:
                 raise NotFound(f"ResourceClaim {namespace}/{name} has been replaced by another of the same name")
             fields = change(found.get("status") or {})
@@ -55,13 +55,19 @@ class ClaimStatusWriter:
                 if protected and fields.get("allocation") and PROTECTION not in _finalizers(found):
                     found = await self._store.protect_claim(found, PROTECTION)
                 found = await self._store.set_claim_status(found, fields)
-            except Conflict as error:
+            except (Conflict, NotFound) as error:  # whether it is gone is seen when it is read
                 found = None
                 await pause(attempt, error)
                 continue
             if self._book is not None:
                 self._book.learn(read_claim(found))
         raise ShareRefused(f"ResourceClaim {namespace}/{name} changes all the time")
+
+    async def _read(self, namespace: str, name: str) -> Json:
+        try:
+            return await self._store.resource_claim(namespace, name)
+        except NotFound as error:
+            raise NotFound(f"ResourceClaim {namespace}/{name} has been deleted", error.status) from error
 
     def _known(self, namespace: str, name: str, uid: str) -> Json | None:
         """Return a claim of whose status nothing has to be known: it has none yet."""

@@ -122,6 +122,13 @@ async def test_a_write_that_another_was_quicker_than_is_tried_again(scene: Scene
     assert scene.users() == ["uid-a"]
 
 
+async def test_a_claim_that_is_deleted_before_it_is_written_is_named(scene: Scene) -> None:
+    scene.put(a_resource_claim())
+    del scene.api.claims["default", "ours"]
+    with pytest.raises(NotFound, match="ResourceClaim default/ours has been deleted"):
+        await scene.writer.allocate(POD, request(), PLACEMENT)
+
+
 async def test_a_claim_that_changes_all_the_time_is_given_up(scene: Scene) -> None:
     scene.put(a_resource_claim())
     scene.api.queue(Operation.WRITE_CLAIM, *[refuse(Conflict("changed", 409))] * ATTEMPTS)
