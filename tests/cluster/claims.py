@@ -189,7 +189,7 @@ def held_by_claim(cluster: Cluster) -> dict[str, Amounts]:
 def allocated(claim: Json, cards: Mapping[str, Json]) -> Amounts:
     """Return what a claim has of each of its cards, which are given by UUID as the ledger has them.
 
-    Its status says so. Before Kubernetes 1.36 that has no amounts: they are those of the claim's configuration.
+    Its status says so. Before Kubernetes 1.36 that has no amounts: they are those of the configuration in it.
     """
     whole = {uuid.lower(): card["spec"]["capacity"] for uuid, card in cards.items()}
     found: Amounts = {}
@@ -206,11 +206,12 @@ def allocated(claim: Json, cards: Mapping[str, Json]) -> Amounts:
 
 def _configured(claim: Json, request: str, capacity: Mapping[str, int]) -> tuple[int, int, int]:
     said: Json = {}
-    for each in claim["spec"]["devices"].get("config", []):
+    for each in claim["status"]["allocation"]["devices"].get("config", []):
         if not each.get("requests") or {request, request.partition("/")[0]} & set(each["requests"]):
             said |= each["opaque"]["parameters"]
     memory_mib = said.get("memoryMiB", capacity["memoryMiB"] * said.get("memoryPercent", 100) // 100)
-    if said.get("exclusive") or not {"memoryMiB", "memoryPercent", "cores"} & said.keys():
+    alone = said.get("exclusive") or said.get("cores") == capacity["cores"]
+    if alone or not {"memoryMiB", "memoryPercent", "cores"} & said.keys():
         return capacity["memoryMiB"], capacity["cores"], capacity["number"]
     return memory_mib, said.get("cores", 0), 1
 

@@ -75,12 +75,13 @@ class Connection:
         return opened
 
     def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Json:
-        """Send a request. Raises RequestFailed."""
+        """Send a request; the body as kubectl would write it, without blanks, or as it is. Raises RequestFailed."""
+        text = body if body is None or isinstance(body, bytes) else json.dumps(body, separators=(",", ":"))
         for attempt in (1, 2):
             self._http = self._http or self.open()
             headers = {**self._headers, "Content-Type": content_type}
             try:
-                self._http.request(method, path, None if body is None else json.dumps(body), headers)
+                self._http.request(method, path, text, headers)
                 response = self._http.getresponse()
                 answer = json.loads(response.read() or b"{}")
             except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):  # the server ends idle ones

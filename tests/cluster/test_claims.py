@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -14,6 +15,8 @@ from cluster.claims import (
     claims,
     claims_of,
     create_class,
+    opaque,
+    request,
     results,
     serve_claims,
     share,
@@ -85,3 +88,18 @@ def is_handed_over(cluster: Cluster, name: str) -> bool:
 def held_by(cluster: Cluster) -> list[str]:
     """Return the names of all holders."""
     return [holder["pod"] for holders in cluster.holders().values() for holder in holders]
+
+
+def test_a_claim_that_no_json_can_change_is_not_shared_and_its_pod_is_told_what_to_do(
+    cluster: Cluster, nodes: list[FakeNode]
+) -> None:
+    """The API server compares a configuration's bytes with those that it was sent, and shows others."""
+    body = claim("blanks", request(), config=[opaque(memoryMiB=1000)])
+    cluster.request("POST", CLAIMS, json.dumps(body).encode())
+    cluster.create(claiming("user", named=["blanks"]))
+    assert "create it anew with kubectl" in cluster.wait_refused("user", "can't be protected")
+    cluster.wait(lambda: not any(cluster.holders().values()), "it holds nothing")
+    cluster.request("DELETE", f"{CLAIMS}/blanks")
+    cluster.request("POST", CLAIMS, body)
+    cluster.wait_bound("user")
+    cluster.check_consistent()

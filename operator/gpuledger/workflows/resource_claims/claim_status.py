@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuledger.formats.resource_claims.objects import read_claim
 from gpuledger.kube_api.store import KubeStore
-from gpuledger.model.errors import Conflict, NotFound, ShareRefused
+from gpuledger.model.errors import BindFailed, Conflict, Invalid, NotFound, ShareRefused
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.tasks.pauses import pause
 
@@ -39,8 +39,8 @@ class ClaimStatusWriter:
 
         With `protected`, an allocation is written after the finalizer that protects it. With `is_new`, a claim that
         has no status as far as memory knows is not read first: what is older than that can't be written over.
-        Raises NotFound if the claim is gone or another one by now, ShareRefused if it changes all the time, and what
-        `change` raises.
+        Raises NotFound if the claim is gone or another one by now, ShareRefused if it changes all the time, BindFailed
+        if it can't be protected, and what `change` raises.
         """
         found = self._known(namespace, name, uid) if is_new else None
         for attempt in range(ATTEMPTS):
@@ -53,7 +53,7 @@ class ClaimStatusWriter:
                 return
             try:
                 if protected and fields.get("allocation") and PROTECTION not in _finalizers(found):
-                    found = await self._store.protect_claim(found, PROTECTION)
+                    found = await self._protect(found)
                 found = await self._store.set_claim_status(found, fields)
             except (Conflict, NotFound) as error:  # whether it is gone is seen when it is read
                 found = None
@@ -68,6 +68,22 @@ class ClaimStatusWriter:
             return await self._store.resource_claim(namespace, name)
         except NotFound as error:
             raise NotFound(f"ResourceClaim {namespace}/{name} has been deleted", error.status) from error
+
+    async def _protect(self, claim: Json) -> Json:
+        """Return the claim with the finalizer.
+
+        An API server compares the bytes of a configuration with those that are stored, and shows and reads JSON only
+        in the way in which Go writes it: who wrote it otherwise has made a claim that no JSON can change.
+        """
+        try:
+            return await self._store.protect_claim(claim, PROTECTION)
+        except Invalid as error:
+            name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+            raise BindFailed(
+                f"ResourceClaim {name} can't be protected from deletion while pods use it, because the API server takes "
+                "no change of a claim whose configuration was sent with blanks or with one of <>&: create it anew with "
+                "kubectl"
+            ) from error
 
     def _known(self, namespace: str, name: str, uid: str) -> Json | None:
         """Return a claim of whose status nothing has to be known: it has none yet."""
