@@ -97,7 +97,7 @@ def test_a_claim_that_no_json_can_change_is_not_shared_and_its_pod_is_told_what_
     body = claim("blanks", request(), config=[opaque(memoryMiB=1000)])
     cluster.request("POST", CLAIMS, json.dumps(body).encode())
     cluster.create(claiming("user", named=["blanks"]))
-    assert "create it anew with kubectl" in cluster.wait_refused("user", "can't be protected")
+    assert "anew with kubectl" in cluster.wait_refused("user", "can't be protected")
     cluster.wait(lambda: not any(cluster.holders().values()), "it holds nothing")
     cluster.request("DELETE", f"{CLAIMS}/blanks")
     cluster.request("POST", CLAIMS, body)

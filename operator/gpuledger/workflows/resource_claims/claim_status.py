@@ -80,9 +80,9 @@ class ClaimStatusWriter:
         except Invalid as error:
             name = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
             raise BindFailed(
-                f"ResourceClaim {name} can't be protected from deletion while pods use it, because the API server takes "
-                "no change of a claim whose configuration was sent with blanks or with one of <>&: create it anew with "
-                "kubectl"
+                f"ResourceClaim {name} can't be protected from deletion while pods use it, because the API server "
+                "takes no change of a claim whose configuration was sent with blanks or with one of <>&: create it "
+                "anew with kubectl"
             ) from error
 
     def _known(self, namespace: str, name: str, uid: str) -> Json | None:
