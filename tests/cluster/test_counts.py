@@ -17,6 +17,8 @@ Json = dict[str, Any]
 
 NODES, PODS = 50, 100
 LEDGER_WRITES_PER_POD = 1.6
+LATE_ANSWERS = 0.05
+"""So many of the cards are read at most, because the answer to a write was late or lost."""
 CHANGES_PER_POD = 3
 """Of the room on its node: its share is on hold, it is stored, the hold is given back."""
 
@@ -74,7 +76,10 @@ def test_a_pod_with_a_claim_costs_one_more_write_and_one_beside_it_without_costs
 
 
 def _asked_for(cluster: Cluster, pods: list[Json]) -> Counter[tuple[str, str, str]]:
-    """Create pods; return what the operator has asked of the API server until they were bound."""
+    """Create pods; return what the operator has asked of the API server until they were bound.
+
+    Without the few reads of cards whose write was answered late, which is up to the machine.
+    """
     names = [body["metadata"]["name"] for body in pods]
     offset = cluster.plane.audit_offset()
     cluster.create(*pods)
@@ -82,7 +87,9 @@ def _asked_for(cluster: Cluster, pods: list[Json]) -> Counter[tuple[str, str, st
     cluster.settle()
     events = [e for e in cluster.plane.audit_events(offset) if e.user == USER and e.verb != "watch"]
     ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
-    return Counter((e.verb, e.resource, e.subresource) for e in ours)
+    asked = Counter((e.verb, e.resource, e.subresource) for e in ours)
+    assert asked.pop(("get", "gpuallocations", ""), 0) <= LATE_ANSWERS * len(pods)
+    return asked
 
 
 def test_a_pod_that_ends_in_good_order_costs_one_read_and_one_write_at_most(cluster: Cluster) -> None:
