@@ -212,7 +212,7 @@ def _configured(claim: Json, request: str, capacity: Mapping[str, int]) -> tuple
     memory_mib = said.get("memoryMiB", capacity["memoryMiB"] * said.get("memoryPercent", 100) // 100)
     alone = said.get("exclusive") or said.get("cores") == capacity["cores"]
     if alone or not {"memoryMiB", "memoryPercent", "cores"} & said.keys():
-        return capacity["memoryMiB"], capacity["cores"], capacity["number"]
+        return memory_mib, capacity["cores"], capacity["number"]
     return memory_mib, said.get("cores", 0), 1
 
 
