@@ -30,6 +30,7 @@ LONGEST_TEXT_BYTES = 8 * 1024
 """Annotations and labels can take 256 KiB; longer texts are read each time."""
 
 OF_POD = ("resources", "overhead", "runtimeClassName")
+CONTAINERS = ("initContainers", "containers")
 OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
@@ -37,10 +38,10 @@ class PodWords:
     """Reads pods without their ResourceClaims, in the vocabularies that it was given."""
 
     def __init__(self, dialects: Dialects) -> None:
-        self._request = _remembering(lambda pod: pod_request(pod, dialects))
-        self._warnings = _remembering(lambda pod: pod_warnings(pod, dialects))
-        self._host = _remembering(lambda pod: host_request(pod, dialects.elsewhere))
-        self._counted = _remembering(lambda pod: counted(pod, dialects))
+        self._request = _remembering(lambda pod: pod_request(pod, dialects), _said_by)
+        self._warnings = _remembering(lambda pod: pod_warnings(pod, dialects), _said_by)
+        self._host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
+        self._counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
 
     def request(self, pod: Json) -> PodRequest | None:
         """Return what its containers ask for, see `pod_request`. Raises BadInput."""
@@ -59,36 +60,36 @@ class PodWords:
         return self._counted(pod)
 
 
-def _remembering(read: Callable[[Json], Read]) -> Callable[[Json], Read]:
+def _remembering(read: Callable[[Json], Read], part_of: Callable[[Json], Json]) -> Callable[[Json], Read]:
+    """Return what reads a part of a pod, once for all pods in which it is the same."""
+
     @lru_cache(REMEMBERED)
     def read_text(text: bytes) -> Read:
         return read(orjson.loads(text))
 
     def remembered(pod: Json) -> Read:
-        text = said_by(pod)
-        return read_text(text) if text and len(text) <= LONGEST_TEXT_BYTES else read(pod)
+        try:
+            text = orjson.dumps(part_of(pod), option=orjson.OPT_PASSTHROUGH_DATETIME)
+        except orjson.JSONEncodeError:  # a pod of a YAML file
+            return read(pod)
+        return read_text(text) if len(text) <= LONGEST_TEXT_BYTES else read(pod)
 
     return remembered
 
 
-def said_by(pod: Json) -> bytes:
-    """Return all of a pod that is looked at by those who read it here, as a pod in JSON.
+def _said_by(pod: Json) -> Json:
+    """Return all of a pod that matters for what it asks for, and for what of that has no effect."""
+    metadata = pod.get("metadata") or {}
+    words = {"annotations": metadata.get("annotations"), "labels": metadata.get("labels")}
+    return {"metadata": words, **_asked_by(pod)}
 
-    Empty for one that is no JSON, as one of a YAML file may be.
-    """
-    metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    said = {
-        "metadata": {"annotations": metadata.get("annotations"), "labels": metadata.get("labels")},
-        "spec": {
-            **{name: spec.get(name) for name in OF_POD},
-            "initContainers": [_of_container(each) for each in spec.get("initContainers") or ()],
-            "containers": [_of_container(each) for each in spec.get("containers") or ()],
-        },
-    }
-    try:
-        return orjson.dumps(said, option=orjson.OPT_PASSTHROUGH_DATETIME)
-    except orjson.JSONEncodeError:
-        return b""
+
+def _asked_by(pod: Json) -> Json:
+    """Return all of a pod that matters for what it takes of its node, whatever is written to it in the meantime."""
+    spec = pod.get("spec") or {}
+    of_pod = {name: spec[name] for name in OF_POD if name in spec}
+    of_containers = {kind: [_of_container(each) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    return {"spec": {**of_pod, **of_containers}}
 
 
 def _of_container(container: Json) -> Json:

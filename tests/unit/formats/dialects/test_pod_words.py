@@ -85,6 +85,13 @@ def test_the_pods_of_a_template_are_read_once() -> None:
     assert words.request(waits) is words.request(bound) is not None
 
 
+def test_a_pod_that_was_annotated_takes_the_same_of_its_node_and_is_not_read_again() -> None:
+    words, waits, bound = PodWords(DIALECTS), a_pod_object(), a_pod_object(node_name="node")
+    bound["metadata"]["annotations"] = {"gpuledger.dev/devices": "{}"}
+    assert words.counted(waits) is words.counted(bound) != ()
+    assert words.host(waits) is words.host(bound)
+
+
 def test_a_pod_whose_annotations_change_is_read_again() -> None:
     words, pod = PodWords(DIALECTS), a_pod_object()
     before = words.request(pod)
