@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 
 import orjson
 from aiohttp import web
 
+from gpuledger.controller.scheduler_connection import TEXT, Answer, Handler
 from gpuledger.controller.scheduler_health import OLD_CONFIGURATION, SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.controller.telemetry.scrapes import Scrapes
@@ -18,9 +20,6 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.preemption.preempt import Preemption
 
 logger = logging.getLogger(__name__)
-
-BODY_LIMIT_BYTES = 64 * 1024 * 1024
-"""A Filter names every node: 5,000 long names and a large pod take 2 MiB; aiohttp would refuse from 1 MiB on."""
 
 
 class ExtenderServer:
@@ -43,18 +42,14 @@ class ExtenderServer:
         self._is_ready = is_ready
         self.scheduler = scheduler
 
-    def extender(self) -> web.Application:
-        """Return the routes for kube-scheduler, in the same pod: a client that reaches them can bind pods."""
-        application = web.Application(client_max_size=BODY_LIMIT_BYTES)
-        application.add_routes(
-            [
-                web.post("/filter", self._filter),
-                web.post("/prioritize", self._prioritize),
-                web.post("/preempt", self._preempt),
-                web.post("/bind", self._bind),
-            ]
-        )
-        return application
+    def questions(self) -> Mapping[str, Handler]:
+        """Return what answers kube-scheduler, by path, in the same pod: a client that reaches it can bind pods."""
+        return {
+            "/filter": self._filter,
+            "/prioritize": self._prioritize,
+            "/preempt": self._preempt,
+            "/bind": self._bind,
+        }
 
     def health(self) -> web.Application:
         """Return the routes for the kubelet and Prometheus."""
@@ -70,8 +65,7 @@ class ExtenderServer:
         )
         return application
 
-    async def _filter(self, request: web.Request) -> web.Response:
-        body = await request.read()
+    async def _filter(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
         with self._metrics.filter_seconds.time():
             try:
                 self._check_ready()
@@ -81,28 +75,26 @@ class ExtenderServer:
                 return _answer(extender.filter_error(self._record_failure(error)))
             return _answer(extender.filter_answer(result.node_names, result.refused, result.short_of_room))
 
-    async def _prioritize(self, request: web.Request) -> web.Response:
+    async def _prioritize(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
         try:
             self._check_ready()
-            arguments = extender.filter_arguments(await request.read())
-            return _answer(extender.priorities(self._placer.prioritize(arguments)))
+            return _answer(extender.priorities(self._placer.prioritize(extender.filter_arguments(body))))
         except GpuledgerError as error:
-            return web.Response(status=400, text=self._record_failure(error))
+            return _error(self._record_failure(error))
 
-    async def _preempt(self, request: web.Request) -> web.Response:
+    async def _preempt(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
         try:
             self._check_ready()
-            arguments = extender.preempt_arguments(await request.read())
+            arguments = extender.preempt_arguments(body)
             return _answer(extender.preempt_answer(await self._preemption.preempt(arguments), arguments.violations))
         except GpuledgerError as error:
-            return web.Response(status=400, text=self._record_failure(error))
+            return _error(self._record_failure(error))
 
-    async def _bind(self, request: web.Request) -> web.Response:
+    async def _bind(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
         with self._metrics.bind_seconds.time():
             try:
                 self._check_ready()
-                arguments = extender.bind_arguments(await request.read())
-                await self._placer.bind(arguments, lambda: not _has_gone(request))
+                await self._placer.bind(extender.bind_arguments(body), is_heard)
             except GpuledgerError as error:
                 return _answer(extender.bind_answer(self._record_failure(error)))
             return _answer(extender.bind_answer())
@@ -128,10 +120,9 @@ class ExtenderServer:
         return f"gpuledger: {error}"
 
 
-def _has_gone(request: web.Request) -> bool:
-    """Tell whether the client has hung up."""
-    return request.transport is None or request.transport.is_closing()
+def _answer(content: object) -> Answer:
+    return Answer(orjson.dumps(content))
 
 
-def _answer(content: object) -> web.Response:
-    return web.Response(body=orjson.dumps(content), content_type="application/json")
+def _error(text: str) -> Answer:
+    return Answer(text.encode(), HTTPStatus.BAD_REQUEST, TEXT)

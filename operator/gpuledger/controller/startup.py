@@ -17,6 +17,7 @@ from gpuledger.controller.lists_read import CARDS as LISTED_CARDS
 from gpuledger.controller.lists_read import PODS as LISTED_PODS
 from gpuledger.controller.run_options import RunOptions
 from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
+from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.trail_file import trail_written
 from gpuledger.controller.web.developer_server import DeveloperServer
 from gpuledger.controller.web.view_access import access_for
@@ -64,7 +65,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     operator.gc_tuning.start()
     operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
     await _serve(started, operator.server.health(), settings.health_host, settings.health_port)
-    await _serve(started, operator.server.extender(), settings.listen_host, settings.listen_port)
+    await started.enter_async_context(served(operator.server.questions(), settings.listen_host, settings.listen_port))
     logger.info("extender at %s", settings.extender_url)
     if options.scheduler_pipe is not None:
         content = scheduler_config_text(settings, leader_elect=options.host_name is not None)

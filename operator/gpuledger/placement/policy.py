@@ -7,7 +7,7 @@ were found on it: they rank. Others ask what the choice costs the pods that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,7 +52,10 @@ class Policy:
 
 
 def _known(wish: str, otherwise: Preference) -> Preference:
-    return Preference(wish) if wish in {each.value for each in Preference} else otherwise
+    return _BY_WISH.get(wish, otherwise)
+
+
+_BY_WISH: Mapping[str, Preference] = {each.value: each for each in Preference}
 
 
 CardRank = tuple[int, ...]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
-from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.objects.pod import bound_node, is_finished, scheduler_of
 from gpuledger.ledger.hosts import Hosts
+from gpuledger.model.host import HostAmounts
 
 Json = dict[str, Any]
 
@@ -45,17 +45,20 @@ class PendingPodTracker(Protocol):
 class HostTracker:
     """Counts what bound pods take of their nodes: ours, and of other schedulers' those that ask for counted cards."""
 
-    def __init__(self, hosts: Hosts, count: str, scheduler_names: Collection[str]) -> None:
+    def __init__(
+        self, hosts: Hosts, read_host: Callable[[Json], HostAmounts], of_all: bool, scheduler_names: Collection[str]
+    ) -> None:
         self._hosts = hosts
-        self._count = count
+        self._read_host = read_host
+        self._of_all = of_all  # because others' pods can have counted cards
         self._scheduler_names = scheduler_names
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
         """See BoundPodTracker; a pod of any scheduler."""
         is_ours = scheduler_of(pod) in self._scheduler_names
-        if not (is_ours or self._count):
+        if not (is_ours or self._of_all):
             return
-        request = host_request(pod, self._count)
+        request = self._read_host(pod)
         if is_finished(pod) or not (is_ours or request.cards):
             self._hosts.forget(pod["metadata"]["uid"])
         else:

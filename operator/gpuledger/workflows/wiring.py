@@ -290,7 +290,7 @@ def connect(
         adopter=adopter,
         starts=starts,
         preemption=preemption,
-        host_tracker=HostTracker(ledger.hosts, dialects.elsewhere, settings.scheduler_names),
+        host_tracker=HostTracker(ledger.hosts, placement.host, bool(dialects.elsewhere), settings.scheduler_names),
         node_rules=queues.nodes,
         bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(

@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.counters import by_label
 from fakes.objects import a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.extender_server import ExtenderServer
+from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
@@ -101,10 +102,12 @@ def world() -> World:
 
 
 @pytest.fixture
-async def extender(world: World) -> AsyncIterator[Client]:
+async def extender(world: World) -> AsyncIterator[ClientSession]:
     """Return a client of the scheduler's routes."""
-    async with TestClient(TestServer(world.server.extender())) as client:
-        yield client
+    async with served(world.server.questions(), "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        async with ClientSession(f"http://{host}:{port}") as client:
+            yield client
 
 
 @pytest.fixture
@@ -118,7 +121,7 @@ def question(*node_names: str) -> dict[str, Any]:
     return {"Pod": a_pod_object(), "Nodes": None, "NodeNames": list(node_names)}
 
 
-async def post(client: Client, path: str, body: object) -> Any:
+async def post(client: ClientSession, path: str, body: object) -> Any:
     data = body if isinstance(body, bytes) else orjson.dumps(body)
     async with client.post(path, data=BytesIO(data)) as response:
         assert response.status == 200
@@ -126,7 +129,7 @@ async def post(client: Client, path: str, body: object) -> Any:
         return await response.json()
 
 
-async def test_a_filter_is_answered_with_the_keys_of_the_protocol(world: World, extender: Client) -> None:
+async def test_a_filter_is_answered_with_the_keys_of_the_protocol(world: World, extender: ClientSession) -> None:
     assert await post(extender, "/filter", question("node-a", "node-b")) == {
         "Nodes": None,
         "NodeNames": ["node-a"],
@@ -137,7 +140,7 @@ async def test_a_filter_is_answered_with_the_keys_of_the_protocol(world: World, 
     assert world.placer.asked == [FilterArguments(a_pod_object(), ["node-a", "node-b"])]
 
 
-async def test_victims_go_there_and_back_with_the_keys_of_the_protocol(extender: Client) -> None:
+async def test_victims_go_there_and_back_with_the_keys_of_the_protocol(extender: ClientSession) -> None:
     victims = {"Pods": [{"UID": "first"}, {"UID": "second"}], "NumPDBViolations": 1}
     body = {
         "Pod": a_pod_object(),
@@ -149,7 +152,7 @@ async def test_victims_go_there_and_back_with_the_keys_of_the_protocol(extender:
     }
 
 
-async def test_victims_are_understood_as_whole_pods_too(extender: Client) -> None:
+async def test_victims_are_understood_as_whole_pods_too(extender: ClientSession) -> None:
     body = {
         "Pod": a_pod_object(),
         "NodeNameToVictims": {"node-a": {"Pods": [a_pod_object("low")], "NumPDBViolations": 0}},
@@ -168,32 +171,34 @@ async def test_victims_are_understood_as_whole_pods_too(extender: Client) -> Non
         [],
     ],
 )
-async def test_a_preempt_request_that_cannot_be_read_is_an_error(extender: Client, body: object) -> None:
+async def test_a_preempt_request_that_cannot_be_read_is_an_error(extender: ClientSession, body: object) -> None:
     async with extender.post("/preempt", data=orjson.dumps(body)) as answer:
         assert answer.status == 400
         assert "gpuledger: the preempt request has no Pod, or no victims" in await answer.text()
 
 
-async def test_nodes_that_are_only_short_of_room_are_told_apart(world: World, extender: Client) -> None:
+async def test_nodes_that_are_only_short_of_room_are_told_apart(world: World, extender: ClientSession) -> None:
     world.placer.result = FilterResult([], {"node-a": "no GPUs in the ledger"}, {"node-b": "no card entirely free"})
     answer = await post(extender, "/filter", question("node-a", "node-b"))
     assert answer["FailedNodes"] == {"node-b": "no card entirely free"}
     assert answer["FailedAndUnresolvableNodes"] == {"node-a": "no GPUs in the ledger"}
 
 
-async def test_nodes_are_scored_by_their_order(extender: Client) -> None:
+async def test_nodes_are_scored_by_their_order(extender: ClientSession) -> None:
     assert await post(extender, "/prioritize", question("b", "a")) == [
         {"Host": "b", "Score": 10},
         {"Host": "a", "Score": 9},
     ]
 
 
-async def test_a_bind_that_succeeds_is_answered_without_an_error(world: World, extender: Client) -> None:
+async def test_a_bind_that_succeeds_is_answered_without_an_error(world: World, extender: ClientSession) -> None:
     assert await post(extender, "/bind", BIND) == {"Error": ""}
     assert world.placer.asked == [BindArguments("u", "default", "a", "node-a")]
 
 
-async def test_a_bind_knows_whether_kube_scheduler_still_waits_for_its_answer(world: World, extender: Client) -> None:
+async def test_a_bind_knows_whether_kube_scheduler_still_waits_for_its_answer(
+    world: World, extender: ClientSession
+) -> None:
     world.placer.goes_on.clear()
     caller = asyncio.create_task(post(extender, "/bind", BIND))
     while not world.placer.asked:  # noqa: ASYNC110 - nobody tells us
@@ -206,12 +211,14 @@ async def test_a_bind_knows_whether_kube_scheduler_still_waits_for_its_answer(wo
         await asyncio.sleep(0.01)
 
 
-async def test_a_bind_that_fails_says_why(world: World, extender: Client) -> None:
+async def test_a_bind_that_fails_says_why(world: World, extender: ClientSession) -> None:
     world.placer.error = BindFailed("the pod is being bound to node b")
     assert await post(extender, "/bind", BIND) == {"Error": "gpuledger: the pod is being bound to node b"}
 
 
-async def test_a_filter_that_cannot_be_judged_now_is_an_error_and_no_refusal(world: World, extender: Client) -> None:
+async def test_a_filter_that_cannot_be_judged_now_is_an_error_and_no_refusal(
+    world: World, extender: ClientSession
+) -> None:
     world.placer.error = BindInProgress("shares are being given back")
     answer = await post(extender, "/filter", question("node-a"))
     assert answer["Error"] == "gpuledger: shares are being given back"
@@ -221,7 +228,7 @@ async def test_a_filter_that_cannot_be_judged_now_is_an_error_and_no_refusal(wor
 
 @pytest.mark.parametrize(("path", "body"), [("/filter", question("node-a")), ("/bind", BIND)])
 async def test_nothing_is_decided_before_the_ledger_is_read(
-    world: World, extender: Client, path: str, body: object
+    world: World, extender: ClientSession, path: str, body: object
 ) -> None:
     world.ready = False
     assert (await post(extender, path, body))["Error"] == NOT_READY
@@ -232,14 +239,14 @@ async def test_nothing_is_decided_before_the_ledger_is_read(
 
 @pytest.mark.parametrize(("path", "body"), [("/filter", question("node-a")), ("/bind", BIND)])
 async def test_nothing_is_decided_for_a_scheduler_with_the_configuration_of_other_settings(
-    world: World, extender: Client, path: str, body: object
+    world: World, extender: ClientSession, path: str, body: object
 ) -> None:
     world.server.scheduler.has_old_configuration = lambda: True
     assert "has the configuration of other settings" in (await post(extender, path, body))["Error"]
     assert world.placer.asked == []
 
 
-async def test_scores_before_the_ledger_is_read_are_an_http_error(world: World, extender: Client) -> None:
+async def test_scores_before_the_ledger_is_read_are_an_http_error(world: World, extender: ClientSession) -> None:
     world.ready = False
     async with extender.post("/prioritize", data=orjson.dumps(question("a"))) as response:
         assert (response.status, await response.text()) == (400, NOT_READY)
@@ -248,14 +255,14 @@ async def test_scores_before_the_ledger_is_read_are_an_http_error(world: World, 
 @pytest.mark.parametrize("path", ["/filter", "/bind"])
 @pytest.mark.parametrize("body", [b"{", b"", b"[]", b"null", b"{}", b'{"Pod": 1, "NodeNames": 2}'])
 async def test_a_request_that_makes_no_sense_is_an_error_and_counted(
-    world: World, extender: Client, path: str, body: bytes
+    world: World, extender: ClientSession, path: str, body: bytes
 ) -> None:
     assert (await post(extender, path, body))["Error"].startswith("gpuledger: the ")
     assert by_label(world.counts.bad_input) == {"request": 1}
     assert world.placer.asked == []
 
 
-async def test_five_thousand_nodes_in_more_than_a_mebibyte_are_accepted(world: World, extender: Client) -> None:
+async def test_five_thousand_nodes_in_more_than_a_mebibyte_are_accepted(world: World, extender: ClientSession) -> None:
     names = [f"node-{number:05}-{'x' * 230}" for number in range(5_000)]
     body = orjson.dumps(question(*names))
     assert len(body) > 1024 * 1024
@@ -283,7 +290,7 @@ async def test_a_kube_scheduler_that_does_not_live_makes_the_operator_neither_de
             assert response.status == status
 
 
-async def test_metrics_show_the_counters(world: World, health: Client, extender: Client) -> None:
+async def test_metrics_show_the_counters(world: World, health: Client, extender: ClientSession) -> None:
     world.counts.filters.inc(3)
     world.counts.refusals.labels("no-memory").inc(2)
     await post(extender, "/filter", question("node-a"))
@@ -300,7 +307,7 @@ async def test_metrics_show_the_counters(world: World, health: Client, extender:
 
 
 async def test_the_kubelets_port_cannot_bind_pods_and_the_schedulers_shows_no_metrics(
-    health: Client, extender: Client
+    health: Client, extender: ClientSession
 ) -> None:
     async with health.post("/bind", data=orjson.dumps(BIND)) as response:
         assert response.status == 404

@@ -2,11 +2,12 @@
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 from builders import OFFER, cards_of, stored
 from fakes.api_server import ApiServer
 from fakes.objects import CORES, GPU, PERCENTAGE, a_pod_object
-from fakes.operator_parts import OperatorParts
+from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.share import ContainerShare, Holder, Pod, Share
 from gpuledger.placement.fitting_nodes import LOOKED_AT_A_TIME
@@ -93,3 +94,23 @@ async def test_while_a_new_shape_is_compared_with_all_nodes_others_have_their_tu
     assert max(later - earlier for earlier, later in pairwise(seen)) <= LOOKED_AT_A_TIME
     assert result.node_names == []
     assert "node-0000" in result.refused
+
+
+async def test_a_pod_is_bound_by_two_tasks_one_of_its_own_and_one_of_its_card() -> None:
+    api = ApiServer()
+    (card,) = cards_of(NODES[0], 1)
+    api.put_card(card)
+    api.put_pod(a_pod_object("pod", SHAPES[0]))
+    parts = an_operator(api)
+    (node_name,) = parts.filter("pod", NODES[0]).node_names
+    loop, names = asyncio.get_running_loop(), list[str]()
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **arguments: Any) -> asyncio.Task[Any]:
+        names.append(coroutine.__qualname__)
+        return asyncio.Task(coroutine, loop=loop, **arguments)
+
+    loop.set_task_factory(make)
+    await parts.bind("pod", node_name)
+    loop.set_task_factory(None)
+    assert api.pods["default", "pod"]["spec"]["nodeName"] == NODES[0]
+    assert sorted(names) == ["Journal._run", "PodPlacer._bind"]

@@ -205,9 +205,6 @@ def plugin_assigned(
     asks for. Users can write these annotations; what they can reach by that, docs/security.md says.
     """
     annotations, node_name = _annotations(pod), (pod.get("spec") or {}).get("nodeName")
-    asked = Counter[str]()
-    for each in counted:
-        asked[each.container] += each.cards
     found: dict[Dialect, frozenset[str]] = {}
     for dialect, node, phase, names in (
         (Dialect.HAMI, HAMI_NODE, HAMI_PHASE, hami_annotations),
@@ -218,9 +215,17 @@ def plugin_assigned(
         own = {name: annotations[name] for name in (node, *names) if name in annotations}
         with suppress(BadInput):
             old = old_devices({**pod, "metadata": {"annotations": own}}, volcano_memory_unit_mib, hami_annotations)
-            if old is not None and Counter(card.container for card in old.cards) == asked:
+            if old is not None and Counter(card.container for card in old.cards) == _cards_asked(counted):
                 found[dialect] = frozenset(card.uuid for card in old.cards)
     return found
+
+
+def _cards_asked(counted: Sequence[Counted]) -> Counter[str]:
+    """Return the number of cards by container."""
+    asked = Counter[str]()
+    for each in counted:
+        asked[each.container] += each.cards
+    return asked
 
 
 def old_devices(

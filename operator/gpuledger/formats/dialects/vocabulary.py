@@ -257,6 +257,10 @@ class Dialects:
     """Of one pod that ask for cards: a search takes time that grows steeply with their number."""
     by_name: Mapping[str, tuple[Vocabulary, ...]] = field(init=False, compare=False, repr=False)
     """Name of a resource that asks for cards -> the vocabularies that have it."""
+    hami_annotations: tuple[str, ...] = field(init=False, compare=False, repr=False)
+    """The annotations in which HAMi notes which cards a pod has."""
+    volcano_memory_unit_mib: int = field(init=False, compare=False, repr=False)
+    """The unit of Volcano's memory, in MiB."""
 
     def __post_init__(self) -> None:
         found: dict[str, tuple[Vocabulary, ...]] = {}
@@ -264,28 +268,21 @@ class Dialects:
             for name in (vocabulary.count, *vocabulary.request_names):
                 if name:
                     found[name] = (*found.get(name, ()), vocabulary)
+        every = (AssignmentAnnotations(), *self.assignments.values())
+        units = (each.memory_unit_mib for each in self.registers if each.dialect is Dialect.VOLCANO)
         object.__setattr__(self, "by_name", found)
+        object.__setattr__(self, "hami_annotations", tuple(dict.fromkeys(each.allocated for each in every)))
+        object.__setattr__(self, "volcano_memory_unit_mib", next(units, 1))
 
     def assignment(self, card: Card) -> AssignmentAnnotations:
         """Return how a card is named to HAMi's device plugin."""
         found = self.assignments.get((card.vendor, card.model)) or self.assignments.get((card.vendor, ""))
         return found or AssignmentAnnotations()
 
-    def hami_annotations(self) -> tuple[str, ...]:
-        """Return the annotations in which HAMi notes which cards a pod has."""
-        every = (AssignmentAnnotations(), *self.assignments.values())
-        return tuple(dict.fromkeys(each.allocated for each in every))
-
     def answers(self) -> tuple[str, ...]:
         """Return the annotations, other than HAMi's, in which plugins say that they have found a pod."""
         every = {each.answer for each in self.assignments.values()}
         return tuple(sorted(every - {"", HAMI_PHASE}))
-
-    @property
-    def volcano_memory_unit_mib(self) -> int:
-        """The unit of Volcano's memory, in MiB."""
-        units = [each.memory_unit_mib for each in self.registers if each.dialect is Dialect.VOLCANO]
-        return units[0] if units else 1
 
     def resources(self) -> tuple[str, ...]:
         """Return every name: the scheduler must send pods that ask for any, and count none itself."""

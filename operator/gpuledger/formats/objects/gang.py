@@ -97,6 +97,10 @@ OF_WAY = {words.way: words for words in PODGROUPS}
 NAMING_LABELS = (GANG_LABEL, *(place[-1] for words in PODGROUPS for place in words.named_at if place[:-1] == LABELS))
 """All labels that name a gang."""
 
+_PLACES = tuple(place for words in PODGROUPS for place in words.named_at)
+_KEYS = frozenset(label for pair in LABEL_PAIRS.values() for label in pair) | {place[-1] for place in _PLACES}
+_ELSEWHERE = tuple(place for place in _PLACES if place[:-1] not in (LABELS, ANNOTATIONS))
+
 
 def gang_name_of(pod: Json) -> GangName | None:
     """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
@@ -109,6 +113,8 @@ def gang_of(pod: Json) -> Gang | None:
 
     Raises BadInput for a minimum that can't be had, a name that can be none, and gangs named in two ways of others.
     """
+    if _names_nothing(pod):
+        return None
     own = _by_labels(pod, GangWay.LABELS)
     if own is not None:
         return own
@@ -126,6 +132,13 @@ def gang_of(pod: Json) -> Gang | None:
     if not _OBJECT_NAME.fullmatch(name):
         raise BadInput(f"{_place(place)}: {name[:SHOWN]!r} can't be the name of a PodGroup")
     return Gang(GangName(_namespace(pod), name, words.way), 0)
+
+
+def _names_nothing(pod: Json) -> bool:
+    """Tell whether a pod has none of these words, as most have: each is asked several times."""
+    metadata = pod.get("metadata") or {}
+    given = (metadata.get("labels") or (), metadata.get("annotations") or ())
+    return all(map(_KEYS.isdisjoint, given)) and not any(at(pod, place) for place in _ELSEWHERE)
 
 
 def pod_groups_named(pod: Json) -> list[GangName]:
@@ -146,7 +159,7 @@ def described(name: GangName) -> str:
 def at(found: Any, path: Path) -> Any:
     """Return what is at a place of an object, None if nothing is."""
     for key in path:
-        if not isinstance(found, Mapping):
+        if not isinstance(found, dict):
             return None
         found = found.get(key)
     return found

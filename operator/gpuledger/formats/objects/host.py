@@ -63,7 +63,7 @@ def _asked(described: Json, count: str) -> HostAmounts:
 
 
 def _mapping(value: object) -> Json:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _amounts(quantities: Json, count: str) -> HostAmounts:

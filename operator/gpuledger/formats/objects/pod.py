@@ -9,14 +9,14 @@ from typing import Any
 import orjson
 
 from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
-from gpuledger.formats.dialects.request import counted, pod_request
+from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.resource_claims.objects import ClaimObjects
 from gpuledger.model.cluster_snapshot import OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
-from gpuledger.model.stranger import Stranger
+from gpuledger.model.stranger import Counted, Stranger
 
 Json = Mapping[str, Any]
 
@@ -69,19 +69,18 @@ def pod_facts(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None)
     )
 
 
-def stranger(pod: Json, dialects: Dialects) -> Stranger | None:
+def stranger(pod: Json, asked: tuple[Counted, ...], dialects: Dialects) -> Stranger | None:
     """Return what a pod may have got from its node's device plugin; None if that can't have given it anything.
+
+    `asked` is what the kubelet asks plugins for, see `counted`.
 
     That is where it is bound, has not ended, counts cards, and where its kubelet has taken it up, for then the plugin
     has said yes; or will, because a scheduler has bound it, which users can't do by themselves. Raises BadInput if this
     is no pod.
     """
-    if not bound_node(pod) or has_ended(pod):
+    if not asked or not bound_node(pod) or has_ended(pod) or not is_taken_up(pod):
         return None
-    asked = counted(pod, dialects)
-    if not asked or not is_taken_up(pod):
-        return None
-    annotated = plugin_assigned(pod, asked, dialects.volcano_memory_unit_mib, dialects.hami_annotations())
+    annotated = plugin_assigned(pod, asked, dialects.volcano_memory_unit_mib, dialects.hami_annotations)
     return Stranger(pod_identity(pod), bound_node(pod), asked, annotated)
 
 
@@ -100,7 +99,7 @@ def is_long(pod: Json) -> bool:
 
 
 def _old_devices(pod: Json, dialects: Dialects) -> OldDevices | None:
-    return old_devices(pod, dialects.volcano_memory_unit_mib, dialects.hami_annotations())
+    return old_devices(pod, dialects.volcano_memory_unit_mib, dialects.hami_annotations)
 
 
 def annotated_cards(pod: Json) -> frozenset[str]:

@@ -86,6 +86,8 @@ class BindPermission:
 
     async def until_known(self, task: asyncio.Task[None]) -> None:
         """Wait, after the last question is over, until the bind has ended or no Binding of it is under way."""
+        if task.done():
+            return
         known = asyncio.ensure_future(self._nothing_under_way.wait())
         try:
             await asyncio.wait({task, known}, return_when=asyncio.FIRST_COMPLETED)
@@ -93,6 +95,8 @@ class BindPermission:
             known.cancel()
 
     async def _until_asked(self) -> None:
+        if self.is_asked():
+            return
         try:
             async with asyncio.timeout(ASKED_AGAIN_S):
                 while not self.is_asked():

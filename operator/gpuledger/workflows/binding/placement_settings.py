@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.dialects.foreign_words import PodWarning, pod_warnings
+from gpuledger.formats.dialects.foreign_words import PodWarning
+from gpuledger.formats.dialects.pod_words import PodWords
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.dialects.written_words import WrittenWords, written_words
 from gpuledger.formats.objects.pod import pod_facts, stranger
 from gpuledger.formats.resource_claims.objects import ClaimObjects
+from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.model.cluster_snapshot import PodFacts
+from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stranger import Stranger
 from gpuledger.workflows.preemption.who_preempts import WhoPreempts
@@ -32,14 +35,20 @@ class PlacementSettings:
     who_preempts: WhoPreempts = field(default_factory=WhoPreempts)
     claims: ClaimObjects | None = None
     """What pods' ResourceClaims ask for; None where they are not served."""
+    _words: PodWords = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_words", PodWords(self.dialects))
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
-        return pod_request(pod, self.dialects, self.claims)
+        if self.claims is not None and has_claims(pod):
+            return pod_request(pod, self.dialects, self.claims)
+        return self._words.request(pod)
 
     def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
         """Return what a pod says that has no effect."""
-        return pod_warnings(pod, self.dialects)
+        return self._words.warnings(pod)
 
     def words(self, pod: Mapping[str, Any], container_name: str) -> WrittenWords:
         """Return the names of resources that a pod's container has."""
@@ -49,6 +58,10 @@ class PlacementSettings:
         """Return what concerns the ledger of a pod, readable or not."""
         return pod_facts(pod, self.dialects, self.claims)
 
+    def host(self, pod: Mapping[str, Any]) -> HostAmounts:
+        """Return what a pod takes of its node beside the ledger's cards."""
+        return self._words.host(pod)
+
     def stranger(self, pod: Mapping[str, Any]) -> Stranger | None:
         """Return what a pod may have got from its node's device plugin, None for nothing."""
-        return stranger(pod, self.dialects)
+        return stranger(pod, self._words.counted(pod), self.dialects)

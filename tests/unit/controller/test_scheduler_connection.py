@@ -1,0 +1,155 @@
+"""kube-scheduler's connection: what is no request is refused, and whoever hangs up is not waited for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from gpuledger.controller import scheduler_connection
+from gpuledger.controller.scheduler_connection import (
+    BODY_LIMIT_BYTES,
+    HEAD_LIMIT_BYTES,
+    Answer,
+    Handler,
+    served,
+)
+
+QUESTION = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\nabc"
+
+
+class Handlers:
+    """Answers with the question; some questions wait until a test lets them go on."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.goes_on = asyncio.Event()
+        self.is_heard: Callable[[], bool] = lambda: True
+
+    async def echo(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+        return Answer(body)
+
+    async def wait(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+        self.is_heard = is_heard
+        self.asked.set()
+        await self.goes_on.wait()
+        return Answer(body)
+
+    async def fail(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+        raise ZeroDivisionError
+
+    def by_path(self) -> dict[str, Handler]:
+        return {"/echo": self.echo, "/wait": self.wait, "/fail": self.fail}
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    """Return handlers that nobody has asked yet."""
+    return Handlers()
+
+
+@asynccontextmanager
+async def connected(handlers: Handlers) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async with served(handlers.by_path(), "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        yield reader, writer
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_questions_come_one_after_the_other_on_one_connection(handlers: Handlers) -> None:
+    async with connected(handlers) as (reader, writer):
+        for _ in range(3):
+            writer.write(QUESTION)
+            assert await reader.readexactly(len(ANSWER)) == ANSWER
+
+
+async def test_a_question_may_come_in_pieces_of_any_size(handlers: Handlers) -> None:
+    async with connected(handlers) as (reader, writer):
+        for byte in QUESTION:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
+
+
+async def test_what_comes_before_an_answer_is_answered_after_it(handlers: Handlers) -> None:
+    async with connected(handlers) as (reader, writer):
+        writer.write(QUESTION.replace(b"echo", b"wait") + QUESTION[:20])
+        await handlers.asked.wait()
+        writer.write(QUESTION[20:])
+        handlers.goes_on.set()
+        assert await reader.readexactly(2 * len(ANSWER)) == 2 * ANSWER
+
+
+async def test_a_client_that_says_so_finds_the_connection_closed(handlers: Handlers) -> None:
+    for question in (QUESTION.replace(b"Host: x", b"Connection: close"), QUESTION.replace(b"HTTP/1.1", b"HTTP/1.0")):
+        async with connected(handlers) as (reader, writer):
+            writer.write(question)
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert answer.endswith(b"Connection: close\r\n\r\nabc")
+
+
+@pytest.mark.parametrize(
+    ("question", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),  # TLS
+        (b"POST /echo\r\n\r\n", 400),
+        (b"POST /echo HTTP/2\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\nContent-Length : 3\r\n\r\nabc", 400),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
+        (b"POST /echo HTTP/1.1\r\nno header\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", 411),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (BODY_LIMIT_BYTES + 1), 413),
+        (b"POST /echo HTTP/1.1\r\nContent-Length: %s\r\n\r\n" % (b"9" * 5000), 413),
+        (b"POST /echo HTTP/1.1\r\nX: " + b"x" * HEAD_LIMIT_BYTES + b"\r\n\r\n", 431),
+        (b"x" * (HEAD_LIMIT_BYTES + 1), 431),
+        (QUESTION.replace(b"echo", b"other"), 404),
+        (b"GET /echo HTTP/1.1\r\n\r\n", 405),
+        (QUESTION.replace(b"echo", b"fail"), 500),
+    ],
+)
+async def test_what_can_not_be_answered_is_refused_and_the_connection_closed(
+    handlers: Handlers, question: bytes, status: int
+) -> None:
+    async with connected(handlers) as (reader, writer):
+        writer.write(question)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert b"\r\nConnection: close\r\n" in answer
+
+
+async def test_who_sends_without_end_while_a_question_is_answered_is_cut_off(handlers: Handlers) -> None:
+    async with connected(handlers) as (reader, writer):
+        writer.write(QUESTION.replace(b"echo", b"wait"))
+        await handlers.asked.wait()
+        writer.write(b"x" * (HEAD_LIMIT_BYTES + 1))
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        assert not handlers.is_heard()
+
+
+async def test_the_end_waits_until_who_is_still_heard_has_an_answer(handlers: Handlers) -> None:
+    async with served(handlers.by_path(), "127.0.0.1", 0) as server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(QUESTION.replace(b"echo", b"wait"))
+        await handlers.asked.wait()
+        asyncio.get_running_loop().call_later(0.05, handlers.goes_on.set)
+    assert await reader.read() == ANSWER
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_the_end_does_not_wait_for_who_has_hung_up(handlers: Handlers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_connection, "LONGEST_STOP_S", 3_600.0)
+    async with connected(handlers) as (_, writer):
+        writer.write(QUESTION.replace(b"echo", b"wait"))
+        await handlers.asked.wait()
+        writer.close()
+        while handlers.is_heard():  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.01)
