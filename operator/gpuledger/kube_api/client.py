@@ -27,6 +27,10 @@ from gpuledger.model.errors import ApiError, Unreachable
 
 REQUEST_TIMEOUT_S = 10.0
 
+CONNECTIONS = 48
+"""To the API server at once: a dozen watches, and as many requests as make it faster. A burst of pods would open more,
+and each costs both sides a TLS handshake: twice the CPU of a small request."""
+
 LONGEST_WAIT_S = 30.0
 """However long a server asks to be left alone."""
 
@@ -39,6 +43,7 @@ class KubeClient:
     def __init__(self, configuration: Configuration, own_connector: aiohttp.BaseConnector | None = None) -> None:
         """Use the library's connections, or others, which are then ours to close."""
         self.configuration = configuration
+        configuration.connection_pool_maxsize = CONNECTIONS
         self._own_connector = own_connector
         self._api_client = ApiClient(configuration)
         rest = self._api_client.rest_client

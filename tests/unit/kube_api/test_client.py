@@ -1,5 +1,6 @@
 """What the API server answers becomes one of our errors."""
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes_asyncio.client import Configuration
 
-from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
+from gpuledger.kube_api.client import CONNECTIONS, LONGEST_WAIT_S, KubeClient
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
 from gpuledger.kube_api.pages import PAGE_BYTES, pages_of
 from gpuledger.model.errors import AnswerTooLong, ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
@@ -66,6 +67,26 @@ async def test_an_answer_that_is_no_status_object_is_quoted() -> None:
 )
 async def test_who_asks_to_be_left_alone_is_for_a_while(header: str, wait_s: float) -> None:
     assert (await refusal(429, headers={"Retry-After": header})).retry_after_s == wait_s
+
+
+async def test_a_burst_of_requests_shares_few_connections_and_each_is_answered() -> None:
+    connections: set[object] = set()
+
+    async def answer(request: web.Request) -> web.Response:
+        connections.add(request.transport)
+        return web.json_response({"number": request.query["number"]})
+
+    application = web.Application()
+    application.router.add_get("/api", answer)
+    numbers = [str(number) for number in range(4 * CONNECTIONS)]
+    async with TestServer(application) as server:
+        client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
+        try:
+            asked = (client.request("GET", "/api", parameters={"number": number}) for number in numbers)
+            assert [found["number"] for found in await asyncio.gather(*asked)] == numbers
+        finally:
+            await client.close()
+    assert len(connections) <= CONNECTIONS
 
 
 async def test_a_list_of_long_objects_is_read_in_smaller_pages_and_none_is_missing() -> None:

@@ -86,15 +86,21 @@ def only_from(account: str) -> Json:
     return {"name": "from-this-account", "expression": f"request.userInfo.username == {literal(account)}"}
 
 
+def changes_our_annotation() -> Json:
+    """Return the condition by which requests that leave our annotation as it is are let go at once.
+
+    The API server converts a pod once for the conditions of a policy, and three times more if all of them hold.
+    """
+    return {"name": "changes-its-cards", "expression": f"object.{_OUR_VALUE} != {_OLD_VALUE}"}
+
+
 def devices_validations() -> list[Json]:
     """Return the rule that our annotation stays as it is: on new pods, changed ones, and on Bindings."""
-    value = f"metadata.?annotations[?{literal(DEVICES_ANNOTATION)}]"
-    return [
-        {
-            "expression": f"object.{value} == (oldObject == null ? optional.none() : oldObject.{value})",
-            "message": ONLY_OURS,
-        }
-    ]
+    return [{"expression": f"object.{_OUR_VALUE} == {_OLD_VALUE}", "message": ONLY_OURS}]
+
+
+_OUR_VALUE = f"metadata.?annotations[?{literal(DEVICES_ANNOTATION)}]"
+_OLD_VALUE = f"(oldObject == null ? optional.none() : oldObject.{_OUR_VALUE})"
 
 
 def foreign_variables() -> list[Json]:
@@ -111,7 +117,7 @@ def with_our_annotation() -> Json:
 
 
 def with_foreign_annotations() -> Json:
-    """Return the condition that a new pod steers device plugins itself."""
+    """Return the condition that a new pod, or a Binding, steers device plugins itself."""
     expression = f"object.metadata.?annotations.orValue({{}}).exists(k,\n  {_is_foreign()})"
     return {"name": "steers-device-plugins", "expression": expression}
 

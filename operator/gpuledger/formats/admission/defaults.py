@@ -52,6 +52,7 @@ def default_variables(dialects: Dialects) -> list[Json]:
 def mutations(scheduler_name: str, node_taint: str = "", priorities: bool = True) -> list[Json]:
     """Return the changes. A scheduler that a pod names stays: the policy on requests judges it.
 
+    What each pod may need is in one of them: for each, the API server writes the pod as JSON and reads it again.
     `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate; `priorities` says whether there is
     a resource for the priority on a card.
     """
@@ -72,8 +73,8 @@ def mutations(scheduler_name: str, node_taint: str = "", priorities: bool = True
         "  path: u.container + '/resources/limits/' + jsonpatch.escapeKey(variables.defaults[u.word].count),\n"
         "  value: u.cards})"
     )
-    texts = [scheduler, label, count, *([_PRIORITY] if priorities else [])]
-    texts += [_toleration(node_taint)] if node_taint else []
+    filled_in = [scheduler, label, count, *([_PRIORITY] if priorities else [])]
+    texts = [" +\n".join(f"({text})" for text in filled_in), *([_toleration(node_taint)] if node_taint else [])]
     return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in texts]
 
 

@@ -15,6 +15,7 @@ from gpuledger.formats.admission.accounts import (
     AGENT,
     OPERATOR,
     agent_validations,
+    changes_our_annotation,
     devices_validations,
     foreign_validations,
     foreign_variables,
@@ -22,6 +23,7 @@ from gpuledger.formats.admission.accounts import (
     only_from,
     own_quota_validations,
     own_validations,
+    with_foreign_annotations,
 )
 from gpuledger.formats.admission.claims import (
     CLAIM_STATUS,
@@ -129,11 +131,16 @@ def validating_policies(
             NOT_IGNORED,
             request_variables(dialects, scheduler_names),
         ),
-        *_validating("gpuledger-devices", [new, binds, changes], [not_from(OPERATOR)], devices_validations()),
+        *_validating(
+            "gpuledger-devices",
+            [new, binds, changes],
+            [not_from(OPERATOR), changes_our_annotation()],
+            devices_validations(),
+        ),
         *_validating(
             "gpuledger-foreign-devices",
             [new, binds],
-            [not_from(OPERATOR)],
+            [not_from(OPERATOR), with_foreign_annotations()],
             foreign_validations(),
             NOT_IGNORED,
             foreign_variables(),

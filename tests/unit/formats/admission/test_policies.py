@@ -121,6 +121,27 @@ def test_pods_get_the_first_scheduler_and_may_name_any_of_ours() -> None:
     assert variable(found["gpuledger-requests"], "scheduler_names") == '["own", "volcano"]'
 
 
+def test_the_api_server_rewrites_a_new_pod_once_and_once_more_for_a_taint() -> None:
+    """For each mutation it writes the pod as JSON, reads it again, and fills in its defaults."""
+    for taint, count in (("", 1), ("gpus=ours:NoSchedule", 2)):
+        found = rendered(Settings().changed({"node_taint": taint}))
+        assert len(found["gpuledger-pods"]["spec"]["mutations"]) == count
+
+
+def test_requests_that_say_nothing_of_cards_are_let_go_by_the_conditions() -> None:
+    """These look at every new pod, every Binding, and the former at each change of any pod, as by its kubelet."""
+    found = rendered(Settings())
+    for name in ("gpuledger-devices", "gpuledger-foreign-devices"):
+        by_whom, what = (each["expression"] for each in found[name]["spec"]["matchConditions"])
+        assert "request.userInfo" in by_whom
+        assert "object.metadata.?annotations" in what
+    (rule,) = found["gpuledger-devices"]["spec"]["validations"]
+    (condition,) = [
+        c for c in found["gpuledger-devices"]["spec"]["matchConditions"] if c["name"] == "changes-its-cards"
+    ]
+    assert condition["expression"].replace(" != ", " == ", 1) == rule["expression"], "what is let go breaks no rule"
+
+
 def test_amounts_are_limited_in_the_unit_in_which_they_are_said() -> None:
     settings = Settings().changed({"resource_memory_unit_mib": 1024})
     table = variable(rendered(settings)["gpuledger-requests"], "words")

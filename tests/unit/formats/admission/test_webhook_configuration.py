@@ -50,10 +50,10 @@ def test_pods_are_sent_by_the_conditions_of_the_policies() -> None:
     found = webhooks()
     assert found["pods.gpuledger.dev"]["matchConditions"] == policy_conditions("gpuledger-pods")
     assert found["requests.gpuledger.dev"]["matchConditions"] == policy_conditions("gpuledger-requests")
-    for name in ("devices", "foreign-devices"):
-        conditions = found[f"{name}.gpuledger.dev"]["matchConditions"]
-        assert conditions[0] == policy_conditions(f"gpuledger-{name}")[0]
-        assert "object.metadata.?annotations" in conditions[1]["expression"]
+    assert found["foreign-devices.gpuledger.dev"]["matchConditions"] == policy_conditions("gpuledger-foreign-devices")
+    from_others, says_its_cards = found["devices.gpuledger.dev"]["matchConditions"]
+    assert from_others == policy_conditions("gpuledger-devices")[0]
+    assert "object.metadata.?annotations" in says_its_cards["expression"]
 
 
 def test_exempt_namespaces_are_left_out_but_for_our_own_annotation() -> None:
