@@ -1,13 +1,15 @@
-"""HTTP/1.1 as kube-scheduler's client speaks it with its extender: POST, a body of a known length, one at a time.
+"""HTTP/1.1 as kube-scheduler's client speaks it with its extender: questions are posted, one at a time.
 
-aiohttp's server takes four times the CPU. That is paid for each question, and for each connection: Go's client keeps
-two idle ones, so four of five Binds of a burst open their own. Everything else that this process serves is aiohttp's.
+Requests are read by httptools (llhttp). aiohttp's server takes several times the CPU, which is paid for each question,
+and for each connection: Go's client keeps two idle ones, so four of five Binds of a burst open their own. Everything
+else that this process serves is aiohttp's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,19 +17,20 @@ from functools import partial
 from http import HTTPStatus
 from typing import cast
 
+import httptools
+
 logger = logging.getLogger(__name__)
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
 """A Filter names every node: 5,000 long names and a large pod take 2 MiB."""
 
 HEAD_LIMIT_BYTES = 16 * 1024
-"""Of the request's first line and headers; what comes after a request that is not answered yet may be as long."""
+"""Of the request's first line and headers."""
 
 LONGEST_STOP_S = 60.0
 """How long the end of the server waits for questions that are being answered. The process has less."""
 
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
-END_OF_HEAD = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,60 +46,16 @@ Handler = Callable[[bytes, Callable[[], bool]], Awaitable[Answer]]
 """Answers a body; the function tells whether the client still waits."""
 
 
-class _BadRequest(Exception):  # noqa: N818 - reads as what it is
-    """A request that is answered with a status, after which the connection is of no use."""
-
-    def __init__(self, status: HTTPStatus, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """What matters of a request's first line and headers."""
-
-    path: str
-    is_post: bool
-    length: int
-    """Bytes of the body."""
-    is_last: bool
-    """Whether the client wants the connection closed afterwards."""
-
-
-def _head(text: bytes) -> _Head:
-    """Read the first line and the headers, without the empty line after them. Raises _BadRequest."""
-    first, *lines = text.decode("latin-1").split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0"):
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1")
-    length, is_last = "", words[2] == "HTTP/1.0"
-    for line in lines:
-        name, colon, value = line.partition(":")
-        name, value = name.lower(), value.strip()
-        if not colon or name != name.strip() or (name == "content-length" and length not in ("", value)):
-            raise _BadRequest(HTTPStatus.BAD_REQUEST, "a header can't be read")
-        if name == "transfer-encoding":
-            raise _BadRequest(HTTPStatus.LENGTH_REQUIRED, "say the length of the body")
-        if name == "content-length":
-            length = value
-        elif name == "connection" and value.lower() == "close":
-            is_last = True
-    if length and not (length.isascii() and length.isdigit()):
-        raise _BadRequest(HTTPStatus.BAD_REQUEST, "the body's length is no number")
-    if len(length) > len(str(BODY_LIMIT_BYTES)) or int(length or 0) > BODY_LIMIT_BYTES:
-        raise _BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BODY_LIMIT_BYTES:,} bytes")
-    return _Head(words[1].partition("?")[0], words[0] == "POST", int(length or 0), is_last)
-
-
 class SchedulerConnection(asyncio.Protocol):
-    """One connection. What comes while a question is being answered waits."""
+    """One connection, with one question at a time: who sends on before it is answered is cut off."""
 
     def __init__(self, handlers: Mapping[str, Handler], connections: set[SchedulerConnection]) -> None:
         self._handlers = handlers
         self._connections = connections
         self._transport: asyncio.Transport
-        self._received = bytearray()
-        self._head: _Head | None = None  # of the request whose body is expected
+        self._parser = httptools.HttpRequestParser(self)
+        self._url, self._body = bytearray(), bytearray()
+        self._head_bytes = 0  # how long a head is that has not ended yet
         self.task: asyncio.Task[None] | None = None
         """What answers a question, if one does."""
 
@@ -112,11 +71,45 @@ class SchedulerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
-        self._received += data
-        if self.task is None:
-            self._next()
-        elif len(self._received) > HEAD_LIMIT_BYTES:
+        if self.task is not None:
             self._transport.abort()
+            return
+        self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"this is no question: {error}")
+        if self._head_bytes > HEAD_LIMIT_BYTES:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {HEAD_LIMIT_BYTES:,} bytes")
+        elif len(self._body) > BODY_LIMIT_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BODY_LIMIT_BYTES:,} bytes")
+
+    def on_url(self, part: bytes) -> None:
+        """See httptools."""
+        self._url += part
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._head_bytes = -sys.maxsize  # none until the next request
+
+    def on_body(self, part: bytes) -> None:
+        """See httptools."""
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        path, body = self._url.partition(b"?")[0].decode("latin-1"), bytes(self._body)
+        self._url, self._body, self._head_bytes = bytearray(), bytearray(), 0
+        handler = self._handlers.get(path)
+        if self.task is not None:
+            self._transport.abort()
+        elif handler is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "nothing is asked here")
+        elif self._parser.get_method() != b"POST":
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "questions are posted")
+        else:
+            answering = self._answer(handler, path, body, not self._parser.should_keep_alive())
+            self.task = asyncio.get_running_loop().create_task(answering)
 
     def is_heard(self) -> bool:
         """Tell whether the client still waits."""
@@ -128,50 +121,18 @@ class SchedulerConnection(asyncio.Protocol):
             self.task.cancel()
         self._transport.close()
 
-    def _next(self) -> None:
-        """Begin to answer the next request, if all of it is there."""
-        try:
-            if self._head is None:
-                self._head = self._take_head()
-            if self._head is None or len(self._received) < self._head.length:
-                return
-            head, self._head = self._head, None
-            body = bytes(memoryview(self._received)[: head.length])
-            del self._received[: head.length]
-            handler = self._handlers.get(head.path)
-            if handler is None:
-                raise _BadRequest(HTTPStatus.NOT_FOUND, "nothing is asked here")
-            if not head.is_post:
-                raise _BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "questions are posted")
-        except _BadRequest as error:
-            self._refuse(error.status, str(error))
-        else:
-            self.task = asyncio.get_running_loop().create_task(self._answer(handler, body, head))
-
-    def _take_head(self) -> _Head | None:
-        end = self._received.find(END_OF_HEAD)
-        if end > HEAD_LIMIT_BYTES or (end < 0 and len(self._received) > HEAD_LIMIT_BYTES):
-            raise _BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {HEAD_LIMIT_BYTES:,} bytes")
-        if end < 0:
-            return None
-        head = _head(bytes(self._received[:end]))
-        del self._received[: end + len(END_OF_HEAD)]
-        return head
-
-    async def _answer(self, handler: Handler, body: bytes, head: _Head) -> None:
+    async def _answer(self, handler: Handler, path: str, body: bytes, is_last: bool) -> None:
         try:
             answer = await handler(body, self.is_heard)
         except Exception:
-            logger.exception("%s failed, which is a bug in gpuledger", head.path)
+            logger.exception("%s failed, which is a bug in gpuledger", path)
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in gpuledger; its log says more")
         else:
-            self._send(answer, head.is_last)
+            self._send(answer, is_last)
         finally:
             self.task = None
             if not self.is_heard():
                 self._connections.discard(self)
-        if self._received and self.is_heard():
-            self._next()
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         self._send(Answer(f"{text}\n".encode(), status, TEXT), is_last=True)
