@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from fakes.virtual_time import LoopClock
 from gpuledger.controller import startup
-from gpuledger.controller.lists_read import CARDS, NODES
+from gpuledger.controller.lists_read import NODES
 from gpuledger.controller.wiring import Operator, build_operator
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
@@ -55,19 +55,13 @@ class OperatorProcess:
     def _start(self, host: str | None) -> None:
         operator = self.operator
         observer = operator.workflows.observer
-        for kind, selector, taker in (
-            (Kind.NODE, everything, observer.node),
-            (Kind.CARD, everything, observer.allocation),
-        ):
-            self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
-        for watch in self.watches:
-            watch.start(None)
-        for listed in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
-            operator.lists.read(listed)
+        self.watches.append(KopfWatch(self._world, self, Kind.NODE, everything, observer.node))
+        self.watches[0].start(self._world.api.version)  # it begins with what is changed after its list
+        operator.lists.read(NODES)
         operator.workflows.agents.listed.set()
         operator.workflows.quotas.listed.set()
-        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
-        parts.append(startup._preempt(operator))
+        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._follow_cards(operator)]
+        parts += [startup._give_room(operator), startup._preempt(operator)]
         if host is not None:
             parts.append(startup._follow_lease(operator))
         self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]
