@@ -24,7 +24,6 @@ from gpuledger.formats.objects.pod import (
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
@@ -142,20 +141,7 @@ class ClusterObserver:
     def allocation(self, allocation: Json, gone: bool) -> None:
         """Observe a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
         with apart("allocation", allocation, self._counts):
-            known = None if gone else self._known(allocation)
-            if known is not None:
-                self._note_card(known.card.uuid)
-            else:
-                self._take_card(stored_card(allocation), gone)
-
-    def _known(self, allocation: Json) -> CardEntry | None:
-        """Return a card's line if it is as it is shown, or newer: most of what is shown was written here."""
-        try:
-            entry = self._ledger.entry(allocation["spec"]["uuid"])
-            version = int(allocation["metadata"]["resourceVersion"])
-        except (KeyError, TypeError, ValueError):
-            return None  # who reads all of it says what is wrong
-        return entry if entry is not None and version <= entry.resource_version else None
+            self._take_card(stored_card(allocation), gone)
 
     def _take_card(self, stored: StoredCard, gone: bool) -> None:
         uuid = stored.card.uuid
@@ -164,9 +150,6 @@ class ClusterObserver:
             self._inventory.gone(stored.card)  # in any case: a write may have found out before the watch
             return
         self._ledger.load(stored)
-        self._note_card(uuid)
-
-    def _note_card(self, uuid: str) -> None:
         self._cards_shown.note(uuid)
         if self.synced:
             self._notice(uuid)

@@ -12,11 +12,9 @@ from fakes.counters import count
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts
 from fakes.virtual_time import settle
-from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import StateRolledBack
 from gpuledger.model.share import Pod
-from gpuledger.workflows import observe_cluster
 from gpuledger.workflows.release.release_pod import SUSPECT_DELAY_S
 
 CARDS = cards_of("node-a", 5)
@@ -150,24 +148,6 @@ async def test_an_event_older_than_what_is_known_changes_nothing(api: ApiServer,
     await parts.journal.remove(CARD.uuid, "uid-a")
     parts.observer.allocation(old, gone=False)
     assert parts.entry(CARD).holders == {}
-
-
-async def test_a_card_that_is_shown_as_it_was_written_here_is_not_read_again(
-    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-
-    def reading(allocation: Any) -> Any:
-        read.append(allocation["metadata"]["resourceVersion"])
-        return stored_card(allocation)
-
-    monkeypatch.setattr(observe_cluster, "stored_card", reading)
-    written = api.cards[CARD.object_name]
-    parts.observer.allocation(written, gone=False)
-    assert read == []
-    newer = {**written, "metadata": {**written["metadata"], "resourceVersion": "1000"}}
-    parts.observer.allocation(newer, gone=False)
-    assert read == ["1000"]
 
 
 async def test_a_node_whose_cards_are_as_they_should_be_has_nothing_for_the_journal(
