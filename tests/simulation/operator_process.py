@@ -55,13 +55,18 @@ class OperatorProcess:
     def _start(self, host: str | None) -> None:
         operator = self.operator
         observer = operator.workflows.observer
-        self.watches.append(KopfWatch(self._world, self, Kind.NODE, everything, observer.node))
-        self.watches[0].start(self._world.api.version)  # it begins with what is changed after its list
+        for kind, selector, taker in (
+            (Kind.NODE, everything, observer.node),
+            (Kind.CARD, everything, observer.allocation),
+        ):
+            self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
+        for watch in self.watches:
+            watch.start(None)
         operator.lists.read(NODES)
         operator.workflows.agents.listed.set()
         operator.workflows.quotas.listed.set()
-        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._follow_cards(operator)]
-        parts += [startup._give_room(operator), startup._preempt(operator)]
+        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
+        parts.append(startup._preempt(operator))
         if host is not None:
             parts.append(startup._follow_lease(operator))
         self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]
