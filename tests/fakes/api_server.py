@@ -31,6 +31,7 @@ from gpuledger.formats.custom_resource.stored_card import (
 )
 from gpuledger.formats.objects.pod import bound_node
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
+from gpuledger.kube_api.pages import Page
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from gpuledger.model.card import Card
@@ -338,15 +339,17 @@ class ApiServer:
         )
         return answer
 
-    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
+    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[Page]:
         """Yield the items of a list, page by page, all from one moment."""
         operation, names = _route("LIST", path)
-        items = await self._carry_out(
-            operation, path, None, REQUEST_TIMEOUT_S, lambda: self._list(operation, names, dict(parameters or {}))
+        query = dict(parameters or {})
+        items, version = await self._carry_out(
+            *(operation, path, None, REQUEST_TIMEOUT_S),
+            lambda: (self._list(operation, names, query), str(self._version)),
         )
-        for start in range(0, len(items), PAGE_SIZE):
+        for start in range(0, max(1, len(items)), PAGE_SIZE):
             await asyncio.sleep(0)
-            yield items[start : start + PAGE_SIZE]
+            yield Page({"items": items[start : start + PAGE_SIZE], "metadata": {"resourceVersion": version}})
 
     async def _carry_out(
         self, operation: Operation, path: str, body: Any, timeout_s: float, apply: Callable[[], Any]

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S
-from gpuledger.kube_api.pages import pages_of
+from gpuledger.kube_api.pages import Page, pages_of
 from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, Unreachable
-from simulation.api_server import LISTED, Kind, Operation, route, selector_of
+from simulation.api_server import LISTED, Operation, route, selector_of
 from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.lists import expired, token_of
 from simulation.watches import PlainWatch
@@ -75,10 +75,10 @@ class Client:
             timer.cancel()
         return answer
 
-    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
+    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[Page]:
         """Yield the items of a list, page by page."""
         async for page in pages_of(self.request, path, parameters):
-            yield page["items"]
+            yield Page(page)
 
     @asynccontextmanager
     async def stream(
@@ -86,7 +86,7 @@ class Client:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Open a watch that goes on from a version."""
         operation, _ = route("GET", path)
-        kind = Kind.LEASE if operation is Operation.LIST_LEASES else Kind.POD
+        kind = LISTED[operation]
         selector = selector_of(parameters.get("fieldSelector"))
         version = int(parameters["resourceVersion"])
         if self._world.api.is_down:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from fakes.virtual_time import LoopClock
 from gpuledger.controller import startup
-from gpuledger.controller.lists_read import CARDS, NODES
+from gpuledger.controller.lists_read import NODES
 from gpuledger.controller.wiring import Operator, build_operator
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
@@ -62,8 +62,7 @@ class OperatorProcess:
             self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
         for watch in self.watches:
             watch.start(None)
-        for listed in (NODES, CARDS):  # that of pods is read by a watch of the operator's own
-            operator.lists.read(listed)
+        operator.lists.read(NODES)
         operator.workflows.agents.listed.set()
         operator.workflows.quotas.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]

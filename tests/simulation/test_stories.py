@@ -109,13 +109,13 @@ def test_the_time_of_a_pod_that_is_gone_does_not_begin_before_it_is_gone() -> No
 
 def test_a_pod_whose_refusal_is_written_down_while_those_who_wait_are_being_listed_is_woken_too() -> None:
     """It is not in the list, and the watch shows it before the answer is there."""
-    follows, waits = r"operator 1': list pods .*default-scheduler$", r"operator 1': list pods .*nodeName=$"
+    bound, waits = r"operator 1': list pods .*nodeName!=$", r"operator 1': list pods .*nodeName=$"
     assert not told(
         Scenario("refused meanwhile", ONE_CARD, (A, B), (Crash(), Delete("a"))),
         Rule("scheduler 1: Bind uid-a", until=("scheduler 1: Filter uid-b",), act=True),
         Rule("scheduler 1: writes status of uid-a", act=True),
-        Rule("scheduler 1: writes status of uid-b", until=(follows, waits)),
-        Rule("operator 1': hears of list pods", skip=2, until=(r"operator 1': sees MODIFIED pod b",)),
+        Rule("scheduler 1: writes status of uid-b", until=(bound, waits)),
+        Rule("operator 1': hears of list pods", skip=1, until=(r"operator 1': sees MODIFIED pod b",)),
     )
 
 

@@ -41,6 +41,7 @@ from gpuledger.formats.custom_resource.stored_card import holder_json, new_alloc
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.pages import PAGE_SIZE
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.share import Holder, Pod, shares_of
 
@@ -168,6 +169,7 @@ async def _by_kopf(server: str, kind: Kind, seen: Seen) -> None:
 
     settings = kopf.OperatorSettings()
     configure(settings)
+    settings.watching.chunk_size = PAGE_SIZE  # the operator has its session leave lists out
     await kopf.operator(registry=registry, settings=settings, clusterwide=True)
 
 

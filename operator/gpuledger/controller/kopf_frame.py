@@ -31,12 +31,11 @@ from gpuledger.workflows.system_clock import SystemClock
 RETRY_S = 1.0
 """Pause before a request of Kopf's is repeated that had no answer."""
 
-NODES_AT_ONCE = 50
-"""Nodes of a page at most. Kopf has a task for each object that it has just seen, which holds the object until it ends:
-with pages of 200 and tasks that wait for half a second, the list of 5,000 nodes took 45 MiB; with these two, 13."""
+LISTED = 1
+"""Objects that Kopf asks for when it lists: of the list it gets the version alone."""
 
 IDLE_S = 0.01
-"""How long such a task waits for the next event of its object."""
+"""How long Kopf's task for an object, which it has after an event, waits for the next one."""
 
 LONGEST_EXIT_S = 10.0
 """From a signal to the end of the process, after which Kopf kills it."""
@@ -62,7 +61,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.scanning.disabled = True
     settings.peering.standalone = True
     settings.posting.enabled = False
-    settings.watching.chunk_size = NODES_AT_ONCE
+    settings.watching.chunk_size = LISTED
     settings.queueing.idle_timeout = IDLE_S
     settings.networking.connect_timeout = 5
     settings.networking.request_timeout = 30

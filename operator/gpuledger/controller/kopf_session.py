@@ -2,7 +2,10 @@
 
 A list that is refused with 404, 410 or 422, an error in a watch other than 410, a line or a page that is no JSON: each
 ends Kopf, and with it the operator; an API server in trouble would end all operators at once. And Kopf reads pages and
-lines in one piece, however long. That a session can be ours is documented by Kopf, and middlewares are by aiohttp;
+lines in one piece, however long. Nor does a list reach it: the operator reads all nodes itself then, and Kopf needs the
+version alone, to watch from there; it would have a task for each node in the list.
+
+That a session can be ours is documented by Kopf, and middlewares are by aiohttp;
 only that the content of an answer is replaced is not documented.
 tests/unit/controller/test_kopf_session.py runs Kopf over it, and says what a next release has to keep.
 """
@@ -22,7 +25,7 @@ import orjson
 from gpuledger.controller.lists_read import ListsRead
 from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
-from gpuledger.kube_api.pages import fewer, longest_page_bytes, read_at_most
+from gpuledger.kube_api.pages import read_at_most
 from gpuledger.model.errors import AnswerTooLong
 
 logger = logging.getLogger(__name__)
@@ -75,27 +78,23 @@ class SteadyAnswers:
         response.release()
         await asyncio.sleep(min(LONGEST_WAIT_S, max(PAUSE_S, float(asked_s if asked_s.isdigit() else 0))))
         if response.status == HTTPStatus.GONE:
-            request.url = request.url.without_query_params("resourceVersion", "continue")
+            request.url = request.url.without_query_params("resourceVersion")
             if "watch" in request.url.query:
                 self._lists.again.set()  # it begins with the present state: what was deleted meanwhile is not in it
 
     async def _is_read(self, request: aiohttp.ClientRequest, response: aiohttp.ClientResponse) -> bool:
-        """Read an answer; if it is too long, or no JSON, say no, and have the request ask for fewer objects."""
-        size = int(request.url.query.get("limit", 1))
+        """Read an answer; if it is too long, or no JSON, say no. A list is one without objects then."""
+        is_list = "limit" in request.url.query
         try:
-            body = await read_at_most(response, longest_page_bytes(size) if size > 1 else LONGEST_LINE_BYTES)
+            body = await read_at_most(response, LONGEST_LINE_BYTES)
             answer = orjson.loads(body)
-            is_last = not (answer.get("metadata") or {}).get("continue")
-        except AnswerTooLong as error:
-            if size > 1:
-                request.url = request.url.update_query(limit=str(fewer(size)))
-                return False
+            version = (answer.get("metadata") or {}).get("resourceVersion")
+        except (AnswerTooLong, orjson.JSONDecodeError, AttributeError) as error:
             return await self._failed(error)
-        except (orjson.JSONDecodeError, AttributeError) as error:
-            return await self._failed(error)
-        response.content = cast(aiohttp.StreamReader, _Read(response.content, body))
-        if "limit" in request.url.query and is_last:
+        if is_list:
+            body = orjson.dumps({"metadata": {"resourceVersion": version}, "items": []})
             self._lists.read(request.url.name)
+        response.content = cast(aiohttp.StreamReader, _Read(response.content, body))
         return True
 
     async def _failed(self, error: Exception) -> bool:

@@ -13,8 +13,6 @@ from aiohttp import web
 from gpuledger.configuration.config_files import config_maps
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller.lists_read import CARDS as LISTED_CARDS
-from gpuledger.controller.lists_read import PODS as LISTED_PODS
 from gpuledger.controller.run_options import RunOptions
 from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.scheduler_connection import served
@@ -121,7 +119,8 @@ async def _serve(sites: contextlib.AsyncExitStack, application: web.Application,
 async def _keep_in_sync(operator: Operator) -> None:
     """Read everything once, at the start and whenever this operator becomes active; then compare now and then.
 
-    What is watched is read after the lists of these watches: else what changes in between would go unseen.
+    Nodes are read after the list from which Kopf watches them; cards and pods are watched from the lists that are read
+    here. So no change in between goes unseen.
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
@@ -175,7 +174,7 @@ async def _follow_pods(operator: Operator) -> None:
     observer = operator.workflows.observer
 
     def listing() -> Callable[[set[str]], None]:
-        pending, any_pod = observer.pending_listing(), operator.lists.listing(LISTED_PODS)
+        pending, any_pod = observer.pending_listing(), operator.lists.listing()
 
         def listed(uids: set[str]) -> None:
             pending(uids)
@@ -183,12 +182,14 @@ async def _follow_pods(operator: Operator) -> None:
 
         return listed
 
-    await follow(operator.client, PODS, followed_pods(observer.follows_all), observer.any_pod, listing)
+    selector, version = followed_pods(observer.follows_all), await observer.first_pods.version()
+    await follow(operator.client, PODS, selector, observer.any_pod, listing, version=version)
 
 
 async def _follow_cards(operator: Operator) -> None:
-    observe = operator.workflows.observer.allocation
-    await follow(operator.client, ALLOCATIONS, {}, observe, partial(operator.lists.listing, LISTED_CARDS))
+    observer = operator.workflows.observer
+    version = await observer.first_cards.version()
+    await follow(operator.client, ALLOCATIONS, {}, observer.allocation, operator.lists.listing, version=version)
 
 
 async def _follow_agents(operator: Operator) -> None:

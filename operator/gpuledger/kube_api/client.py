@@ -21,7 +21,7 @@ from gpuledger import __version__
 from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.kube_api.lines import whole_lines
-from gpuledger.kube_api.pages import pages_of, read_at_most
+from gpuledger.kube_api.pages import Page, pages_of, read_at_most
 from gpuledger.kube_api.refusals import kind_of
 from gpuledger.model.errors import ApiError, Unreachable
 
@@ -166,10 +166,10 @@ class KubeClient:
                 raise _error(f"WATCH {path}", response.status, await response.read(), None)
             yield whole_lines(response.content.iter_any(), f"WATCH {path}")
 
-    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[list[Json]]:
+    async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[Page]:
         """Yield the items of a list, page by page, all from one moment of the cluster."""
         async for page in pages_of(self.request, path, parameters):
-            yield page.get("items") or []
+            yield Page(page)
 
 
 def _error(request: str, status: int, answer: bytes, retry_after: str | None) -> ApiError:

@@ -24,6 +24,14 @@ Json = dict[str, Any]
 Request = Callable[..., Coroutine[Any, Any, Json]]
 
 
+class Page(list[Json]):
+    """The objects of one page. All pages of a list are of one moment of the cluster, its `version`."""
+
+    def __init__(self, answer: Json) -> None:
+        super().__init__(answer.get("items") or ())
+        self.version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
+
+
 def fewer(size: int) -> int:
     """Return with how many objects a page is asked for again that was too long with so many."""
     return max(1, size // 4)

@@ -8,6 +8,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
 from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.pages import Page
 from gpuledger.model.errors import NotFound
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
@@ -93,15 +94,15 @@ class KubeReads:
         """Yield all Nodes, page by page."""
         return self._client.pages(NODES)
 
-    def allocations(self) -> AsyncIterator[list[Json]]:
+    def allocations(self) -> AsyncIterator[Page]:
         """Yield all GPUAllocations, page by page."""
         return self._client.pages(ALLOCATIONS)
 
-    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
+    def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[Page]:
         """Yield the pods that have a node of all schedulers but the cluster's own, page by page."""
         return self._client.pages(PODS, {"fieldSelector": pods_of(scheduler_names, bound=True)})
 
-    def all_bound_pods(self) -> AsyncIterator[list[Json]]:
+    def all_bound_pods(self) -> AsyncIterator[Page]:
         """Yield the pods that have a node of all schedulers, those that have ended too, page by page."""
         return self._client.pages(PODS, {"fieldSelector": "spec.nodeName!="})
 

@@ -62,14 +62,16 @@ async def follow(
     listing: Callable[[], Callable[[set[str]], None]],
     silence_s: float = SILENCE_S,
     while_served: bool = False,
+    version: str = "",
 ) -> None:
     """Show every object, and every change of one, until cancelled; `while_served`: or until there is no such kind.
 
     `changed(object, gone)` is called for each; if it raises, that object is left out. `listing()` is called before a
     list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen is known
-    from what came meanwhile.
+    from what came meanwhile. With the `version` of a list that was read elsewhere, what has changed since is shown
+    first.
     """
-    version, pause_s = "", PAUSE_S
+    pause_s = PAUSE_S
     while True:
         try:
             if not version:

@@ -41,6 +41,7 @@ class Ledger:
     def __init__(self, zone_labels: Sequence[str] = ()) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
         self._lost: Latest[str, int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
+        self._with_misfits: set[str] = set()  # UUIDs of cards that list a share that does not fit
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod = HoldersByPod(self._entries)
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
@@ -72,6 +73,10 @@ class Ledger:
     def entries(self) -> Iterable[CardEntry]:
         """Return all lines, for reading."""
         return self._entries.values()
+
+    def entries_with_misfits(self) -> list[CardEntry]:
+        """Return the lines of the cards that list shares that do not fit, for reading."""
+        return [self._entries[uuid] for uuid in self._with_misfits if uuid in self._entries]
 
     def entries_of_node(self, node_name: str) -> list[CardEntry]:
         """Return the lines of one node's cards, by index."""
@@ -164,6 +169,7 @@ class Ledger:
         self._by_node.setdefault(node_name, {})[uuid] = entry
         was_open = entry.open
         entry.describe(stored)
+        (self._with_misfits.add if entry.misfits else self._with_misfits.discard)(uuid)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self.promises.listed(entry, stored.claims)
             self._replace_holders(entry, stored.holders)

@@ -42,7 +42,7 @@ from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.what_is_shown import NodeVersions, ShownMeanwhile, version_of
+from gpuledger.workflows.what_is_shown import FirstList, NodeVersions, ShownMeanwhile, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,8 @@ class ClusterObserver:
         self._pods_shown = ShownMeanwhile()  # UIDs of bound pods
         self._cards_shown = ShownMeanwhile()  # UUIDs
         self._wait_no_more_shown = ShownMeanwhile()  # UIDs of pods that are bound or gone
+        self.first_cards, self.first_pods = FirstList(), FirstList()
+        """The first lists of cards and of pods: what has changed since is what their watches have to show."""
         self.cards_read = False
         """Whether the cards have been read once: before, nodes say nothing."""
         self.synced = False
@@ -322,7 +324,9 @@ class ClusterObserver:
 
     async def _resync_allocations(self) -> None:
         known = {entry.card.uuid: entry.resource_version for entry in self._ledger.entries() if entry.stored}
+        version = ""
         async for page in self._reader.allocations():
+            version = page.version
             for allocation in page:
                 with apart("allocation", allocation, self._counts):
                     stored = stored_card(allocation)
@@ -332,6 +336,7 @@ class ClusterObserver:
             entry = self._ledger.entry(uuid)
             if entry is not None and self._ledger.unload(uuid, resource_version):
                 self._inventory.recheck(entry.card.node_name)
+        self.first_cards.read(version)
 
     async def _resync_nodes(self) -> None:
         """Observe all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
@@ -352,9 +357,10 @@ class ClusterObserver:
     async def _resync_pods(self) -> None:
         """Observe all bound pods, and forget others. What the watch shows meanwhile is newer."""
         unlisted = {tracker: set(tracker.known_bound()) for tracker in self._bound_trackers}
-        names, reader = self._scheduler_names, self._reader
+        names, reader, version = self._scheduler_names, self._reader, ""
         with self._pods_shown.since_now() as shown:
             async for page in reader.all_bound_pods() if self.follows_all else reader.bound_pods(names):
+                version = page.version
                 for pod in filter(bound_node, page):
                     uid = pod["metadata"]["uid"]
                     for tracker in self._trackers_of(pod):
@@ -368,3 +374,4 @@ class ClusterObserver:
         for tracker, uids in unlisted.items():
             for uid in uids:
                 tracker.forget_bound(uid, None)
+        self.first_pods.read(version)

@@ -1,7 +1,11 @@
-"""What watches show while full lists are read, or show a second time: the later of both counts."""
+"""What watches show while full lists are read, or show a second time: the later of both counts.
+
+And from where they begin, which is where the first full list has ended.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
@@ -29,6 +33,25 @@ class ShownMeanwhile:
             yield self._keys
         finally:
             self._keys = None
+
+
+class FirstList:
+    """The first full list of a kind: its watch goes on from there, instead of listing all of it once more."""
+
+    def __init__(self) -> None:
+        self._is_read = asyncio.Event()
+        self._version = ""
+
+    def read(self, version: str) -> None:
+        """Note that a full list has been read, and of which version it is."""
+        if not self._is_read.is_set():
+            self._version = version
+            self._is_read.set()
+
+    async def version(self) -> str:
+        """Wait until it is read, and return its version."""
+        await self._is_read.wait()
+        return self._version
 
 
 class NodeVersions:

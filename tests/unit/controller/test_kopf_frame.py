@@ -36,9 +36,9 @@ def test_kopf_posts_no_events_and_looks_for_no_peers_and_no_definitions() -> Non
     assert found.scanning.disabled is True
 
 
-def test_kopf_has_few_nodes_in_memory_at_once() -> None:
+def test_kopf_asks_for_one_object_of_a_list_and_keeps_none_for_long() -> None:
     found = settings()
-    assert (found.watching.chunk_size, found.queueing.idle_timeout) == (50, 0.01)
+    assert (found.watching.chunk_size, found.queueing.idle_timeout) == (1, 0.01)
 
 
 def test_nothing_is_stored_for_comparison() -> None:

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from builders import OFFER, a_card, a_holder, a_ledger, a_share, commit, occupy, stored, whole_share
+from builders import OFFER, a_card, a_holder, a_ledger, a_pod, a_share, commit, occupy, stored, whole_share
 from gpuledger.ledger.book import LOST_KEPT, PINNED, Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import MAX_HOLDERS, Claim, Placement, Share
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.stored_card import Misfit, StoredCard
 
 CARD = a_card()
 
@@ -127,6 +127,20 @@ def test_what_is_older_than_known_is_ignored() -> None:
     assert not ledger.unload(CARD.uuid, 4)
     assert ledger.changes == before
     assert line(ledger).used() == Amounts(1_000, 0, 1)
+
+
+def test_the_cards_that_list_a_share_that_does_not_fit_are_found_without_a_look_at_the_others() -> None:
+    cards = [a_card(0), a_card(1)]
+    ledger, misfit = a_ledger(*cards), Misfit(a_pod("a"), Amounts(number=1), "it has no room")
+    assert ledger.entries_with_misfits() == []
+    listing = StoredCard(cards[0], 50, holders=(), phase="Ready", misfits=(misfit,))
+    ledger.load(listing)
+    assert [entry.card for entry in ledger.entries_with_misfits()] == [cards[0]]
+    ledger.load(replace(listing, resource_version=51, misfits=()))
+    assert ledger.entries_with_misfits() == []
+    ledger.load(replace(listing, resource_version=52))
+    ledger.unload(cards[0].uuid, 53)
+    assert ledger.entries_with_misfits() == []
 
 
 def test_holders_stay_when_the_api_server_loses_their_card_and_nobody_else_gets_it() -> None:

@@ -150,6 +150,20 @@ async def test_an_event_older_than_what_is_known_changes_nothing(api: ApiServer,
     assert parts.entry(CARD).holders == {}
 
 
+async def test_a_node_whose_cards_are_as_they_should_be_has_nothing_for_the_journal(
+    parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described: list[str] = []
+
+    async def describe(uuid: str, *_: str) -> None:
+        described.append(uuid)
+
+    monkeypatch.setattr(parts.journal, "describe", describe)
+    parts.inventory.recheck_all()
+    await parts.inventory.worker.idle()
+    assert described == []
+
+
 async def test_an_event_that_a_card_is_gone_which_came_back_meanwhile_changes_nothing(
     api: ApiServer, parts: OperatorParts
 ) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 YOUNG_OBJECTS = 2_000
 """New objects after which the young ones are looked at, for about a millisecond; as usual, that is after 700."""
 
+STARTING_OBJECTS = 50_000
+"""The same until the first comparison: nearly all that comes by then stays, and each look would find that again."""
 
 ALL_EVERY = 50
 """Comparisons after which everything is looked at once."""
@@ -31,13 +33,15 @@ class GcTuning:
         self._settled = 0  # times
 
     def start(self) -> None:
-        """Measure from now on, and look at young objects less often."""
+        """Measure from now on; look at young objects less often, and seldom before all has been read once."""
         gc.callbacks.append(self._measure)
-        gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+        gc.freeze()  # the program itself stays
+        gc.set_threshold(STARTING_OBJECTS, *gc.get_threshold()[1:])
 
     def settle(self) -> None:
         """Collect what is new since the last time, and leave out the rest; every so often, look at that, too."""
         self._settled += 1
+        gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
         if self._settled % ALL_EVERY == 0:
             gc.unfreeze()
         gc.collect()

@@ -269,7 +269,8 @@ class InventoryKeeper:
                 await self._delete(entry)
             else:
                 phase, reason = self._phase(entry)
-                await self._journal.describe(entry.card.uuid, phase, reason)
+                if not (entry.stored and entry.open and (entry.phase, entry.reason) == (phase, reason)):
+                    await self._journal.describe(entry.card.uuid, phase, reason)
         if refused:
             raise refused  # tried again later: what stands in the way can go away
 

@@ -144,7 +144,7 @@ class Adopter:
             del self._unknown[uid]
         for uid in set(self._ledger.strangers.uids()) - self._listed:
             self._ended(uid, may_run=True)
-        for entry in self._ledger.entries():
+        for entry in self._ledger.entries_with_misfits():
             for misfit in entry.misfits:
                 if misfit.pod.uid not in self._listed or misfit.pod.uid in entry.holders:
                     self._suspect(misfit.pod)
@@ -225,7 +225,7 @@ class Adopter:
             await self._take_in(facts)
         else:
             self._unknown.pop(pod_uid, None)
-            for entry in list(self._ledger.entries()):
+            for entry in self._ledger.entries_with_misfits():
                 if any(misfit.pod.uid == pod_uid for misfit in entry.misfits):
                     await self._journal.clear_conflict(entry.card.uuid, pod_uid)
         self._suspects.pop(pod_uid, None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.controller.telemetry.gc_tuning import ALL_EVERY, YOUNG_OBJECTS, GcTuning
+from gpuledger.controller.telemetry.gc_tuning import ALL_EVERY, STARTING_OBJECTS, YOUNG_OBJECTS, GcTuning
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +30,17 @@ def test_each_collection_is_measured() -> None:
     pauses: list[float] = []
     gc_tuning = GcTuning(pauses.append)
     gc_tuning.start()
-    assert gc.get_threshold()[0] == YOUNG_OBJECTS
     gc.collect()
     assert len(pauses) == 1
     assert pauses[0] > 0
+
+
+def test_garbage_is_seldom_looked_for_until_all_has_been_read_once() -> None:
+    gc_tuning = GcTuning(lambda _: None)
+    gc_tuning.start()
+    assert gc.get_threshold()[0] == STARTING_OBJECTS > YOUNG_OBJECTS
+    gc_tuning.settle()
+    assert gc.get_threshold()[0] == YOUNG_OBJECTS
 
 
 def test_cycles_that_were_there_are_collected_in_the_end() -> None:
