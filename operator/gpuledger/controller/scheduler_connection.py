@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ class SchedulerConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         self._url, self._body = bytearray(), bytearray()
-        self._head_bytes = 0  # how long a head is that has not ended yet
+        self._in_head, self._head_bytes = True, 0
         self.task: asyncio.Task[None] | None = None
         """What answers a question, if one does."""
 
@@ -74,7 +73,7 @@ class SchedulerConnection(asyncio.Protocol):
         if self.task is not None:
             self._transport.abort()
             return
-        self._head_bytes += len(data)
+        self._head_bytes += len(data) if self._in_head else 0
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -90,7 +89,7 @@ class SchedulerConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """See httptools."""
-        self._head_bytes = -sys.maxsize  # none until the next request
+        self._in_head, self._head_bytes = False, 0
 
     def on_body(self, part: bytes) -> None:
         """See httptools."""
@@ -99,7 +98,7 @@ class SchedulerConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """See httptools."""
         path, body = self._url.partition(b"?")[0].decode("latin-1"), bytes(self._body)
-        self._url, self._body, self._head_bytes = bytearray(), bytearray(), 0
+        self._url, self._body, self._in_head = bytearray(), bytearray(), True
         handler = self._handlers.get(path)
         if self.task is not None:
             self._transport.abort()

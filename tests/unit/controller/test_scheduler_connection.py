@@ -111,6 +111,16 @@ async def test_what_can_not_be_answered_is_refused_and_the_connection_closed(
         assert b"\r\nConnection: close\r\n" in answer
 
 
+async def test_questions_may_be_long_one_after_the_other(handlers: Handlers) -> None:
+    body = b"x" * (3 * HEAD_LIMIT_BYTES)
+    question = b"POST /echo HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    async with connected(handlers) as (reader, writer):
+        for _ in range(3):
+            writer.write(question)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            assert await reader.readexactly(len(body)) == body
+
+
 async def test_a_body_may_come_in_chunks(handlers: Handlers) -> None:
     async with connected(handlers) as (reader, writer):
         writer.write(b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n")
