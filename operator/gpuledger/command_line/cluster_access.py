@@ -117,9 +117,11 @@ class Helper:
         raise error_of("".join(said))
 
     def _listen(self) -> None:
-        """Read what it says later, so that it never waits for us."""
-        for _ in self._process.stdout or ():
-            pass
+        """Read what it says later, so that it never waits for us, until nobody holds the pipe any more."""
+        assert self._process.stdout  # noqa: S101 - it was asked for
+        with self._process.stdout as said:
+            for _ in said:
+                pass
 
     def end(self) -> None:
         """End it, however it takes that."""
@@ -132,7 +134,7 @@ class Helper:
         # What it has started itself, to log in for example, can live on and hold the pipe: no one waits for that.
         if self._listener:
             self._listener.join(END_TIMEOUT_S)
-        if self._process.stdout and not (self._lock.locked() or (self._listener and self._listener.is_alive())):
+        elif self._process.stdout and not self._lock.locked():
             self._process.stdout.close()
 
 
