@@ -29,7 +29,12 @@ async def problems(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(
     ("width", "scheme"),
-    [(1280, "light"), (1280, "dark"), (320, "light"), pytest.param(320, "dark", marks=pytest.mark.long)],
+    [
+        (1280, "light"),
+        (320, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.long),
+        pytest.param(320, "light", marks=pytest.mark.long),
+    ],
 )
 async def test_every_part_of_the_page_can_be_used_by_everybody(
     browser: Browser, scheme: Literal["light", "dark"], width: int

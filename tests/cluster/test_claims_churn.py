@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 NODE_COUNT, GPUS = 3, 4
 AT_ONCE = 15
-PODS_IN_ALL = times(120, 1000)
+PODS_IN_ALL = times(80, 1000)
 REST_S = 90.0
 
 LIMITS = [
