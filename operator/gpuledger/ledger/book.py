@@ -76,7 +76,7 @@ class Ledger:
 
     def entries_with_misfits(self) -> list[CardEntry]:
         """Return the lines of the cards that list shares that do not fit, for reading."""
-        return [self._entries[uuid] for uuid in self._with_misfits if uuid in self._entries]
+        return [self._entries[uuid] for uuid in self._with_misfits]
 
     def entries_of_node(self, node_name: str) -> list[CardEntry]:
         """Return the lines of one node's cards, by index."""
@@ -381,6 +381,7 @@ class Ledger:
         if not entry.holders:
             self._leave_node(entry)
             del self._entries[entry.card.uuid]
+            self._with_misfits.discard(entry.card.uuid)
             self.promises.card_gone(entry)
             self.quotas.holds_changed(entry)
 
