@@ -51,6 +51,7 @@ COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-schedul
 COMPONENT_TIMEOUT_S = 120.0
 PORT_ATTEMPTS = 5
 PORTS = range(20_000, 32_000)  # below what Linux gives to outgoing connections
+_KEPT_PORTS: list[socket.socket] = []
 LOG_TAIL_LINES = 20
 AUDIT_LOG_SIZE_MB = 100_000  # never rotate: a test that counts needs every line
 WRITE_VERBS = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -738,18 +739,25 @@ def _trust_all() -> ssl.SSLContext:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on, and that no outgoing connection will be given.
+    """Return a loopback port that nobody listens on, no other caller is given, and no outgoing connection will have.
+
+    This process keeps it until it ends, so that a program that dies finds its port free when it is started again. A
+    bound socket that doesn't listen keeps out only programs that don't set SO_REUSEADDR: this function, not servers.
 
     A client that keeps trying a dead server's port in the system's range for outgoing connections ends up connected
     to itself, and the server can't come back.
     """
     while True:
         port = secrets.choice(PORTS)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
+        kept = socket.socket()
+        try:
+            kept.bind(("127.0.0.1", port))
+        except OSError:
+            kept.close()
+        else:
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _KEPT_PORTS.append(kept)
+            return port
 
 
 def _create_directory() -> tuple[Path, int]:

@@ -126,17 +126,12 @@ class Exchange:
 
 
 def listening_socket() -> socket.socket:
-    """Return a socket that listens at a free port, which so nobody else can take any more."""
-    while True:
-        found = socket.socket()
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            found.bind(("127.0.0.1", free_port()))
-            found.listen(BACKLOG)
-        except OSError:  # somebody was faster
-            found.close()
-            continue
-        return found
+    """Return a socket that listens at a port of its own."""
+    found = socket.socket()
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    found.bind(("127.0.0.1", free_port()))
+    found.listen(BACKLOG)
+    return found
 
 
 @dataclass(eq=False)
