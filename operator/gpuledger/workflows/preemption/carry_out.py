@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
-from typing import Any
 
 from gpuledger.formats.objects.pod import is_finished
 from gpuledger.kube_api.store import KubeStore
@@ -39,8 +38,6 @@ from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.together import all_of
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0
@@ -250,10 +247,15 @@ class PreemptionCarrier:
         if self._waits_in_vain(pod_uid, taken):
             self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
             return
-        if not await self._evictor.evict(taken):
-            self._look_again(pod_uid, REFUSED_PAUSE_S)
+        await self._evict(pod_uid, taken)
         if not self._ledger.promises.claims_of(pod_uid) and not self._is_left_out(pod_uid, cards[0].node_name):
             self._call(pod_uid)
+
+    async def _evict(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> None:
+        if not await self._evictor.evict(taken):
+            self._look_again(pod_uid, REFUSED_PAUSE_S)
+        elif any(self._is_free(card, claim) for card, claim in taken):  # only others had to leave
+            self.worker.mark(pod_uid)
 
     def _seconds_left(self, holders: Sequence[Holder]) -> float:
         return min(self._deadlines.seconds_left(holder) for holder in holders if holder.deadline)
@@ -327,20 +329,19 @@ class PreemptionCarrier:
         self._not_taken.pop(pod_uid, None)
         self._did_not_come.discard(pod_uid)
         self._let_go_on(pod_uid)
-        timer = self._timers.pop(pod_uid, None)
-        if timer:
+        if timer := self._timers.pop(pod_uid, None):
             timer.cancel()
         self._ledger.hosts.withdraw(pod_uid)
 
     def _look_again(self, pod_uid: str, wait_s: float) -> None:
-        timer = self._timers.get(pod_uid)
-        if timer:
+        if timer := self._timers.get(pod_uid):
             timer.cancel()
         self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self.look, pod_uid)
 
     def _is_free(self, card: Card, claim: Claim) -> bool:
+        """Tell whether a claim can become a share: there is room, and those leave whom it lists beside the card's."""
         entry = self._ledger.entry(card.uuid)
-        return entry is not None and entry.open and entry.takes_now(claim)
+        return entry is not None and entry.open and entry.takes_now(claim) and self._evictor.others_leave(claim, entry)
 
     def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
         """Tell whether a pod has waited for some time for cards that no pod is to leave."""
@@ -389,8 +390,7 @@ class PreemptionCarrier:
         self._let_go_on(pod_uid)
 
     def _let_go_on(self, pod_uid: str) -> None:
-        event = self._awaited.get(pod_uid)
-        if event is not None:
+        if event := self._awaited.get(pod_uid):
             event.set()
 
 

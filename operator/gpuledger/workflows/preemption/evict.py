@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Conflict, EvictionForbidden, NotFound
 from gpuledger.model.event_reasons import EventReason
@@ -70,6 +71,14 @@ class Evictor:
                 uuids = [card.uuid for card, claim in claims if uid in claim.victims and uid in self._on(card)]
                 steps.append(self._evict_one(pod, victim, uuids))
         return False not in await all_of(steps)
+
+    def others_leave(self, claim: Claim, entry: CardEntry) -> bool:
+        """Tell whether those leave, or are asked to, whom a claim lists though they are not on its card.
+
+        Once it is a share, nobody would know that they are to leave with the rest of their gang.
+        """
+        others = (uid for uid in claim.victims if uid not in entry.holders and self._ledger.holders_of(uid))
+        return all(self._lives.is_leaving(uid) or self._leavers.is_evicted(uid) for uid in others)
 
     def victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
         """Return the victims that are still on their cards."""

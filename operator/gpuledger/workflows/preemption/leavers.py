@@ -49,9 +49,13 @@ class Leavers:
             return False
         return any(uid != pod.uid and self._choices[uid].priority >= pod.priority for uid in choosers)
 
+    def is_evicted(self, pod_uid: str) -> bool:
+        """Tell whether a pod was asked to leave, or is being asked, for whomever."""
+        return any(pod_uid in choice.evicted for choice in self._choices.values())
+
     def is_to_be_evicted(self, pod: Pod, victim_uid: str) -> bool:
         """Note that a pod is evicted for another; return False if that was done already, for whomever."""
-        if any(victim_uid in choice.evicted for choice in self._choices.values()):
+        if self.is_evicted(victim_uid):
             return False
         self._choices.setdefault(pod.uid, _Choice(pod.priority)).evicted.add(victim_uid)
         return True

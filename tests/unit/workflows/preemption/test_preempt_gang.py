@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -389,3 +390,18 @@ async def test_the_place_that_is_kept_for_a_replacement_is_used_and_only_the_res
         assert evicted(api) == ["p3"]
         await end(parts, "p3")
         assert sorted(reserved(api)) == ["r0", "r1"]
+
+
+@pytest.mark.parametrize("held", [*combinations(range(8), 5)], ids=str)
+async def test_a_gang_that_leaves_for_another_leaves_whole_wherever_cards_are_free_already(
+    api: ApiServer, held: tuple[int, ...]
+) -> None:
+    for number in held:
+        runs_on(api, f"old-{number}", CARDS[number], gang=("old", 5))
+    for number in set(range(8)) - set(held):
+        api.put_card(CARDS[number])
+    for name, cards in NODES.items():
+        api.put_node(a_node_object(name, cards))
+    async for parts in run(api):
+        await come(parts, members_of(6), 6)
+        assert sorted(evicted(api)) == [f"old-{number}" for number in held]
