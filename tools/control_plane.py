@@ -474,11 +474,17 @@ class ControlPlane:
 
     def audit_events(self, since_offset: int = 0) -> list[AuditEvent]:
         """Return all answered requests, oldest first. The API server logs a request just after answering it."""
+        return self.read_audit_log(since_offset)[0]
+
+    def read_audit_log(self, since_offset: int) -> tuple[list[AuditEvent], int]:
+        """Return the same, and the position from which to read on."""
         with self._audit_log.open("rb") as file:
             file.seek(since_offset)
-            complete_lines = file.read().split(b"\n")[:-1]
+            content = file.read()
+        complete_lines = content.split(b"\n")[:-1]
         records = (orjson.loads(line) for line in complete_lines)
-        return [_audit_event(record) for record in records if record["stage"] == "ResponseComplete"]
+        events = [_audit_event(record) for record in records if record["stage"] == "ResponseComplete"]
+        return events, since_offset + content.rfind(b"\n") + 1
 
     def api_writes(self, since_offset: int = 0) -> list[AuditEvent]:
         """Return the answered requests that wanted to write, refused ones too (their `code` tells)."""

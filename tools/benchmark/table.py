@@ -38,7 +38,9 @@ GANGS = "gpuledger, gangs"
 
 COLUMNS: dict[str, Cell] = {
     "pods": numbers(["pods"], ".0f"),
+    "cards": numbers(["cards"], ".0f"),
     "s": numbers(["seconds"], ".2f"),
+    "at rest\ns": numbers(["at_rest_seconds"], ".2f"),
     "pods/s": numbers(["pods_per_s"], ".0f"),
     "to plain/\nstock": numbers(["to_plain", "to_stock"], ".2f"),
     "to\nsingle": numbers(["to_single"], ".2f"),
@@ -49,7 +51,11 @@ COLUMNS: dict[str, Cell] = {
         ["ledger_writes_per_pod", "binding_writes_per_pod", "other_writes_per_pod"], ".2f"
     ),
     "early\nBindings": numbers(["early_bindings"], ".0f"),
-    "CPU ms/pod\noperator/sched.": numbers(["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod"], ".1f"),
+    "CPU ms/pod oper-\nator/sched./API": numbers(
+        ["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod", "api_server_cpu_ms_per_pod"], ".1f"
+    ),
+    "CPU ms/card\noperator/API": numbers(["operator_cpu_ms_per_card", "api_server_cpu_ms_per_card"], ".1f"),
+    "writes/\ncard": numbers(["writes_per_card"], ".2f"),
     "RSS MiB\nnow/peak": numbers(["operator_rss_mib", "operator_peak_mib"], ".0f"),
     "Filter ms\np50/p99": numbers(["filter_p50_ms", "filter_p99_ms"], ".2f"),
     "cards/nodes\nused": numbers(["cards_used", "nodes_used"], ".0f"),
