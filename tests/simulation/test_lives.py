@@ -37,10 +37,10 @@ from simulation.prepared import prepared
 from simulation.scenario import Scenario
 from simulation.scenarios import BY_NAME, FAULTS, GANGS, SMALL, random_scenario
 
-LIVES = times(20, 200, check=4)
+LIVES = times(14, 200, check=4)
 """Random lives of each small scenario."""
 
-LIVES_WITH_FAULTS = times(8, 200, check=2)
+LIVES_WITH_FAULTS = times(6, 200, check=2)
 """The same of each scenario with more faults."""
 
 PARTS, PARTS_WITH_FAULTS = times(3, 1), times(10, 1)

@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmark.results import Key, Run, medians
 from benchmark.shapes import OURS
 
-WIDTH = 170
+WIDTH = 176
 """Where the terminal does not say."""
 
 Figures = Mapping[str, float]
@@ -38,9 +38,10 @@ GANGS = "gpuledger, gangs"
 
 COLUMNS: dict[str, Cell] = {
     "pods": numbers(["pods"], ".0f"),
-    "cards": numbers(["cards"], ".0f"),
     "s": numbers(["seconds"], ".2f"),
-    "at rest\ns": numbers(["at_rest_seconds"], ".2f"),
+    "at rest s": numbers(["at_rest_seconds"], ".2f"),
+    "writes/\ncard": numbers(["writes_per_card"], ".2f"),
+    "CPU ms/card\noperator/API": numbers(["operator_cpu_ms_per_card", "api_server_cpu_ms_per_card"], ".1f"),
     "pods/s": numbers(["pods_per_s"], ".0f"),
     "to plain/\nstock": numbers(["to_plain", "to_stock"], ".2f"),
     "to\nsingle": numbers(["to_single"], ".2f"),
@@ -54,8 +55,6 @@ COLUMNS: dict[str, Cell] = {
     "CPU ms/pod oper-\nator/sched./API": numbers(
         ["operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod", "api_server_cpu_ms_per_pod"], ".1f"
     ),
-    "CPU ms/card\noperator/API": numbers(["operator_cpu_ms_per_card", "api_server_cpu_ms_per_card"], ".1f"),
-    "writes/\ncard": numbers(["writes_per_card"], ".2f"),
     "RSS MiB\nnow/peak": numbers(["operator_rss_mib", "operator_peak_mib"], ".0f"),
     "Filter ms\np50/p99": numbers(["filter_p50_ms", "filter_p99_ms"], ".2f"),
     "cards/nodes\nused": numbers(["cards_used", "nodes_used"], ".0f"),
@@ -65,6 +64,15 @@ COLUMNS: dict[str, Cell] = {
     "evals": numbers(["evaluations_per_filter"], ".1f"),
 }
 """Head of a column -> what stands in it. docs/performance.md explains them."""
+
+
+PODS = "Pods"
+KINDS = {
+    **dict.fromkeys(("first-start", "start-up"), "Starts"),
+    **dict.fromkeys(("gangs-of-8", "gangs-of-64"), "Gangs"),
+    "claims": "Claims",
+}
+"""Case -> the title of its table, PODS for all others: what is measured of them differs."""
 
 
 def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
@@ -86,19 +94,26 @@ def with_ratios(rows: Mapping[Key, Figures]) -> dict[Key, dict[str, float]]:
 
 
 def show(run: Run) -> None:
-    """Print the medians of the rounds; without the columns of cases that were not measured."""
-    machine, versions = run.machine, run.versions
-    title = (
+    """Print the medians of the rounds: a table for each kind of case, with the columns that have something in it."""
+    machine, versions, console = run.machine, run.versions, wide_console()
+    console.print(
         f"{machine['cpu']}, {machine['cores']} cores, load at start {machine['load_at_start']}; "
         f"Kubernetes {versions['kubernetes']}, Python {versions['python']}, gpuledger {versions['commit']}"
     )
-    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    rows = with_ratios(medians(run.rows))
+    kinds = {KINDS.get(case, PODS): None for case, _, _ in rows}
+    for kind in kinds:
+        its = {key: figures for key, figures in rows.items() if KINDS.get(key[0], PODS) == kind}
+        console.print(_table(kind, its))
+
+
+def _table(title: str, rows: Mapping[Key, Figures]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("case", "nodes", "who"):
         table.add_column(head, justify="right" if head == "nodes" else "left", no_wrap=True)
-    rows = with_ratios(medians(run.rows))
     columns = {head: cell for head, cell in COLUMNS.items() if any(cell(figures) for figures in rows.values())}
     for head in columns:
-        table.add_column(head, justify="right")
+        table.add_column(head, justify="right", no_wrap=True)
     order = {case: place for place, case in reversed(list(enumerate(case for case, _, _ in rows)))}
     before = None
     for key, figures in sorted(rows.items(), key=lambda row: (row[0][1], order[row[0][0]])):
@@ -108,7 +123,7 @@ def show(run: Run) -> None:
         shown = case if before != (case, nodes) else ""
         table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in columns.values()))
         before = (case, nodes)
-    wide_console().print(table)
+    return table
 
 
 def wide_console(stderr: bool = False) -> Console:

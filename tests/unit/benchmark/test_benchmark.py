@@ -18,7 +18,7 @@ from benchmark.results import Row, Run, medians
 from benchmark.sampling import Samples
 from benchmark.shapes import SHAPES, Shape, burst, cards_of
 from benchmark.soak import State, table
-from benchmark.table import GANGS, with_ratios
+from benchmark.table import GANGS, show, with_ratios
 from gpuledger.formats.objects.gang import GANG_LABEL
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.placement.policy import Preference
@@ -112,6 +112,27 @@ def test_two_runs_are_compared_where_both_have_figures() -> None:
         console.print(compare(first, second))
     rows = [line.split() for line in shown.get().splitlines() if "seconds" in line or "filter" in line]
     assert rows == [["mix", "200", "gpuledger", "seconds", "2.00", "3.00", "1.50"]]
+
+
+def test_the_table_of_a_whole_run_is_told_in_full_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each kind of case has a table of its own: what is measured of one is no empty column of the others."""
+    pods = {"pods": 500.0, "pods_per_s": 111.5, "cards_per_s": 27.9, "bound_p50_s": 1.39, "bound_p99_s": 1.94}
+    costs = dict.fromkeys(("operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod", "api_server_cpu_ms_per_pod"), 108.7)
+    rows = [
+        Row("first-start", 200, "gpuledger", 0, {"seconds": 9.85, "at_rest_seconds": 14.26}),
+        Row("quarter-card", 200, "gpuledger", 0, pods | costs | {"evaluations_per_filter": 1.2}),
+        Row("gangs-of-8", 200, GANGS, 0, pods | costs | {"early_bindings": 0.0}),
+        Row("claims", 200, "gpuledger, claims", 0, pods | costs | {"cards_used": 167.0, "nodes_used": 21.0}),
+    ]
+    run = a_run(*rows)
+    run.machine["load_at_start"] = [0.1]
+    run.versions.update(kubernetes="v1.36.3", python="3.11")
+    show(run)
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    titles = [line.strip() for line in printed.splitlines() if line.strip() in ("Starts", "Pods", "Gangs", "Claims")]
+    assert titles == ["Starts", "Pods", "Gangs", "Claims"]
+    assert [printed.count(figure) for figure in ("14.26", "108.7/108.7/108.7", "167/21")] == [1, 3, 1]
 
 
 def test_cases_that_are_about_one_size_run_at_the_first() -> None:

@@ -307,6 +307,8 @@ class InventoryKeeper:
         """Make later writes of a card cheaper. If that fails, they cost a little more, and nothing else."""
         try:
             self._ledger.load(stored_card(await self._store.forget_managers(card.object_name)))
+        except NotFound:  # the card is gone by now
+            return
         except ApiError as error:
             logger.info("card %s keeps the list of who wrote which of its fields: %s", card.uuid, error)
 
