@@ -91,10 +91,9 @@ class Site:
         await self.until(self.installation.is_ready, "the operator is ready", 0.02)
         return time.monotonic() - begin_s
 
-    async def first_start(self) -> tuple[float, float]:
-        """Start the operator on an empty ledger.
+    async def first_start(self) -> float:
+        """Start the operator on an empty ledger; return after how many seconds all cards were in it.
 
-        Return after how many seconds all cards could be given to pods, and after how many the operator was at rest.
         The audit log tells: to read the metrics of a large cluster every moment costs the operator a third of its CPU.
         """
         begin_s, offset, entered = time.monotonic(), self.plane.audit_offset(), 0
@@ -107,9 +106,8 @@ class Site:
             return entered >= self.cards
 
         await self.until(are_all_entered, "all cards are entered")
-        entered_s = time.monotonic() - begin_s
-        await self.quiet(PATIENCE_S)
-        return entered_s, time.monotonic() - begin_s
+        await self.quiet()
+        return time.monotonic() - begin_s
 
     def stop_operator(self) -> None:
         """End the operator."""
@@ -147,9 +145,9 @@ class Site:
             self.scheduler.terminate()
             self.scheduler = None
 
-    async def quiet(self, longest_s: float = LONGEST_QUIET_S) -> None:
-        """Wait until operator and scheduler are at rest, but not for longer than that."""
-        deadline_s = time.monotonic() + longest_s
+    async def quiet(self) -> None:
+        """Wait until operator and scheduler are at rest."""
+        deadline_s = time.monotonic() + LONGEST_QUIET_S
         while time.monotonic() < deadline_s:
             before_s = self._cpu_s()
             await asyncio.sleep(QUIET_S)

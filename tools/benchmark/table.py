@@ -39,7 +39,6 @@ GANGS = "gpuledger, gangs"
 COLUMNS: dict[str, Cell] = {
     "pods": numbers(["pods"], ".0f"),
     "s": numbers(["seconds"], ".2f"),
-    "at rest s": numbers(["at_rest_seconds"], ".2f"),
     "writes/\ncard": numbers(["writes_per_card"], ".2f"),
     "CPU ms/card\noperator/API": numbers(["operator_cpu_ms_per_card", "api_server_cpu_ms_per_card"], ".1f"),
     "pods/s": numbers(["pods_per_s"], ".0f"),

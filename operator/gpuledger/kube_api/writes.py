@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, claims_in, pods_in, quotas_in
-from gpuledger.model.errors import EvictionForbidden, Unreachable
+from gpuledger.model.errors import ApiError, EvictionForbidden, Unreachable
 from gpuledger.model.share import Pod
+
+logger = logging.getLogger(__name__)
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -28,11 +31,13 @@ class KubeWrites:
 
     async def create_allocation(self, allocation: Json) -> Json:
         """Create a card. Raises Conflict if it exists."""
-        return await self._client.request("POST", ALLOCATIONS, allocation)
-
-    async def forget_managers(self, name: str) -> Json:
-        """Take the list of who wrote which field off a card. Raises NotFound."""
-        return await self._client.request("PATCH", f"{ALLOCATIONS}/{name}", [NO_MANAGERS], content_type=JSON_PATCH)
+        created = await self._client.request("POST", ALLOCATIONS, allocation)
+        path = f"{ALLOCATIONS}/{created['metadata']['name']}"
+        try:
+            return await self._client.request("PATCH", path, [NO_MANAGERS], content_type=JSON_PATCH)
+        except ApiError as error:
+            logger.info("%s: %s; its writes cost a little more", path, error)
+            return created
 
     async def replace_allocation_spec(self, name: str, allocation: Json) -> Json:
         """Change what a card is. Raises Invalid if a rule of the ledger refuses it."""

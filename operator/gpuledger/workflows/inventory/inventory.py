@@ -15,7 +15,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
-from gpuledger.model.errors import ApiError, BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
@@ -69,7 +69,6 @@ class InventoryKeeper:
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
         self._throttle = Throttle()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
-        self._created: dict[str, list[Card]] = {}  # node name -> cards whose list of managers is still to be cleared
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
 
     def observe(self, facts: NodeFacts) -> None:
@@ -255,7 +254,6 @@ class InventoryKeeper:
         """Write what differs between a node's cards and the ledger."""
         if self._is_unread(node_name):
             return
-        with_managers = self._created.pop(node_name, [])
         if any(map(self._is_held_elsewhere, self._cards.get(node_name, {}).values())):
             self._read(self._facts[node_name])  # such a card stays in its former node until it is free
         cards = self._cards.get(node_name, {})
@@ -273,10 +271,6 @@ class InventoryKeeper:
                 phase, reason = self._phase(entry)
                 if not (entry.stored and entry.open and (entry.phase, entry.reason) == (phase, reason)):
                     await self._journal.describe(entry.card.uuid, phase, reason)
-        for card in with_managers:
-            await self._forget_managers(card)
-        if node_name in self._created:
-            self.worker.mark(node_name)  # behind the nodes whose cards are not entered yet
         if refused:
             raise refused  # tried again later: what stands in the way can go away
 
@@ -291,8 +285,6 @@ class InventoryKeeper:
                 self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
                 self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
-            else:
-                self._created.setdefault(card.node_name, []).append(card)
             self._counts.cards_written.inc()
             entry = self._ledger.entry(card.uuid)
         if entry is not None and entry.card != card:
@@ -302,15 +294,6 @@ class InventoryKeeper:
             self._ledger.load(stored_card(stored))
         if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
             self._tell_holders(card)
-
-    async def _forget_managers(self, card: Card) -> None:
-        """Make later writes of a card cheaper. If that fails, they cost a little more, and nothing else."""
-        try:
-            self._ledger.load(stored_card(await self._store.forget_managers(card.object_name)))
-        except NotFound:  # the card is gone by now
-            return
-        except ApiError as error:
-            logger.info("card %s keeps the list of who wrote which of its fields: %s", card.uuid, error)
 
     def _stays_cordoned(self, entry: CardEntry) -> bool:
         """Tell whether a card that is not reported stays: a faulty one that comes back is not to take pods."""

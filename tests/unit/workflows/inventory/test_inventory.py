@@ -21,7 +21,6 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.errors import NotFound, ShareRefused, Unreachable
 from gpuledger.model.share import Holder
-from gpuledger.workflows.inventory.inventory import NODES_AT_ONCE
 from gpuledger.workflows.leadership import Leadership
 
 CARDS = cards_of("node-a", 2)
@@ -54,31 +53,8 @@ async def test_the_cards_of_a_node_are_created_and_opened(api: ApiServer) -> Non
         assert (stored.card, stored.holders, stored.phase) == (card, (), "Ready")
         assert api.cards[card.object_name]["metadata"]["labels"] == {NODE_LABEL: "node-a"}
     assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
-    # The last one takes the list of managers away.
-    assert sorted(api.writes()) == sorted([Operation.CREATE_CARD, Operation.WRITE_STATUS, Operation.REPLACE_CARD] * 2)
-
-
-async def test_who_wrote_which_field_is_cleared_when_the_cards_of_all_nodes_are_entered(api: ApiServer) -> None:
-    """That makes later writes cheaper; pods that wait need cards now."""
-    nodes = [f"node-{number}" for number in range(2 * NODES_AT_ONCE)]
-    for name in nodes:
-        api.put_node(a_node_object(name, cards_of(name, 1)))
-    parts = an_operator(api)
-    await parts.idle()
-    written = api.writes()
-    assert len(written) == 3 * len(nodes)
-    assert written.index(Operation.REPLACE_CARD) > max(
-        position for position, each in enumerate(written) if each is Operation.CREATE_CARD
-    )
-    assert all(parts.ledger.node_room(name).rooms for name in nodes)
-
-
-async def test_a_card_takes_pods_also_when_the_list_of_its_managers_stays(api: ApiServer) -> None:
-    """That list only costs time: it is not tried again."""
-    api.queue(Operation.REPLACE_CARD, refuse_with(Unreachable("busy")))
-    parts = await a_cluster(api)
-    assert api.writes().count(Operation.REPLACE_CARD) == 2
-    assert [room.card for room in parts.ledger.node_room("node-a").rooms] == CARDS
+    # The second one takes the list of managers away.
+    assert sorted(api.writes()) == sorted([Operation.CREATE_CARD, Operation.REPLACE_CARD, Operation.WRITE_STATUS] * 2)
 
 
 async def test_equal_facts_cost_nothing(api: ApiServer) -> None:
