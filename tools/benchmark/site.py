@@ -102,7 +102,7 @@ class Site:
         def are_all_entered() -> bool:
             nonlocal offset, entered
             events, offset = self.plane.read_audit_log(offset)
-            entered += sum((e.verb, e.resource, e.subresource) == ("patch", "gpuallocations", "status") for e in events)
+            entered += sum((e.resource, e.subresource, e.code) == ("gpuallocations", "status", 200) for e in events)
             return entered >= self.cards
 
         await self.until(are_all_entered, "all cards are entered")

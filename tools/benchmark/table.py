@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from benchmark.claims import CASE
+from benchmark.gangs import SIZES
 from benchmark.results import Key, Run, medians
 from benchmark.shapes import OURS
 
@@ -68,8 +70,8 @@ COLUMNS: dict[str, Cell] = {
 PODS = "Pods"
 KINDS = {
     **dict.fromkeys(("first-start", "start-up"), "Starts"),
-    **dict.fromkeys(("gangs-of-8", "gangs-of-64"), "Gangs"),
-    "claims": "Claims",
+    **dict.fromkeys(SIZES, "Gangs"),
+    CASE: "Claims",
 }
 """Case -> the title of its table, PODS for all others: what is measured of them differs."""
 
