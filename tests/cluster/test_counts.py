@@ -24,7 +24,7 @@ LEDGER_WRITES_PER_POD = 1.05
 """A share is entered once; the API server may refuse a write and want it again."""
 FILTERS_PER_POD = 1.05
 LATE_ANSWERS = 0.05
-"""So many of the cards are read at most, because the answer to a write was late or lost."""
+"""So many are read at most, because the answer to a write was late or lost, or a watch is behind kube-scheduler's."""
 CHANGES_PER_POD = 3
 """Of the room on its node: its share is on hold, it is stored, the hold is given back."""
 
@@ -105,7 +105,7 @@ def test_a_pod_with_a_claim_costs_one_more_write_and_one_beside_it_without_costs
 def _asked_for(cluster: Cluster, pods: list[Json]) -> Counter[tuple[str, str, str]]:
     """Create pods; return what the operator has asked of the API server until they were bound.
 
-    Without the few reads of cards whose write was answered late, which is up to the machine.
+    Without the few reads of what the watches show late, or whose write was answered late, which is up to the machine.
     """
     names = [body["metadata"]["name"] for body in pods]
     offset = cluster.plane.audit_offset()
@@ -118,7 +118,8 @@ def _asked_for(cluster: Cluster, pods: list[Json]) -> Counter[tuple[str, str, st
     assert len(ours) < len(events), "the two programs can be told apart"
     assert Counter(e.name for e in ours if e.subresource == "binding") == dict.fromkeys(names, 1)
     asked = Counter((e.verb, e.resource, e.subresource) for e in ours)
-    assert asked.pop(("get", "gpuallocations", ""), 0) <= LATE_ANSWERS * len(pods)
+    for resource in ("gpuallocations", "resourceclaims"):
+        assert asked.pop(("get", resource, ""), 0) <= LATE_ANSWERS * len(pods)
     return asked
 
 

@@ -153,6 +153,11 @@ def resource_version(pod: Json) -> str:
     return str((pod.get("metadata") or {}).get("resourceVersion") or "")
 
 
+def later_version(one: str, other: str) -> str:
+    """Return which of two resourceVersions of a pod is the later one; an empty one is the earliest."""
+    return max(one, other, key=lambda version: int(version or 0))
+
+
 def controller_uid(pod: Json) -> str:
     """Return the UID of the object that has made the pod and replaces it, such as a Job; empty if there is none."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()

@@ -12,6 +12,7 @@ from gpuledger.formats.objects.pod import (
     created_at,
     has_succeeded,
     is_finished,
+    later_version,
     pod_identity,
     resource_version,
 )
@@ -139,7 +140,7 @@ class Members:
         member = state.pending.get(pod_uid) if state else None
         if member is None or not member.version or member.request != request:
             return version
-        return max(version, member.version, key=lambda each: int(each or 0))
+        return later_version(version, member.version)
 
     def was_tried(self, pod_uid: str) -> bool:
         """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""

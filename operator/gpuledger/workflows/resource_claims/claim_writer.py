@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from gpuledger.formats.objects.pod import later_version
 from gpuledger.formats.resource_claims.allocation import (
     MOST_CONSUMERS,
     allocation,
@@ -99,8 +100,8 @@ class ClaimWriter:
         deadline_s = self._clock.now_s() + MADE_WITHIN_S
         claims = [await self._identified(pod, claim, deadline_s) for claim in request.claims]
         waiting = self._book.waiting(pod.uid)
-        if waiting is not None:
-            version = waiting.resource_version
+        if waiting is not None:  # kube-scheduler's watch can be ahead of ours
+            version = later_version(version, waiting.resource_version)
         shares = tuple(stamped(share, claims) for share in placement.shares)
         return version, replace(request, claims=tuple(claims)), replace(placement, shares=shares)
 

@@ -184,6 +184,19 @@ async def test_bind_waits_until_a_claim_is_made_from_its_template(scene: Scene) 
     assert part.claim == ClaimRef("ours", "claim-ours", False)
 
 
+@pytest.mark.parametrize(("asked_with", "shown", "expected"), [("9", "7", "9"), ("9", "10", "10"), ("", "7", "7")])
+async def test_a_binding_names_the_pods_latest_version_whichever_watch_has_shown_it(
+    scene: Scene, asked_with: str, shown: str, expected: str
+) -> None:
+    """An older one would be refused, and cost a read and a second Binding."""
+    scene.put(a_resource_claim(owner="a"))
+    pod = a_claiming_pod("a", template="quarter", made="ours")
+    pod["metadata"]["resourceVersion"] = shown
+    scene.book.observe_pending(pod)
+    version, _, _ = await scene.writer.identified(POD, asked_with, request(uid=""), PLACEMENT)
+    assert version == expected
+
+
 async def test_a_claim_that_is_not_made_in_time_is_waited_for_in_the_next_attempt(scene: Scene) -> None:
     pod = a_claiming_pod("a", template="quarter")
     pod["metadata"]["resourceVersion"] = "1"
