@@ -1,5 +1,6 @@
 """The command: how it prints, how it ends, and what it leaves behind."""
 
+import contextlib
 import os
 import re
 import signal
@@ -88,9 +89,13 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
         while not (tmp_path / "proxy.pid").exists() or not (tmp_path / "proxy.pid").read_text():
             assert process.poll() is None
             time.sleep(0.01)
-        process.send_signal(number)
-        process.communicate(timeout=30)
-    assert process.returncode == (143 if number == signal.SIGTERM else 130)
+        for _ in range(3):  # Python drops a KeyboardInterrupt in a callback of a weak reference, as imports have
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+                break
+    # CPython ends itself by the signal, whatever `exit` says, after one in the `exec` of a text (dataclasses).
+    assert process.returncode in ((143,) if number == signal.SIGTERM else (130, -signal.SIGINT))
     assert not kubectl.proxy_runs
 
 
