@@ -1,8 +1,8 @@
-"""The one table of a run."""
+"""The tables of a run, one for each kind of case."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -15,6 +15,9 @@ from benchmark.shapes import OURS
 
 WIDTH = 176
 """Where the terminal does not say."""
+
+WIDEST = 1_000
+"""More than any table takes."""
 
 Figures = Mapping[str, float]
 Cell = Callable[[Figures], str]
@@ -105,24 +108,39 @@ def show(run: Run) -> None:
     kinds = {KINDS.get(case, PODS): None for case, _, _ in rows}
     for kind in kinds:
         its = {key: figures for key, figures in rows.items() if KINDS.get(key[0], PODS) == kind}
-        console.print(_table(kind, its))
+        heads = [head for head, cell in COLUMNS.items() if any(cell(figures) for figures in its.values())]
+        for table in _tables(console, kind, its, heads):
+            console.print(table)
 
 
-def _table(title: str, rows: Mapping[Key, Figures]) -> Table:
+def _tables(console: Console, title: str, rows: Mapping[Key, Figures], heads: Sequence[str]) -> Iterator[Table]:
+    """Yield one table, or where the terminal is too narrow for these columns, one after the other."""
+    unlimited = console.options.update(width=WIDEST)
+    while heads:
+        tables = [_table(title, rows, heads[:count]) for count in range(len(heads), 0, -1)]
+        widths = [console.measure(table, options=unlimited).maximum for table in tables]
+        found = next((place for place, width in enumerate(widths) if width <= console.width), len(tables) - 1)
+        yield tables[found]
+        heads = heads[len(heads) - found :]
+
+
+def _table(title: str, rows: Mapping[Key, Figures], heads: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for head in ("case", "nodes", "who"):
         table.add_column(head, justify="right" if head == "nodes" else "left", no_wrap=True)
-    columns = {head: cell for head, cell in COLUMNS.items() if any(cell(figures) for figures in rows.values())}
-    for head in columns:
+    for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     order = {case: place for place, case in reversed(list(enumerate(case for case, _, _ in rows)))}
     before = None
     for key, figures in sorted(rows.items(), key=lambda row: (row[0][1], order[row[0][0]])):
         case, nodes, subject = key
+        cells = [COLUMNS[head](figures) for head in heads]
+        if not any(cells):
+            continue
         if before and before != (case, nodes):
             table.add_section() if before[1] != nodes else None
         shown = case if before != (case, nodes) else ""
-        table.add_row(shown, str(nodes), subject, *(cell(figures) for cell in columns.values()))
+        table.add_row(shown, str(nodes), subject, *cells)
         before = (case, nodes)
     return table
 

@@ -114,6 +114,12 @@ def test_two_runs_are_compared_where_both_have_figures() -> None:
     assert rows == [["mix", "200", "gpuledger", "seconds", "2.00", "3.00", "1.50"]]
 
 
+POD_FIGURES = (
+    *("pods", "seconds", "pods_per_s", "cards_per_s", "bound_p50_s", "bound_p99_s", "attempts_per_pod"),
+    *("operator_cpu_ms_per_pod", "scheduler_cpu_ms_per_pod", "api_server_cpu_ms_per_pod", "filter_p50_ms"),
+)
+
+
 def test_the_table_of_a_whole_run_is_told_in_full_on_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     """Each kind of case has a table of its own: what is measured of one is no empty column of the others."""
     pods = {"pods": 500.0, "pods_per_s": 111.5, "cards_per_s": 27.9, "bound_p50_s": 1.39, "bound_p99_s": 1.94}
@@ -133,6 +139,23 @@ def test_the_table_of_a_whole_run_is_told_in_full_on_a_page(capsys: pytest.Captu
     titles = [line.strip() for line in printed.splitlines() if line.strip() in ("Starts", "Pods", "Gangs", "Claims")]
     assert titles == ["Starts", "Pods", "Gangs", "Claims"]
     assert [printed.count(figure) for figure in ("14.26", "108.7/108.7/108.7", "167/21")] == [1, 3, 1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_narrow_terminal_gets_several_tables_and_loses_no_figure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setattr("benchmark.table.wide_console", lambda: Console(width=width))
+    figures = {name: 1000.0 + number for number, name in enumerate(POD_FIGURES)}
+    rows = Row("mix", 200, "gpuledger", 0, figures), Row("mix", 200, "floor", 0, {"seconds": 1.5})
+    run = a_run(*rows)
+    run.machine["load_at_start"] = [0.1]
+    run.versions.update(kubernetes="v1.36.3", python="3.11")
+    show(run)
+    printed = capsys.readouterr().out
+    assert max(len(line) for line in printed.splitlines()) <= width
+    assert [name for name, value in figures.items() if printed.count(f"{value:.0f}") != 1] == []
+    assert printed.count("floor") == 1, "nobody has a row where nothing of him was measured"
 
 
 def test_cases_that_are_about_one_size_run_at_the_first() -> None:
