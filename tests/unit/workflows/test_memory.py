@@ -7,7 +7,6 @@ import types
 from collections import deque
 from collections.abc import Collection, Iterator
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -42,8 +41,8 @@ class Lives:
     def __init__(self, api: ApiServer, parts: OperatorParts) -> None:
         self.api, self.parts = api, parts
 
-    def come(self, name: str, limits: dict[str, str], gang: Gang | None = None, **fields: Any) -> None:
-        pod = a_pod_object(name, limits, **fields)
+    def come(self, name: str, limits: dict[str, str], gang: Gang | None = None) -> None:
+        pod = a_pod_object(name, limits)
         pod["metadata"]["labels"] = gang or {}
         self.api.put_pod(pod)
         self.parts.watch()
