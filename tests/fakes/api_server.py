@@ -519,6 +519,8 @@ class ApiServer:
     def _change_status(self, pod: Json, change: Json) -> Json:
         if change["metadata"]["uid"] != pod["metadata"]["uid"]:
             raise Conflict("the UID in the precondition is another one", 409)
+        if change["metadata"].get("resourceVersion") not in (None, pod["metadata"]["resourceVersion"]):
+            raise Conflict("the pod has changed since", 409)
         status = {**pod["status"], **{k: v for k, v in change["status"].items() if k != "conditions"}}
         changed = {**pod, "status": {key: value for key, value in status.items() if value is not None}}
         if "conditions" not in change["status"]:

@@ -49,6 +49,7 @@ class OperatorParts:
     """UID of the pod, reason, sentence and key, for each that was told to a pod once."""
     start_timeout_s: float = START_TIMEOUT_S
     nodes_offered: int = 1
+    nominate_ahead_nodes: int = Settings().nominate_ahead_nodes
     bind_timeout_s: float = BIND_TIMEOUT_S
     evicts: bool = True
     """Who preempts: the operator, or kube-scheduler, which asks it."""
@@ -71,6 +72,7 @@ class OperatorParts:
             hold_ttl_s=HOLD_TTL_S,
             bind_timeout_s=self.bind_timeout_s,
             nodes_offered=self.nodes_offered,
+            nominate_ahead_nodes=self.nominate_ahead_nodes,
             preemption="own" if self.evicts else "native",
             preempt_despite_budgets=self.despite_budgets,
             preemption_timeout_s=PREEMPTION_TIMEOUT_S,

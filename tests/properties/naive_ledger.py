@@ -38,6 +38,16 @@ class Held:
     deadline_s: float
     spares: dict[str, list[Share]] = field(default_factory=dict)
     """Name of another node -> what is kept there, too."""
+    early: bool = False
+    """Whether others may have all of it."""
+
+    @property
+    def has_spares(self) -> bool:
+        return self.early or bool(self.spares)
+
+    def firm_shares(self) -> list[Share]:
+        """Return what others can't have."""
+        return [] if self.early else self.shares
 
     def all_shares(self) -> list[Share]:
         return self.shares + [share for shares in self.spares.values() for share in shares]
@@ -47,7 +57,7 @@ class Held:
         if name in self.spares:
             self.node_name, self.shares = name, self.spares[name]
         if name == self.node_name:
-            self.spares = {}
+            self.spares, self.early = {}, False
 
 
 def a_claim(pod: str, share: Share) -> Claim:
@@ -76,7 +86,7 @@ class Naive:
         shares = [share for pod, share in line.holders if pod != but]
         on_hold = []
         for pod, held in self.holds.items():
-            counting = held.all_shares() if spares else held.shares
+            counting = held.all_shares() if spares else held.firm_shares()
             here = [share for share in counting if share.uuid == uuid]
             on_hold += [pod] * len(here)
             if pod != but and pod not in holders:

@@ -221,7 +221,8 @@ class LedgerMachine(RuleBasedStateMachine):
             for uuid in data.draw(st.lists(st.sampled_from(sorted(choices)), min_size=1, max_size=3, unique=True)):
                 here = next((name for name in names if self.is_on(uuid, name)), names[0])
                 shares_on.setdefault(here, []).append(data.draw(st.sampled_from(choices[uuid])))
-            self.hold(pod, shares_on, self.now_s + data.draw(st.integers(1, 40)))
+            early = data.draw(st.sampled_from([False, False, True]))
+            self.hold(pod, shares_on, self.now_s + data.draw(st.integers(1, 40)), early)
         if len(self.naive.holds) > 1 and data.draw(st.booleans()):
             self.the_first_of_several_holds_ends()
 
@@ -243,7 +244,7 @@ class LedgerMachine(RuleBasedStateMachine):
             pod, share = data.draw(st.sampled_from(line.holders))
             self.hold(pod, {line.card.node_name: [share]}, self.now_s + lasts_s)
 
-    def hold(self, pod: str, shares_on: dict[str, list[Share]], deadline_s: int) -> None:
+    def hold(self, pod: str, shares_on: dict[str, list[Share]], deadline_s: int, early: bool = False) -> None:
         """Try to hold shares on some nodes, the preferred first."""
         fits = all(
             self.is_on(share.uuid, name) and self.naive.takes(pod, share)
@@ -254,14 +255,15 @@ class LedgerMachine(RuleBasedStateMachine):
         changes = self.ledger.changes
         self.happened["holds that were tried"] += 1
         try:
-            self.ledger.hold(pod, preferred, deadline_s, spares)
+            self.ledger.hold(pod, preferred, deadline_s, spares, early)
         except ShareRefused:
             assert not fits
             assert self.ledger.changes == changes
             return
         assert fits
         (name, shares), *others = shares_on.items()
-        self.naive.holds[pod] = Held(name, shares, deadline_s, dict(others))
+        self.naive.holds[pod] = Held(name, shares, deadline_s, dict(others), early)
+        self.happened["made for a pod before it is asked for"] += early
         self.happened["holds that were made"] += 1
         self.happened["made beside another"] += len(self.naive.holds) > 1
         for share in self.naive.holds[pod].all_shares():
@@ -281,7 +283,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def the_spares_are_taken_back(self) -> None:
         rooms = {name: self.ledger.room_without_spares(name) for name in NODES}
-        assert self.ledger.take_back_spares() == any(held.spares for held in self.naive.holds.values())
+        assert self.ledger.take_back_spares() == any(held.has_spares for held in self.naive.holds.values())
+        self.naive.holds = {pod: held for pod, held in self.naive.holds.items() if not held.early}
         for held in self.naive.holds.values():
             held.choose(held.node_name)
         assert {name: self.ledger.node_room(name) for name in NODES} == rooms
@@ -377,7 +380,7 @@ class LedgerMachine(RuleBasedStateMachine):
             if hold and held:
                 assert hold.placement == Placement(held.node_name, tuple(held.shares))
                 assert hold.spares == tuple(Placement(name, tuple(shares)) for name, shares in held.spares.items())
-                assert hold.deadline_s == held.deadline_s
+                assert (hold.deadline_s, hold.is_early) == (held.deadline_s, held.early)
                 assert self.ledger.first_deadline_s <= held.deadline_s
 
     @invariant()

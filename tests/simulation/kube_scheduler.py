@@ -6,8 +6,10 @@ at, or five minutes.
 
 from typing import TYPE_CHECKING
 
+from gpuledger.formats.objects.pod import nominated_node
 from gpuledger.formats.scheduler.extender import BindArguments
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.workflows.binding.filter_result import FilterResult
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.scheduler_preempts import PreemptQuestion
@@ -106,7 +108,7 @@ class KubeScheduler:
             del self.attempts[attempt.uid]
             return
         try:
-            found = self.slot.process.filter(pod, node_names)
+            found = self._ask(pod, node_names)
         except GpuledgerError as error:
             self.failed(attempt, "SchedulerError", str(error))
             return
@@ -123,6 +125,15 @@ class KubeScheduler:
                 self.world.pend(PreemptQuestion(self, attempt, pod, tuple(sorted(found.short_of_room))))
             wait_s = FLUSH_S if len(node_names) == len(self.world.node_names) else LATE_S
             self.world.environment.call_later(wait_s, self._again, attempt)
+
+    def _ask(self, pod: Json, node_names: list[str]) -> FilterResult:
+        """Ask for the node for which a pod is nominated, and for all if it does not go there."""
+        nominated = nominated_node(pod)
+        if nominated in node_names and len(node_names) > 1:
+            found = self.slot.process.filter(pod, [nominated])
+            if found.node_names:
+                return found
+        return self.slot.process.filter(pod, node_names)
 
     def bind(self, attempt: Attempt, node_name: str) -> None:
         """Ask to bind a pod, and wait for the answer for so long."""

@@ -95,13 +95,16 @@ class Scenario:
     """By how many changes the API server is behind that answers a watch which begins anew, without a version."""
     preemption: str = "own"
     """Who preempts: `own`, the operator; or `native`, kube-scheduler, which asks it."""
+    nominate_ahead_nodes: int = 0
+    """From how many nodes on pods that queue are nominated."""
 
     @cached_property
     def settings(self) -> Settings:
         """What all operators are told."""
         wishes = (*self.wishes, *(act.wish for act in (*self.acts, *self.then) if isinstance(act, Creates)))
         gather: dict[str, Any] = TIME_TO_GATHER if any(wish.gang for wish in wishes) else {}
-        return replace(SETTINGS, preemption=self.preemption, **gather)
+        ahead = self.nominate_ahead_nodes
+        return replace(SETTINGS, preemption=self.preemption, nominate_ahead_nodes=ahead, **gather)
 
     def skew_s(self, slot: int) -> float:
         """Return by how much the wall clock of a replica's machine is ahead."""

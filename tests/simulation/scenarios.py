@@ -99,6 +99,27 @@ PREEMPTION = (
 
 SMALL += PREEMPTION
 
+AHEAD = (
+    Scenario(
+        "pods that queue are nominated",
+        TWO_NODES,
+        (A, B, Wish("c", HALF_MIB), Wish("d", HALF_MIB)),
+        (Crash(), Delete("c"), ForceDelete("a")),
+        nominate_ahead_nodes=1,
+    ),
+    Scenario(
+        "pods that queue are nominated, and a more important one comes",
+        TWO_NODES,
+        (A, B, Wish("c", priority=LOW)),
+        (Create(Wish("h", priority=HIGH)), Delete("b"), LeaseMoves(2), Crash(1)),
+        replicas=2,
+        follows_lease=True,
+        nominate_ahead_nodes=1,
+    ),
+)
+
+SMALL += AHEAD
+
 A0, A1, B0 = "GPU-node-a-0", "GPU-node-a-1", "GPU-node-b-0"
 HALVES = (Wish("a", HALF_MIB), Wish("b", HALF_MIB))
 

@@ -118,6 +118,9 @@ class Settings:
         least=1,
         most=10,
     )
+    nominate_ahead_nodes: int = option(
+        1_000, "Feasible nodes from which on queued pods are nominated before kube-scheduler asks for them; 0: never."
+    )
 
     preemption: str = option(
         "auto",

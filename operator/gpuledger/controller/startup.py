@@ -79,6 +79,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         await _serve(started, developers.application(), settings.health_host, settings.explain_port)
     started.push_async_callback(operator.workflows.waiting.stop)
     started.push_async_callback(operator.workflows.claim_pod_waker.stop)
+    started.push_async_callback(operator.workflows.ahead.stop)
     started.push_async_callback(operator.workflows.gangs.stop)
     started.push_async_callback(operator.workflows.preemption.stop)
     started.push_async_callback(operator.workflows.gang_preemption.stop)

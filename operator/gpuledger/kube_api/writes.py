@@ -142,12 +142,14 @@ class KubeWrites:
         change = {"metadata": {**_as_read(claim), "finalizers": finalizers}}
         return await self._client.request("PATCH", path, change, content_type=MERGE_PATCH)
 
-    async def nominate_pod(self, pod: Pod, node_name: str) -> Json:
+    async def nominate_pod(self, pod: Pod, node_name: str, resource_version: str = "") -> Json:
         """Nominate a pod for a node, or for none if it is empty; return the pod as it is then.
 
-        Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now.
+        Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now, and Conflict if it
+        has changed since that version, where one is given.
         """
-        change = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node_name or None}}
+        metadata = {"uid": pod.uid, **({"resourceVersion": resource_version} if resource_version else {})}
+        change = {"metadata": metadata, "status": {"nominatedNodeName": node_name or None}}
         path = f"{pods_in(pod.namespace)}/{pod.name}/status"
         return await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 

@@ -46,7 +46,7 @@ class Ledger:
         self._by_pod = HoldersByPod(self._entries)
         self._holds: dict[str, Hold] = {}  # pod UID -> hold
         self._with_spares: set[str] = set()  # UIDs of the pods whose hold has spares
-        self._first_deadline_s = PINNED  # no hold ends before; it may be that of one that is gone
+        self.first_deadline_s = PINNED  # before, `expire_holds` has nothing to do
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._topologies = Topologies()
@@ -125,8 +125,7 @@ class Ledger:
 
     def node_room(self, node_name: str) -> NodeRoom:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
-        room = self._rooms.get(node_name)
-        if room is None:
+        if (room := self._rooms.get(node_name)) is None:
             room = self._rooms[node_name] = self._view(node_name, CardEntry.room)
         return room
 
@@ -247,13 +246,20 @@ class Ledger:
 
     # Holds.
 
-    def hold(self, pod_uid: str, placement: Placement, deadline_s: float, spares: Collection[Placement] = ()) -> None:
-        """Keep a placement for a pod, and spares on other nodes, in place of any earlier hold of it.
+    def hold(
+        self,
+        pod_uid: str,
+        placement: Placement,
+        deadline_s: float,
+        spares: Iterable[Placement] = (),
+        early: bool = False,
+    ) -> None:
+        """Keep a placement for a pod, and spares on other nodes, in place of any earlier hold of it; see `Hold`.
 
         Raises ShareRefused, and changes nothing, when a card has no room for it or is not there; QuotaExceeded where
         the pod's namespace would have too much.
         """
-        hold = Hold(pod_uid, placement, deadline_s, tuple(spares))
+        hold = Hold(pod_uid, placement, deadline_s, tuple(spares), early)
         for each in hold.placements:
             if not self._has_counted(pod_uid, each):
                 raise ShareRefused(f"node {each.node_name} has fewer than {each.host.cards} GPUs left")
@@ -267,8 +273,8 @@ class Ledger:
         self.drop_hold(pod_uid)
         self._holds[pod_uid] = hold
         self.quotas.hold_changed(pod_uid)
-        self._first_deadline_s = min(self._first_deadline_s, deadline_s)
-        if spares:
+        self.first_deadline_s = min(self.first_deadline_s, deadline_s)
+        if hold.has_spares:
             self._with_spares.add(pod_uid)
         for each in hold.placements:
             for share in each.shares:
@@ -285,7 +291,7 @@ class Ledger:
         kept = next((each for each in hold.placements if each.node_name == node_name), None) if hold else None
         if hold is None or kept is None or not self._has_counted(pod_uid, kept):
             return None
-        if hold.spares:
+        if hold.has_spares:
             self._holds[pod_uid] = Hold(pod_uid, kept, hold.deadline_s)
             self.quotas.hold_changed(pod_uid)
             self._with_spares.remove(pod_uid)
@@ -296,11 +302,11 @@ class Ledger:
         return kept
 
     def take_back_spares(self) -> bool:
-        """Leave every pod only the preferred placement of those on hold for it; tell whether there were others."""
-        pod_uids = list(self._with_spares)
-        for uid in pod_uids:
-            self.keep(uid, self._holds[uid].placement.node_name)
-        return bool(pod_uids)
+        """Leave every pod only the preferred placement on hold for it, and none to early ones; tell if that is less."""
+        holds = [self._holds[uid] for uid in self._with_spares]
+        for hold in holds:
+            _ = self.drop_hold(hold.pod_uid) if hold.is_early else self.keep(hold.pod_uid, hold.placement.node_name)
+        return bool(holds)
 
     def pin_hold(self, pod_uid: str) -> None:
         """Take the deadline away from a pod's hold: a write in flight decides about it."""
@@ -320,18 +326,13 @@ class Ledger:
 
     def expire_holds(self, now_s: float) -> list[str]:
         """Drop the holds whose deadline has passed; return their pods' UIDs."""
-        if now_s < self._first_deadline_s:
+        if now_s < self.first_deadline_s:
             return []
         late = [uid for uid, hold in self._holds.items() if hold.deadline_s <= now_s]
         for uid in late:
             self.drop_hold(uid)
-        self._first_deadline_s = min((hold.deadline_s for hold in self._holds.values()), default=PINNED)
+        self.first_deadline_s = min((hold.deadline_s for hold in self._holds.values()), default=PINNED)
         return late
-
-    @property
-    def first_deadline_s(self) -> float:
-        """Before this time `expire_holds` has nothing to do."""
-        return self._first_deadline_s
 
     # Inside.
 
@@ -359,8 +360,7 @@ class Ledger:
 
     def _spares_on(self, entry: CardEntry) -> list[str]:
         """Return the UIDs of the pods for which the card is only a spare."""
-        uuid, with_spares = entry.card.uuid, [self._holds[uid] for uid in entry.holds if uid in self._with_spares]
-        return [hold.pod_uid for hold in with_spares if all(share.uuid != uuid for share in hold.placement.shares)]
+        return [uid for uid in entry.holds if uid in self._with_spares and self._holds[uid].is_spare(entry.card.uuid)]
 
     def _take_off(self, pod_uid: str, placement: Placement) -> None:
         for share in placement.shares:

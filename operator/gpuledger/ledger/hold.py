@@ -17,11 +17,22 @@ class Hold:
     deadline_s: float
     spares: tuple[Placement, ...] = ()
     """The same on other nodes, the preferred first, while one of them can still be chosen instead."""
+    is_early: bool = False
+    """Whether kube-scheduler has not asked for the pod yet: then all of it is spare."""
 
     @property
     def placements(self) -> tuple[Placement, ...]:
         """All that is kept, the preferred first."""
         return (self.placement, *self.spares)
+
+    @property
+    def has_spares(self) -> bool:
+        """Whether others get some of it where they need it."""
+        return self.is_early or bool(self.spares)
+
+    def is_spare(self, uuid: str) -> bool:
+        """Tell whether what is kept on this card is a spare."""
+        return self.is_early or all(share.uuid != uuid for share in self.placement.shares)
 
 
 def shares_on_hold(uuid: str, holds: Iterable[Hold]) -> dict[str, Share]:

@@ -33,6 +33,16 @@ class PreemptionOutcome(StrEnum):
     GIVEN_UP = "given-up"
 
 
+class AheadOutcome(StrEnum):
+    """What has become of a nomination ahead of kube-scheduler's question."""
+
+    FOLLOWED = "followed"
+    LATE = "late"
+    """kube-scheduler has asked for the pod before it could see it."""
+    REFUSED = "refused"
+    """The pod does not fit on the node, in kube-scheduler's eyes."""
+
+
 PLACE_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400, 86_400)
 """Upper ends of the buckets of how long a gang waits."""
 
@@ -61,6 +71,9 @@ class Counts:
         _begin(self.refusals, Reason)
         self.preemptions = counter("preemptions", "Preemptions, by outcome", ["outcome"])
         _begin(self.preemptions, PreemptionOutcome)
+        text = "Pods nominated for a node before kube-scheduler asked for them, by what it made of that"
+        self.nominated_ahead = counter("nominated_ahead", text, ["outcome"])
+        _begin(self.nominated_ahead, AheadOutcome)
         text = "Times that members of a gang stood in Bind and were not bound, by why"
         self.gathers_given_up = counter("gang_gathers_given_up", text, ["reason"])
         _begin(self.gathers_given_up, GatherEnd)

@@ -12,6 +12,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_failures import BindFailures
+from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
@@ -161,6 +162,17 @@ def connect(
         claims=claims,
         claim_waker=ClaimWaker(claim_book, claim_pod_waker, is_active),
     )
+    ahead = AheadNominator(
+        ledger=ledger,
+        chooser=chooser,
+        store=store,
+        settings=placement,
+        least_nodes=settings.nominate_ahead_nodes if settings.nodes_offered == 1 else 0,
+        reservations=queues.reservations,
+        counts=counts,
+        clock=clock,
+        is_active=is_active,
+    )
     carrier = PreemptionCarrier(
         ledger=ledger,
         journal=journal,
@@ -294,6 +306,7 @@ def connect(
         node_rules=queues.nodes,
         bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
+            ahead,
             claim_book,
             learner,
             members,
@@ -330,6 +343,7 @@ def connect(
             turns=turns,
             waiting=waiting,
             placer=placer,
+            ahead=ahead,
             gangs=gangs,
             members=members,
             kept_places=kept_places,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
@@ -64,6 +65,7 @@ class Workflows:
     turns: PluginTurns
     waiting: WaitingPods
     placer: PodPlacer
+    ahead: AheadNominator
     gangs: Gangs
     members: Members
     kept_places: KeptPlaces
@@ -111,6 +113,7 @@ def wired(workflows: Workflows) -> Workflows:
     ledger.on_stored.append(workflows.kept_places.stored)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
+    workflows.placer.on_asked.append(workflows.ahead.asked)
     workflows.placer.on_refused.append(workflows.preemption.refused)
     workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)

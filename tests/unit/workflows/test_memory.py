@@ -13,7 +13,8 @@ import pytest
 from builders import cards_of
 from fakes.api_server import ApiServer, Operation, refuse
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
-from fakes.operator_parts import OperatorParts, an_operator
+from fakes.operator_parts import OperatorParts
+from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import Denied
 from gpuledger.model.latest import Latest
 
@@ -32,7 +33,9 @@ def parts(api: ApiServer) -> OperatorParts:
     api.put_node(a_node_object("node-a", CARDS))
     for card in CARDS:
         api.put_card(card)
-    return an_operator(api)
+    parts = OperatorParts(api, nominate_ahead_nodes=1)
+    parts.read_cards()
+    return parts
 
 
 class Lives:
@@ -92,6 +95,15 @@ class Lives:
         self.come("unasked", QUARTER)
         await self.gone("asked", "unasked")
 
+    async def are_nominated(self) -> None:
+        for name in ("asked-for", "left-out", "nominated", "queued"):
+            self.come(name, QUARTER)
+        await self.parts.placer.answer(FilterArguments(self.api.pods["default", "asked-for"], ["node-a"]))
+        await asyncio.sleep(1.0)
+        await self.parts.idle()
+        assert self.api.pods["default", "nominated"]["status"]["nominatedNodeName"] == "node-a"
+        await self.gone("asked-for", "left-out", "nominated", "queued")
+
     async def can_not_be_bound(self) -> None:
         self.come("denied", QUARTER)
         for _ in range(4):  # after that it is put off
@@ -122,13 +134,14 @@ async def test_of_pods_that_are_gone_nothing_is_kept_that_has_no_limit(api: ApiS
     await lives.is_killed()
     await lives.waits()
     await lives.is_never_bound()
+    await lives.are_nominated()
     await lives.can_not_be_bound()
     await asyncio.sleep(LONG_S)
     await parts.idle()
     await lives.come_in_a_gang()
     await lives.come_in_an_incomplete_gang()
     uids = {change.object["metadata"]["uid"] for change in api.changes if change.kind == "Pod"}
-    assert len(uids) == 9
+    assert len(uids) == 13
     await lives.ends("last")  # what has room for one pod has this one now
     await asyncio.sleep(LONG_S)
     await parts.idle()

@@ -111,3 +111,12 @@ class BindPermission:
         """Tell whether kube-scheduler waits for the Binding at this moment."""
         question = self._question
         return question is not None and not question.is_over and question.is_heard()
+
+
+@dataclass(slots=True)
+class Bind:
+    """A bind in progress."""
+
+    node_name: str
+    permission: BindPermission
+    task: asyncio.Task[None]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Generator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.objects.gang import gang_of
@@ -29,7 +29,7 @@ from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.workflows.binding.alternatives import choose_first, choose_first_on
 from gpuledger.workflows.binding.bind_failures import BindFailures
-from gpuledger.workflows.binding.bind_permission import BindPermission
+from gpuledger.workflows.binding.bind_permission import Bind, BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
 from gpuledger.workflows.binding.entered_shares import EnteredShares
 from gpuledger.workflows.binding.filter_answers import FilterAnswers
@@ -53,15 +53,6 @@ logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 Refusals = dict[str, Refusal]  # by node name
-
-
-@dataclass(slots=True)
-class _Bind:
-    """A bind in progress."""
-
-    node_name: str
-    permission: BindPermission
-    task: asyncio.Task[None]
 
 
 class PodPlacer:
@@ -103,11 +94,13 @@ class PodPlacer:
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
-        self._binds: dict[str, _Bind] = {}  # pod UID -> its bind in progress
+        self._binds: dict[str, Bind] = {}  # pod UID -> its bind in progress
         self.on_refused = Listeners[[str]]()
         """Called with the UID of a pod that no node could take."""
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
+        self.on_asked = Listeners[[FilterArguments]]()
+        """Called with a question before it is answered."""
         self._failures = failures
         self._trail = trail
         self._gangs = gangs
@@ -146,6 +139,7 @@ class PodPlacer:
         """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
         self._counts.filters.inc()
         self.expire_holds()
+        self.on_asked(arguments)
         try:
             pod = pod_identity(arguments.pod)
             request, gang = self._request(arguments.pod), gang_of(arguments.pod)
@@ -311,12 +305,12 @@ class PodPlacer:
             raise BindFailed(str(error)) from error
         self._counts.binds.labels("bound").inc()
 
-    def _begin(self, arguments: BindArguments) -> _Bind:
+    def _begin(self, arguments: BindArguments) -> Bind:
         self._failures.bind_begins(arguments.uid)
         permission, name = BindPermission(), f"bind {arguments.namespace}/{arguments.name}"
         task = asyncio.create_task(self._bind(arguments, permission), name=name)
         task.add_done_callback(lambda task: self._bind_ended(arguments, task))
-        return _Bind(arguments.node_name, permission, task)
+        return Bind(arguments.node_name, permission, task)
 
     async def _bind(self, arguments: BindArguments, permission: BindPermission) -> None:
         with self._releaser.leaves_alone(arguments.uid):

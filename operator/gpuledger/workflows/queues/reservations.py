@@ -61,6 +61,11 @@ class Reservations:
         """Return what is kept for a workload, None if nothing was, or all was taken or given up."""
         return self._of.get(name)
 
+    def are_for(self, found_pod: Json) -> bool:
+        """Tell whether room is kept for the workload of a pod."""
+        named = workload_of(found_pod) if self._of else None
+        return named is not None and named[0] in self._of
+
     def keep(self, name: WorkloadName, seats: Iterable[Seat], deadline_s: float) -> None:
         """Note that these seats are held in the ledger."""
         found = Reservation(name, deadline_s, {seat.key: seat for seat in seats})

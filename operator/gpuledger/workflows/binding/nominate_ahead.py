@@ -1,0 +1,262 @@
+"""Nominates pods that queue for nodes on which they fit, before kube-scheduler asks for them.
+
+On a cluster of thousands of nodes, most of a pod's cost is that kube-scheduler looks at each of them. If a pod has a
+`status.nominatedNodeName`, it looks at that node first, and at no other one if the pod fits there. So while it asks
+for a pod and names many nodes, cards are chosen for some of the pods that queue behind that one, on nodes that it has
+just named for a pod with the same demands. They are held until it asks; others get them if they need them. That is one
+more write per pod: it is done neither on small clusters, nor for a pod that comes alone.
+
+Nothing relies on it: a pod whose nomination is late, fails or is refused is placed like any other, and kube-scheduler
+takes back a nomination that it could not follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.objects.feasible_nodes import demands_on_nodes
+from gpuledger.formats.objects.gang import gang_of
+from gpuledger.formats.objects.pod import (
+    created_at,
+    is_being_deleted,
+    nominated_node,
+    pod_identity,
+    resource_version,
+    was_tried,
+)
+from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, BadInput, ShareRefused
+from gpuledger.model.latest import Latest
+from gpuledger.model.node_set import NodeSet, NodeSets
+from gpuledger.model.share import Placement
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.work import Work
+from gpuledger.workflows.binding.placement_settings import PlacementSettings
+from gpuledger.workflows.binding.unasked_pods import UnaskedPod, UnaskedPods
+from gpuledger.workflows.counts import AheadOutcome, Counts
+from gpuledger.workflows.queues.reservations import Reservations
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+MOST_AHEAD = 256
+"""Pods of the queue that are looked at."""
+
+LONGEST_LEAD = 64.0
+"""Pods of the queue that are left out at most, because kube-scheduler will ask before it sees a nomination."""
+
+LATE, IN_TIME = 2.0, -0.25
+"""How many pods more are left out before the first one that is nominated, after one that was late, or in time."""
+
+DEMANDS_KEPT = 16
+"""Of which is remembered which nodes kube-scheduler has named; one set takes a bit for each node."""
+
+SEARCH_STEPS = 1_024
+"""Of a search for one pod, some 10 microseconds each."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""After a nomination that kube-scheduler has refused: then more is asked of nodes than was known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A pod that is nominated."""
+
+    node_name: str
+    deadline_s: float
+    """When its hold ends."""
+
+
+class AheadNominator:
+    """Follows which pods queue, and what kube-scheduler asks."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        store: KubeStore,
+        settings: PlacementSettings,
+        least_nodes: int,
+        reservations: Reservations,
+        counts: Counts,
+        clock: Clock,
+        is_active: Callable[[], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._store = store
+        self._settings = settings
+        self._least_nodes = least_nodes
+        self._reservations = reservations
+        self._counts = counts
+        self._clock = clock
+        self._is_active = is_active
+        self._unasked = UnaskedPods()
+        self._node_sets = NodeSets()
+        self._feasible: Latest[bytes, NodeSet] = Latest(DEMANDS_KEPT)  # demands on nodes -> what kube-scheduler named
+        self._ahead: dict[str, _Ahead] = {}  # pod UID -> its nomination, until it is asked for
+        self._left_out: set[str] = set()  # UIDs of pods that were looked at, and that kube-scheduler has to place
+        self._lead = 1.0  # pods that kube-scheduler asks for while a nomination is on its way
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._paused_until_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_choosing = False
+
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._ahead and was_tried(pod):  # without a question: kube-scheduler's own rules allow no node
+            self._ends(uid, AheadOutcome.REFUSED)
+        if was_tried(pod):
+            self._left_out.discard(uid)
+        if uid in self._ahead or uid in self._left_out:
+            return
+        found = self._read(pod) if self._is_large() else None
+        if found is not None:
+            self._unasked.put(found)
+        else:
+            self._unasked.drop(uid)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """See PendingPodTracker."""
+        self._unasked.drop(pod_uid)
+        self._left_out.discard(pod_uid)
+        if pod_uid in self._ahead:
+            self._give_up(pod_uid)
+
+    def known_pending(self) -> AbstractSet[str]:
+        """See PendingPodTracker."""
+        return self._unasked.uids() | self._left_out | self._ahead.keys()
+
+    def asked(self, arguments: FilterArguments) -> None:
+        """Observe a question of kube-scheduler, and look who comes after that pod."""
+        uid = str((arguments.pod.get("metadata") or {}).get("uid"))
+        self._unasked.drop(uid)
+        self._left_out.discard(uid)
+        if uid in self._ahead:
+            self._ends(uid, self._outcome(self._ahead[uid].node_name, arguments))
+        if not self._unasked or not self._is_large():
+            return
+        if len(arguments.node_names) >= self._least_nodes:
+            self._named(arguments)
+        if self._feasible and not self._is_choosing and self._may_go_on():
+            self._is_choosing = True
+            self._start(self._choose(), "choose nodes for pods that queue")
+
+    async def stop(self) -> None:
+        """Nominate no more pods."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # Inside.
+
+    def _is_large(self) -> bool:
+        return 0 < self._least_nodes <= len(self._ledger.node_names())
+
+    def _read(self, pod: Json) -> UnaskedPod | None:
+        """Return what there is to know of a pod that can be nominated; None for one that can't be."""
+        if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or self._reservations.are_for(pod):
+            return None
+        demands = demands_on_nodes(pod)
+        try:
+            request, gang = self._settings.request(pod), gang_of(pod)
+        except BadInput:
+            return None
+        if demands is None or request is None or gang is not None or request.brings_claims:
+            return None
+        return UnaskedPod(pod_identity(pod), request, demands, created_at(pod), resource_version(pod))
+
+    def _outcome(self, node_name: str, arguments: FilterArguments) -> AheadOutcome:
+        if len(arguments.node_names) == 1 and node_name in arguments.node_names:
+            return AheadOutcome.FOLLOWED
+        return AheadOutcome.REFUSED if nominated_node(arguments.pod) == node_name else AheadOutcome.LATE
+
+    def _ends(self, pod_uid: str, outcome: AheadOutcome) -> None:
+        self._counts.nominated_ahead.labels(outcome).inc()
+        self._give_up(pod_uid)
+        if outcome is AheadOutcome.REFUSED and self._may_go_on():
+            self._paused_until_s = self._clock.now_s() + self._backoff.next_s()
+        elif outcome is AheadOutcome.FOLLOWED:
+            self._backoff.reset()
+            self._lead = max(1.0, self._lead + IN_TIME)
+        elif outcome is AheadOutcome.LATE:
+            self._lead = min(self._lead + LATE, LONGEST_LEAD)
+
+    def _give_up(self, pod_uid: str) -> None:
+        """Forget a nomination. If it was asked for, what is on hold is what was chosen then, and stays."""
+        del self._ahead[pod_uid]
+        hold = self._ledger.hold_of(pod_uid)
+        if hold is not None and hold.is_early:
+            self._ledger.drop_hold(pod_uid)
+
+    def _named(self, arguments: FilterArguments) -> None:
+        demands = demands_on_nodes(arguments.pod)
+        if demands is not None:
+            self._feasible.note(demands, self._node_sets.of(arguments.node_names))
+
+    def _may_go_on(self) -> bool:
+        return self._clock.now_s() >= self._paused_until_s and self._is_active()
+
+    async def _choose(self) -> None:
+        """Nominate the pods that are next, as many as may be ahead; questions are answered in between."""
+        try:
+            while self._may_go_on() and self._looked_at() < MOST_AHEAD and (found := self._unasked.pop()):
+                placement = self._place(found) if self._looked_at() >= self._lead else None
+                if placement is None:
+                    self._left_out.add(found.pod.uid)
+                else:
+                    self._start(self._nominate(found, placement.node_name), f"nominate pod {found.pod}")
+                await asyncio.sleep(0)
+        finally:
+            self._is_choosing = False
+
+    def _looked_at(self) -> int:
+        """Return how many pods kube-scheduler asks for before the next one that can be nominated."""
+        now_s = self._clock.now_s()
+        for uid in [uid for uid, ahead in self._ahead.items() if ahead.deadline_s <= now_s]:
+            self._give_up(uid)  # kube-scheduler has not come in time; it follows the nomination all the same
+        return len(self._ahead) + len(self._left_out)
+
+    def _place(self, found: UnaskedPod) -> Placement | None:
+        """Hold cards for a pod; None if there are none for it, or it is not for this part to say."""
+        uid, node_names = found.pod.uid, self._feasible.get(found.demands)
+        if node_names is None or self._is_on_its_way(uid) or self._ledger.quotas.limits(found.pod.namespace):
+            return None
+        placement = self._chooser.best(found.request, node_names, Work(SEARCH_STEPS))
+        if placement is None or not placement.shares:
+            return None
+        deadline_s = self._clock.now_s() + self._settings.hold_ttl_s
+        with suppress(ShareRefused):
+            self._ledger.hold(uid, placement, deadline_s, early=True)
+            self._ahead[uid] = _Ahead(placement.node_name, deadline_s)
+            return placement
+        return None
+
+    def _is_on_its_way(self, pod_uid: str) -> bool:
+        ledger = self._ledger
+        return bool(ledger.hold_of(pod_uid) or ledger.holders_of(pod_uid) or ledger.promises.claims_of(pod_uid))
+
+    async def _nominate(self, found: UnaskedPod, node_name: str) -> None:
+        try:
+            await self._store.nominate_pod(found.pod, node_name, found.version)
+        except ApiError as error:  # it has changed, mostly because it is bound already
+            logger.debug("pod %s is not nominated for node %s: %s", found.pod, node_name, error)
+            if found.pod.uid in self._ahead:
+                self._ends(found.pod.uid, AheadOutcome.LATE)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
