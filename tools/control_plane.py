@@ -146,6 +146,15 @@ class ManagedProcess:
         """Whether the program still runs."""
         return self.returncode is None
 
+    @contextlib.contextmanager
+    def halted(self) -> Iterator[None]:
+        """Let the program do nothing until the `with` ends."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
     def terminate(self, grace_s: float = 10.0) -> int:
         """Ask the program to end, kill what is left of its group after `grace_s`, and return the exit status."""
         if self.alive:
@@ -314,12 +323,8 @@ class ControlPlane:
     @contextlib.contextmanager
     def halted(self, name: str) -> Iterator[None]:
         """Let a component do nothing until the `with` ends."""
-        component = next(each for each in self._components if each.name == name)
-        os.kill(component.pid, signal.SIGSTOP)
-        try:
+        with next(each for each in self._components if each.name == name).halted():
             yield
-        finally:
-            os.kill(component.pid, signal.SIGCONT)
 
     def ensure_alive(self) -> None:
         """Raise ControlPlaneError when a component has ended by itself."""

@@ -143,6 +143,17 @@ def connect(
     queues = connect_queues(
         ledger, chooser, waiting, placement.request, store, claim_book, settings, counts, clock, is_active
     )
+    ahead = AheadNominator(
+        ledger=ledger,
+        chooser=chooser,
+        store=store,
+        settings=placement,
+        least_nodes=settings.nominate_ahead_nodes if settings.nodes_offered == 1 else 0,
+        reservations=queues.reservations,
+        counts=counts,
+        clock=clock,
+        is_active=is_active,
+    )
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -161,17 +172,7 @@ def connect(
         reservations=queues.reservations,
         claims=claims,
         claim_waker=ClaimWaker(claim_book, claim_pod_waker, is_active),
-    )
-    ahead = AheadNominator(
-        ledger=ledger,
-        chooser=chooser,
-        store=store,
-        settings=placement,
-        least_nodes=settings.nominate_ahead_nodes if settings.nodes_offered == 1 else 0,
-        reservations=queues.reservations,
-        counts=counts,
-        clock=clock,
-        is_active=is_active,
+        ahead=ahead,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,

@@ -113,7 +113,6 @@ def wired(workflows: Workflows) -> Workflows:
     ledger.on_stored.append(workflows.kept_places.stored)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
-    workflows.placer.on_asked.append(workflows.ahead.asked)
     workflows.placer.on_refused.append(workflows.preemption.refused)
     workflows.gangs.on_refused.append(workflows.gang_preemption.refused)
     workflows.lives.on_newcomer.append(workflows.preemption.newcomer)

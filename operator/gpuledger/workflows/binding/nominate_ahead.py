@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from gpuledger.formats.objects.gang import gang_of
 from gpuledger.formats.objects.pod import (
     created_at,
     is_being_deleted,
+    later_version,
     nominated_node,
     pod_identity,
     resource_version,
@@ -59,8 +60,14 @@ LONGEST_LEAD = 64.0
 LATE, IN_TIME = 2.0, -0.25
 """How many pods more are left out before the first one that is nominated, after one that was late, or in time."""
 
-DEMANDS_KEPT = 16
-"""Of which is remembered which nodes kube-scheduler has named; one set takes a bit for each node."""
+DEMANDS_KEPT = 256
+"""Of which is remembered what nodes kube-scheduler has named: a bit for each node."""
+
+WRITES_AT_ONCE = 16
+"""More would be on their way longer, and come too late."""
+
+WRITE_AWAITED_S = 1.0
+"""By a Binding. Without its version a Binding can be refused, and is sent again."""
 
 SEARCH_STEPS = 1_024
 """Of a search for one pod, some 10 microseconds each."""
@@ -110,8 +117,9 @@ class AheadNominator:
         self._lead = 1.0  # pods that kube-scheduler asks for while a nomination is on its way
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._paused_until_s = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_choosing = False
+        self._writes: dict[str, asyncio.Task[str]] = {}  # pod UID -> its nomination's write, which returns its version
+        self._at_once = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._choosing: asyncio.Task[None] | None = None
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
@@ -132,12 +140,13 @@ class AheadNominator:
         """See PendingPodTracker."""
         self._unasked.drop(pod_uid)
         self._left_out.discard(pod_uid)
+        self._writes.pop(pod_uid, None)
         if pod_uid in self._ahead:
             self._give_up(pod_uid)
 
     def known_pending(self) -> AbstractSet[str]:
         """See PendingPodTracker."""
-        return self._unasked.uids() | self._left_out | self._ahead.keys()
+        return self._unasked.uids() | self._left_out | self._ahead.keys() | self._writes.keys()
 
     def asked(self, arguments: FilterArguments) -> None:
         """Observe a question of kube-scheduler, and look who comes after that pod."""
@@ -150,15 +159,26 @@ class AheadNominator:
             return
         if len(arguments.node_names) >= self._least_nodes:
             self._named(arguments)
-        if self._feasible and not self._is_choosing and self._may_go_on():
-            self._is_choosing = True
-            self._start(self._choose(), "choose nodes for pods that queue")
+        if self._feasible and (self._choosing is None or self._choosing.done()) and self._may_go_on():
+            self._choosing = asyncio.create_task(self._choose(), name="choose nodes for pods that queue")
+
+    async def version_of(self, pod_uid: str, version: str) -> str:
+        """Return which version a pod has by now, if nothing but a nomination has changed it since this one.
+
+        kube-scheduler can ask for a pod while its nomination is written; a Binding needs the version after that.
+        """
+        write = self._writes.get(pod_uid)
+        if write is None or pod_uid in self._ahead:
+            return version
+        await asyncio.wait({write}, timeout=WRITE_AWAITED_S)
+        return later_version(version, write.result()) if write.done() and not write.cancelled() else version
 
     async def stop(self) -> None:
         """Nominate no more pods."""
-        for task in self._tasks:
+        tasks = [*self._writes.values(), *([self._choosing] if self._choosing else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     # Inside.
 
@@ -211,16 +231,14 @@ class AheadNominator:
 
     async def _choose(self) -> None:
         """Nominate the pods that are next, as many as may be ahead; questions are answered in between."""
-        try:
-            while self._may_go_on() and self._looked_at() < MOST_AHEAD and (found := self._unasked.pop()):
-                placement = self._place(found) if self._looked_at() >= self._lead else None
-                if placement is None:
-                    self._left_out.add(found.pod.uid)
-                else:
-                    self._start(self._nominate(found, placement.node_name), f"nominate pod {found.pod}")
-                await asyncio.sleep(0)
-        finally:
-            self._is_choosing = False
+        while self._may_go_on() and self._looked_at() < MOST_AHEAD and (found := self._unasked.pop()):
+            placement = self._place(found) if self._looked_at() >= self._lead else None
+            if placement is None:
+                self._left_out.add(found.pod.uid)
+            else:
+                name = f"nominate pod {found.pod}"
+                self._writes[found.pod.uid] = asyncio.create_task(self._nominate(found, placement.node_name), name=name)
+            await asyncio.sleep(0)
 
     def _looked_at(self) -> int:
         """Return how many pods kube-scheduler asks for before the next one that can be nominated."""
@@ -248,15 +266,16 @@ class AheadNominator:
         ledger = self._ledger
         return bool(ledger.hold_of(pod_uid) or ledger.holders_of(pod_uid) or ledger.promises.claims_of(pod_uid))
 
-    async def _nominate(self, found: UnaskedPod, node_name: str) -> None:
-        try:
-            await self._store.nominate_pod(found.pod, node_name, found.version)
-        except ApiError as error:  # it has changed, mostly because it is bound already
-            logger.debug("pod %s is not nominated for node %s: %s", found.pod, node_name, error)
-            if found.pod.uid in self._ahead:
-                self._ends(found.pod.uid, AheadOutcome.LATE)
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _nominate(self, found: UnaskedPod, node_name: str) -> str:
+        """Nominate a pod that was not asked for meanwhile; return which version it has then, empty if it was not."""
+        uid = found.pod.uid
+        async with self._at_once:
+            if uid not in self._ahead:
+                return ""
+            try:
+                return resource_version(await self._store.nominate_pod(found.pod, node_name, found.version))
+            except ApiError as error:  # it has changed, mostly because it is bound already
+                logger.debug("pod %s is not nominated for node %s: %s", found.pod, node_name, error)
+                if uid in self._ahead:
+                    self._ends(uid, AheadOutcome.LATE)
+                return ""

@@ -34,6 +34,7 @@ from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
 from gpuledger.workflows.binding.entered_shares import EnteredShares
 from gpuledger.workflows.binding.filter_answers import FilterAnswers
 from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
+from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
@@ -77,6 +78,7 @@ class PodPlacer:
         reservations: Reservations,
         claims: ClaimWriter,
         claim_waker: ClaimWaker,
+        ahead: AheadNominator,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
@@ -88,6 +90,7 @@ class PodPlacer:
         self._counts = counts
         self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock, claims)
         self._claims = claims
+        self._ahead = ahead
         self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)
         self._entered = EnteredShares(ledger)
         self._first_pods = FirstPods(lambda uid: uid in self._held or uid in self._binds)
@@ -99,8 +102,6 @@ class PodPlacer:
         """Called with the UID of a pod that no node could take."""
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
-        self.on_asked = Listeners[[FilterArguments]]()
-        """Called with a question before it is answered."""
         self._failures = failures
         self._trail = trail
         self._gangs = gangs
@@ -139,7 +140,7 @@ class PodPlacer:
         """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
         self._counts.filters.inc()
         self.expire_holds()
-        self.on_asked(arguments)
+        self._ahead.asked(arguments)
         try:
             pod = pod_identity(arguments.pod)
             request, gang = self._request(arguments.pod), gang_of(arguments.pod)
@@ -326,6 +327,8 @@ class PodPlacer:
         if placement is not None:  # else it is bound already
             if seen.request is not None and seen.request.brings_claims:
                 seen, placement = await self._identified(seen, seen.request, placement)
+            version = await self._ahead.version_of(seen.pod.uid, seen.resource_version)
+            seen = replace(seen, resource_version=version)
             await self._gangs.bind(seen, placement, permission, self._binder)
             self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
             self._trail.assigned(seen.pod, placement, seen.ranking)

@@ -239,10 +239,13 @@ async def test_a_pod_that_fits_nowhere_by_kube_schedulers_own_rules_keeps_no_car
     assert not queue.is_early("third")
     assert queue.outcomes() == {"refused": 1}
     queue.show("next", TRIED)
-    assert queue.parts.workflows.ahead.known_pending() == set()
+    queue.come("fourth", "fifth")
+    await asyncio.sleep(FIRST_PAUSE_S)
+    await queue.ask("asked")
+    assert queue.nominated().keys() == {"third", "fifth"}, "only the next one is left out"
 
 
-async def test_a_late_nomination_is_not_written_over_the_binding_and_more_are_left_out_then(
+async def test_a_binding_waits_for_a_nomination_on_its_way_and_more_are_left_out_then(
     queue: Queue, api: ApiServer
 ) -> None:
     gate = asyncio.Event()
@@ -250,14 +253,42 @@ async def test_a_late_nomination_is_not_written_over_the_binding_and_more_are_le
     queue.come("asked", "next", "third")
     await queue.ask("asked")
     await queue.bound("next")
+    bound = asyncio.create_task(queue.bound("third"))
+    await settle()
+    assert queue.outcomes() == {"late": 1}
+    gate.set()
+    assert await bound == "node-a"
+    assert len(api.called(Operation.BIND)) == 2, "none was refused"
+    assert api.called(Operation.READ_POD) == []
+    queue.come("fourth", "fifth", "sixth", "seventh", "eighth", limits={GPU: "1", PERCENTAGE: "1"})
+    await queue.ask("fourth")
+    assert queue.nominated().keys() == {"third", "eighth"}
+
+
+async def test_a_binding_does_not_wait_for_ever_and_the_nomination_is_not_written_over_it(
+    queue: Queue, api: ApiServer
+) -> None:
+    gate = asyncio.Event()
+    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    queue.come("asked", "next", "third")
+    await queue.ask("asked")
     assert await queue.bound("third") == "node-a"
     gate.set()
     await settle()
     assert queue.nominated() == {}
-    assert queue.outcomes() == {"late": 1}
-    queue.come("fourth", "fifth", "sixth", "seventh", "eighth", limits={GPU: "1", PERCENTAGE: "1"})
+
+
+async def test_a_pod_that_is_asked_for_is_not_nominated_any_more(queue: Queue, api: ApiServer) -> None:
+    queue.parts.workflows.ahead._at_once = asyncio.Semaphore(1)  # of which the first write takes long
+    gate = asyncio.Event()
+    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    queue.come("asked", "next", "third", "fourth", "fifth")
+    await queue.ask("asked")
     await queue.ask("fourth")
-    assert queue.nominated().keys() == {"eighth"}
+    gate.set()
+    await settle()
+    assert queue.nominated().keys() == {"third", "fifth"}
+    assert len(api.called(Operation.CHANGE_STATUS)) == 2
 
 
 async def test_a_nomination_that_can_not_be_written_holds_nothing(queue: Queue, api: ApiServer) -> None:

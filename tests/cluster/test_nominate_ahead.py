@@ -1,0 +1,71 @@
+"""Pods that queue are nominated before kube-scheduler asks for them, and it then looks at that node only.
+
+The setting is for large clusters; here it is on from a hundred nodes on, so this control plane is not shared with other
+tests.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.cluster import COUNT, PERCENT, Cluster, pod
+from control_plane import ControlPlane
+from installation import NO_KUBELET, USER, Installation
+
+NODES, PODS = 100, 200
+FILTERS = "gpuledger_filters_total"
+OUTCOMES = {
+    outcome: f'gpuledger_nominated_ahead_total{{outcome="{outcome}"}}' for outcome in ("followed", "late", "refused")
+}
+
+
+@pytest.fixture(scope="module")
+def nominating() -> Iterator[Cluster]:
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, {**NO_KUBELET, "nominate_ahead_nodes": NODES})
+        installation.start()
+        cluster = Cluster(plane, installation)
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(nominating: Cluster) -> Iterator[Cluster]:
+    """Yield a cluster without nodes and pods, and leave it so."""
+    yield nominating
+    nominating.clear()
+
+
+def outcomes(cluster: Cluster) -> Counter[str]:
+    return Counter({outcome: int(cluster.metric(name)) for outcome, name in OUTCOMES.items()})
+
+
+def test_pods_that_queue_are_placed_by_their_nominations_with_a_write_more_each_and_nothing_else(
+    cluster: Cluster,
+) -> None:
+    cluster.add_nodes(NODES)
+    scheduler, before = cluster.installation.scheduler, outcomes(cluster)
+    assert scheduler is not None
+    names = [f"pod-{number}" for number in range(PODS)]
+    offset, filters = cluster.plane.audit_offset(), cluster.metric(FILTERS)
+    with scheduler.halted():
+        cluster.create(*(pod(name, {COUNT: 1, PERCENT: 25}) for name in names))
+    cluster.wait(lambda: cluster.metric(FILTERS) > filters, "kube-scheduler asks")
+    with scheduler.halted():
+        cluster.settle()
+    cluster.wait_bound(*names)
+    cluster.settle()
+    cluster.check_consistent()
+    happened = outcomes(cluster) - before
+    assert happened["followed"] >= PODS / 2
+    assert happened["refused"] == 0
+    events = [e for e in cluster.plane.audit_events(offset) if e.user == USER and e.verb != "watch"]
+    ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
+    nominated = Counter(e.name for e in ours if (e.resource, e.subresource) == ("pods", "status"))
+    assert max(nominated.values()) == 1
+    assert happened["followed"] <= nominated.total() < PODS
+    asked = Counter((e.verb, e.resource, e.subresource, e.code) for e in ours)
+    assert asked.pop(("patch", "pods", "status", 200)) == nominated.total()
+    assert asked.pop(("patch", "gpuallocations", "status", 200)) <= PODS
+    assert asked == {("create", "pods", "binding", 201): PODS}, "none was refused"
