@@ -119,7 +119,7 @@ class Settings:
         most=10,
     )
     nominate_ahead_nodes: int = option(
-        1_000, "Feasible nodes from which on queued pods are nominated before kube-scheduler asks for them; 0: never."
+        1_500, "Feasible nodes from which on queued pods are nominated before kube-scheduler asks for them; 0: never."
     )
 
     preemption: str = option(

@@ -7,6 +7,7 @@ nodes, `unschedulable`, what the profile adds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ import orjson
 Json = Mapping[str, Any]
 
 MOST_BYTES = 8 * 1024
-"""Of what is compared; users choose how long it is."""
+"""As JSON; users choose how long they are."""
 
 OF_POD = ("schedulerName", "nodeSelector", "affinity", "tolerations", "overhead", "hostNetwork")
 OF_CONTAINER = ("resources", "restartPolicy", "ports")
@@ -25,9 +26,9 @@ ON_ANY_NODE = frozenset(("name", "configMap", "secret", "projected", "downwardAP
 
 
 def demands_on_nodes(pod: Json) -> bytes | None:
-    """Return a text that is equal for pods to which kube-scheduler would allow the same nodes.
+    """Return 16 bytes that are the same for pods to which kube-scheduler would allow the same nodes.
 
-    None where that depends on more than the node, such as other pods, volumes or claims, or where the text is too long.
+    None where that depends on more than the node, such as other pods, volumes or claims, and for very long demands.
     """
     spec = pod.get("spec") or {}
     affinity = spec.get("affinity") or {}
@@ -37,7 +38,7 @@ def demands_on_nodes(pod: Json) -> bytes | None:
         return None
     containers = [[_picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS]
     text = orjson.dumps([_picked(spec, OF_POD), containers], option=orjson.OPT_SORT_KEYS)
-    return text if len(text) <= MOST_BYTES else None
+    return blake2b(text, digest_size=16).digest() if len(text) <= MOST_BYTES else None
 
 
 def _picked(found: Json, names: tuple[str, ...]) -> Json:

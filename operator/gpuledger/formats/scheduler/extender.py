@@ -28,6 +28,8 @@ class FilterArguments:
     node_names: Collection[str]
     pod_bytes: int = 0
     """How long the pod is as JSON, or a little less."""
+    is_first_look: bool = False
+    """Whether it is known that kube-scheduler asks again, about all nodes, if these are refused."""
 
 
 class NodeNames(Collection[str]):

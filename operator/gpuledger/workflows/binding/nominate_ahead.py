@@ -57,8 +57,12 @@ MOST_AHEAD = 256
 LONGEST_LEAD = 64.0
 """Pods of the queue that are left out at most, because kube-scheduler will ask before it sees a nomination."""
 
-LATE, IN_TIME = 2.0, -0.25
-"""How many pods more are left out before the first one that is nominated, after one that was late, or in time."""
+LATE, IN_TIME, LEFT_OUT = 2.0, -0.25, -0.1
+"""How many pods more are left out from now on when kube-scheduler asks for one whose nomination was late or in time, or
+for one that was left out: with time it is tried again with those."""
+
+MOST_QUEUED = 10_000
+"""Pods that are followed; those that come when there are more are placed without."""
 
 DEMANDS_KEPT = 256
 """Of which is remembered what nodes kube-scheduler has named: a bit for each node."""
@@ -130,11 +134,10 @@ class AheadNominator:
             self._left_out.discard(uid)
         if uid in self._ahead or uid in self._left_out:
             return
-        found = self._read(pod) if self._is_large() else None
+        self._unasked.drop(uid)
+        found = self._read(pod) if self._is_large() and len(self._unasked) < MOST_QUEUED else None
         if found is not None:
             self._unasked.put(found)
-        else:
-            self._unasked.drop(uid)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
@@ -148,19 +151,22 @@ class AheadNominator:
         """See PendingPodTracker."""
         return self._unasked.uids() | self._left_out | self._ahead.keys() | self._writes.keys()
 
-    def asked(self, arguments: FilterArguments) -> None:
-        """Observe a question of kube-scheduler, and look who comes after that pod."""
-        uid = str((arguments.pod.get("metadata") or {}).get("uid"))
+    def asked(self, arguments: FilterArguments) -> bool:
+        """Observe a question of kube-scheduler, and look who comes after that pod.
+
+        Returns whether it is about the node of a nomination: if that is refused, it asks again, about all nodes.
+        """
+        uid, outcome = str((arguments.pod.get("metadata") or {}).get("uid")), None
+        if uid in self._left_out:
+            self._left_out.remove(uid)
+            self._change_lead(LEFT_OUT)
+        elif uid in self._ahead:
+            outcome = self._outcome(self._ahead[uid].node_name, arguments)
+            self._ends(uid, outcome)
         self._unasked.drop(uid)
-        self._left_out.discard(uid)
-        if uid in self._ahead:
-            self._ends(uid, self._outcome(self._ahead[uid].node_name, arguments))
-        if not self._unasked or not self._is_large():
-            return
-        if len(arguments.node_names) >= self._least_nodes:
-            self._named(arguments)
-        if self._feasible and (self._choosing is None or self._choosing.done()) and self._may_go_on():
-            self._choosing = asyncio.create_task(self._choose(), name="choose nodes for pods that queue")
+        if self._unasked and self._is_large():
+            self._look_at_others(arguments)
+        return outcome is AheadOutcome.FOLLOWED
 
     async def version_of(self, pod_uid: str, version: str) -> str:
         """Return which version a pod has by now, if nothing but a nomination has changed it since this one.
@@ -184,6 +190,12 @@ class AheadNominator:
 
     def _is_large(self) -> bool:
         return 0 < self._least_nodes <= len(self._ledger.node_names())
+
+    def _look_at_others(self, arguments: FilterArguments) -> None:
+        if len(arguments.node_names) >= self._least_nodes:
+            self._named(arguments)
+        if self._feasible and (self._choosing is None or self._choosing.done()) and self._may_go_on():
+            self._choosing = asyncio.create_task(self._choose(), name="choose nodes for pods that queue")
 
     def _read(self, pod: Json) -> UnaskedPod | None:
         """Return what there is to know of a pod that can be nominated; None for one that can't be."""
@@ -210,9 +222,12 @@ class AheadNominator:
             self._paused_until_s = self._clock.now_s() + self._backoff.next_s()
         elif outcome is AheadOutcome.FOLLOWED:
             self._backoff.reset()
-            self._lead = max(1.0, self._lead + IN_TIME)
+            self._change_lead(IN_TIME)
         elif outcome is AheadOutcome.LATE:
-            self._lead = min(self._lead + LATE, LONGEST_LEAD)
+            self._change_lead(LATE)
+
+    def _change_lead(self, by: float) -> None:
+        self._lead = min(max(self._lead + by, 1.0), LONGEST_LEAD)
 
     def _give_up(self, pod_uid: str) -> None:
         """Forget a nomination. If it was asked for, what is on hold is what was chosen then, and stays."""
@@ -231,6 +246,9 @@ class AheadNominator:
 
     async def _choose(self) -> None:
         """Nominate the pods that are next, as many as may be ahead; questions are answered in between."""
+        now_s = self._clock.now_s()
+        for uid in [uid for uid, ahead in self._ahead.items() if ahead.deadline_s <= now_s]:
+            self._give_up(uid)  # kube-scheduler has not come in time; it follows the nomination all the same
         while self._may_go_on() and self._looked_at() < MOST_AHEAD and (found := self._unasked.pop()):
             placement = self._place(found) if self._looked_at() >= self._lead else None
             if placement is None:
@@ -242,9 +260,6 @@ class AheadNominator:
 
     def _looked_at(self) -> int:
         """Return how many pods kube-scheduler asks for before the next one that can be nominated."""
-        now_s = self._clock.now_s()
-        for uid in [uid for uid, ahead in self._ahead.items() if ahead.deadline_s <= now_s]:
-            self._give_up(uid)  # kube-scheduler has not come in time; it follows the nomination all the same
         return len(self._ahead) + len(self._left_out)
 
     def _place(self, found: UnaskedPod) -> Placement | None:

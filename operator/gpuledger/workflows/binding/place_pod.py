@@ -140,7 +140,7 @@ class PodPlacer:
         """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
         self._counts.filters.inc()
         self.expire_holds()
-        self._ahead.asked(arguments)
+        arguments = replace(arguments, is_first_look=self._ahead.asked(arguments))
         try:
             pod = pod_identity(arguments.pod)
             request, gang = self._request(arguments.pod), gang_of(arguments.pod)
@@ -229,7 +229,7 @@ class PodPlacer:
             if choice.placements and choice.placements[0].node_name in avoided:
                 self._failures.start_over(pod.uid)
         for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
-            if not choice.placements and make_room():
+            if not choice.placements and not arguments.is_first_look and make_room():
                 request, choice = choose_first(self._chooser, request, arguments.node_names, count=1)
         choice = self._quota_gate.within(pod, request, arguments.node_names, choice)
         if choice.placements:
@@ -244,6 +244,8 @@ class PodPlacer:
         return self._refuse(arguments, pod, request, choice.refusals)
 
     def _refuse(self, arguments: FilterArguments, pod: Pod, request: PodRequest, refusals: Refusals) -> FilterResult:
+        if arguments.is_first_look:
+            return self._answers.refused(pod, refusals)
         limit = next((each.limit for each in refusals.values() if each.limit), None)
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names, limit)
         if limit is None:

@@ -42,14 +42,11 @@ class UnaskedPods:
         return self._pods.keys()
 
     def put(self, found: UnaskedPod) -> None:
-        """Add a pod, or replace what is known of it: then it keeps its place."""
-        uid = found.pod.uid
-        known = self._pods.get(uid)
-        rank = known[0] if known else (-found.pod.priority, found.created, self._number, uid)
-        if known is None:
-            self._number += 1
-            insort(self._order, rank)
-        self._pods[uid] = rank, found
+        """Add a pod that is not there."""
+        rank = -found.pod.priority, found.created, self._number, found.pod.uid
+        self._number += 1
+        insort(self._order, rank)
+        self._pods[found.pod.uid] = rank, found
 
     def drop(self, pod_uid: str) -> None:
         """Remove a pod. Idempotent."""

@@ -206,7 +206,25 @@ async def test_cards_of_a_pod_that_was_not_asked_for_go_to_one_that_is(queue: Qu
     assert not any(map(queue.is_early, ("third", "fourth", "fifth", "sixth")))
     nodes = [await queue.bound(name) for name in ("next", "third", "fourth")]
     assert node_name not in nodes
+    assert queue.parts.waiting.waiting() == set()
+    assert (await queue.ask("fifth")).node_names == []
+    assert queue.parts.waiting.waiting() == set(), "kube-scheduler asks again, about all nodes"
     assert (await queue.ask("fifth", *NODES)).node_names == [], "the cards are all given out"
+    assert queue.parts.waiting.waiting() == {"uid-fifth"}
+
+
+async def test_a_nominated_pod_that_finds_its_node_full_takes_nothing_from_others_before_all_nodes_are_named(
+    queue: Queue,
+) -> None:
+    queue.come("asked", "next", "third", "fourth")
+    await queue.ask("asked")
+    assert queue.nominated() == {"third": "node-a", "fourth": "node-b"}
+    queue.parts.ledger.drop_hold("uid-third")
+    queue.come("other")
+    assert (await queue.ask("other", "node-a")).node_names == ["node-a"]
+    assert (await queue.ask("third")).node_names == []
+    assert queue.is_early("fourth")
+    assert await queue.bound("third") == "node-b"
 
 
 async def test_what_is_held_ends_and_the_nomination_is_followed_all_the_same(queue: Queue) -> None:
@@ -262,7 +280,7 @@ async def test_a_binding_waits_for_a_nomination_on_its_way_and_more_are_left_out
     assert api.called(Operation.READ_POD) == []
     queue.come("fourth", "fifth", "sixth", "seventh", "eighth", limits={GPU: "1", PERCENTAGE: "1"})
     await queue.ask("fourth")
-    assert queue.nominated().keys() == {"third", "eighth"}
+    assert queue.nominated().keys() == {"third", "eighth"}, "three are left out instead of one"
 
 
 async def test_a_binding_does_not_wait_for_ever_and_the_nomination_is_not_written_over_it(
