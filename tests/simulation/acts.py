@@ -78,6 +78,20 @@ class Create:
 
 
 @dataclass(frozen=True)
+class CreateSeveral:
+    """Several pods are created at once, so that they queue."""
+
+    wishes: tuple[Wish, ...]
+
+    def can(self, world: "World") -> bool:
+        return all(f"default/{wish.name}" not in world.api.pods for wish in self.wishes)
+
+    def do(self, world: "World") -> None:
+        for wish in self.wishes:
+            world.create(wish)
+
+
+@dataclass(frozen=True)
 class Delete:
     """A pod is deleted in good order."""
 

@@ -9,6 +9,7 @@ from simulation.acts import (
     ClockJumps,
     Crash,
     Create,
+    CreateSeveral,
     Delete,
     Finish,
     ForceDelete,
@@ -103,8 +104,9 @@ AHEAD = (
     Scenario(
         "pods that queue are nominated",
         TWO_NODES,
-        (A, B, Wish("c", HALF_MIB), Wish("d", HALF_MIB)),
-        (Crash(), Delete("c"), ForceDelete("a")),
+        (Wish("a", 4_000),),
+        (CreateSeveral(tuple(Wish(name, 4_000) for name in "bcdefgh")), Crash(), Delete("e")),
+        then=(CreateSeveral(tuple(Wish(name, 4_000) for name in "ijk")),),
         nominate_ahead_nodes=1,
     ),
     Scenario(
