@@ -307,7 +307,6 @@ def connect(
         node_rules=queues.nodes,
         bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
-            ahead,
             claim_book,
             learner,
             members,
@@ -320,6 +319,7 @@ def connect(
             queues.pods,
             queues.reservations,
             refused_by_scheduler,
+            ahead,
         ),
         reader=store,
         read_request=placement.request,
