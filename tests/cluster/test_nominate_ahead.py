@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cluster.cluster import COUNT, PERCENT, Cluster, pod
+from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, pod
+from cluster.cluster import PODS as PODS_PATH
 from control_plane import ControlPlane
 from installation import NO_KUBELET, USER, Installation
 
@@ -69,3 +70,14 @@ def test_pods_that_queue_are_placed_by_their_nominations_with_a_write_more_each_
     assert asked.pop(("patch", "pods", "status", 200)) == nominated.total()
     assert asked.pop(("patch", "gpuallocations", "status", 200)) <= PODS
     assert asked == {("create", "pods", "binding", 201): PODS}, "none was refused"
+
+
+def test_kube_scheduler_clears_the_nomination_of_a_pod_that_fits_nowhere(cluster: Cluster) -> None:
+    """It would keep CPU and memory for the pod there as long as it waits."""
+    node, *_ = cluster.add_nodes(2)
+    gated = pod("large", {COUNT: 1, MEMORY: 1_000_000}, schedulingGates=[{"name": "example.com/wait"}])
+    cluster.create(gated)
+    cluster.patch(f"{PODS_PATH}/large/status", {"status": {"nominatedNodeName": node.name}})
+    cluster.patch(f"{PODS_PATH}/large", {"spec": {"schedulingGates": None}})
+    cluster.wait_refused("large", "no card as large as 1000000 MiB")
+    cluster.wait(lambda: "nominatedNodeName" not in cluster.pod("large")["status"], "the nomination is cleared")
