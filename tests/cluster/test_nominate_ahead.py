@@ -12,10 +12,13 @@ import pytest
 from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
 from control_plane import ControlPlane
+from gpuledger.formats.objects.pod import bound_node, nominated_node
 from installation import NO_KUBELET, USER, Installation
 
 NODES, PODS = 100, 200
 FILTERS = "gpuledger_filters_total"
+LATE_ANSWERS = 0.05
+"""So many of the cards are read at most, because the answer to a write was late."""
 OUTCOMES = {
     outcome: f'gpuledger_nominated_ahead_total{{outcome="{outcome}"}}' for outcome in ("followed", "late", "refused")
 }
@@ -55,11 +58,14 @@ def test_pods_that_queue_are_placed_by_their_nominations_with_a_write_more_each_
     cluster.wait(lambda: cluster.metric(FILTERS) > filters, "kube-scheduler asks")
     with scheduler.halted():
         cluster.settle()
+        queued = [each for each in cluster.pods().values() if nominated_node(each) and not bound_node(each)]
+        at_rest = outcomes(cluster)
+        assert len(queued) >= PODS / 10
     cluster.wait_bound(*names)
     cluster.settle()
     cluster.check_consistent()
+    assert outcomes(cluster)["followed"] - at_rest["followed"] >= len(queued) / 4
     happened = outcomes(cluster) - before
-    assert happened["followed"] >= PODS / 2
     assert happened["refused"] == 0
     events = [e for e in cluster.plane.audit_events(offset) if e.user == USER and e.verb != "watch"]
     ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
@@ -67,6 +73,7 @@ def test_pods_that_queue_are_placed_by_their_nominations_with_a_write_more_each_
     assert max(nominated.values()) == 1
     assert happened["followed"] <= nominated.total() < PODS
     asked = Counter((e.verb, e.resource, e.subresource, e.code) for e in ours)
+    assert asked.pop(("get", "gpuallocations", "", 200), 0) <= LATE_ANSWERS * PODS
     assert asked.pop(("patch", "pods", "status", 200)) == nominated.total()
     assert asked.pop(("patch", "gpuallocations", "status", 200)) <= PODS
     assert asked == {("create", "pods", "binding", 201): PODS}, "none was refused"
