@@ -326,6 +326,14 @@ class Cluster:
         events = self.plane.api_writes(since_offset)
         return [event for event in events if event.user == USER and event.resource in resources]
 
+    def our_requests(self, since_offset: int) -> list[AuditEvent]:
+        """Return what the operator has asked of the API server, from the audit log; its watches and Lease left out."""
+        events = [e for e in self.plane.audit_events(since_offset) if e.user == USER and e.verb != "watch"]
+        # kube-scheduler has the same account. All it writes is one Event for each pod, as it does for all pods.
+        ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
+        assert len(ours) < len(events), "the two programs can be told apart"
+        return ours
+
     def settle(self, pause_s: float = 0.5) -> None:
         """Wait until the operator counts nothing for a while: it has taken in what happened before."""
         before: dict[str, float] = {}

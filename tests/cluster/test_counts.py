@@ -114,10 +114,7 @@ def _asked_for(cluster: Cluster, pods: list[Json]) -> Counter[tuple[str, str, st
     cluster.create(*pods)
     cluster.wait_bound(*names)
     cluster.settle()
-    events = [e for e in cluster.plane.audit_events(offset) if e.user == USER and e.verb != "watch"]
-    # kube-scheduler has the same account. All it writes is one Event for each pod, as it does for all pods.
-    ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
-    assert len(ours) < len(events), "the two programs can be told apart"
+    ours = cluster.our_requests(offset)
     assert Counter(e.name for e in ours if e.subresource == "binding") == dict.fromkeys(names, 1)
     asked = Counter((e.verb, e.resource, e.subresource) for e in ours)
     assert asked.pop(("get", "gpuallocations", ""), 0) <= LATE_ANSWERS * len(pods)

@@ -13,7 +13,7 @@ from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
 from control_plane import ControlPlane
 from gpuledger.formats.objects.pod import bound_node, nominated_node
-from installation import NO_KUBELET, USER, Installation
+from installation import NO_KUBELET, Installation
 
 NODES, PODS = 100, 200
 FILTERS = "gpuledger_filters_total"
@@ -67,8 +67,7 @@ def test_pods_that_queue_are_placed_by_their_nominations_with_a_write_more_each_
     assert outcomes(cluster)["followed"] - at_rest["followed"] >= len(queued) / 4
     happened = outcomes(cluster) - before
     assert happened["refused"] == 0
-    events = [e for e in cluster.plane.audit_events(offset) if e.user == USER and e.verb != "watch"]
-    ours = [e for e in events if not e.agent.startswith("kube-scheduler") and e.resource != "leases"]
+    ours = cluster.our_requests(offset)
     nominated = Counter(e.name for e in ours if (e.resource, e.subresource) == ("pods", "status"))
     assert max(nominated.values()) == 1
     assert happened["followed"] <= nominated.total() < PODS

@@ -31,6 +31,11 @@ class FilterArguments:
     is_first_look: bool = False
     """Whether it is known that kube-scheduler asks again, about all nodes, if these are refused."""
 
+    @property
+    def pod_uid(self) -> str:
+        """The pod's UID."""
+        return str((self.pod.get("metadata") or {}).get("uid"))
+
 
 class NodeNames(Collection[str]):
     """The names in a request, decoded when they have to be.

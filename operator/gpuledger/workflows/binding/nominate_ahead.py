@@ -34,6 +34,7 @@ from gpuledger.formats.objects.pod import (
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.kept import has_kept
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
@@ -128,10 +129,10 @@ class AheadNominator:
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker."""
         uid = pod["metadata"]["uid"]
-        if uid in self._ahead and was_tried(pod):  # without a question: kube-scheduler's own rules allow no node
-            self._ends(uid, AheadOutcome.REFUSED)
         if was_tried(pod):
             self._left_out.discard(uid)
+            if uid in self._ahead:  # without a question: kube-scheduler's own rules allow no node
+                self._ends(uid, AheadOutcome.REFUSED)
         if uid in self._ahead or uid in self._left_out:
             return
         self._unasked.drop(uid)
@@ -156,7 +157,7 @@ class AheadNominator:
 
         Returns whether it is about the node of a nomination: if that is refused, it asks again, about all nodes.
         """
-        uid, outcome = str((arguments.pod.get("metadata") or {}).get("uid")), None
+        uid, outcome = arguments.pod_uid, None
         if uid in self._left_out:
             self._left_out.remove(uid)
             self._change_lead(LEFT_OUT)
@@ -265,7 +266,7 @@ class AheadNominator:
     def _place(self, found: UnaskedPod) -> Placement | None:
         """Hold cards for a pod; None if there are none for it, or it is not for this part to say."""
         uid, node_names = found.pod.uid, self._feasible.get(found.demands)
-        if node_names is None or self._is_on_its_way(uid) or self._ledger.quotas.limits(found.pod.namespace):
+        if node_names is None or has_kept(self._ledger, uid) or self._ledger.quotas.limits(found.pod.namespace):
             return None
         placement = self._chooser.best(found.request, node_names, Work(SEARCH_STEPS))
         if placement is None or not placement.shares:
@@ -276,10 +277,6 @@ class AheadNominator:
             self._ahead[uid] = _Ahead(placement.node_name, deadline_s)
             return placement
         return None
-
-    def _is_on_its_way(self, pod_uid: str) -> bool:
-        ledger = self._ledger
-        return bool(ledger.hold_of(pod_uid) or ledger.holders_of(pod_uid) or ledger.promises.claims_of(pod_uid))
 
     async def _nominate(self, found: UnaskedPod, node_name: str) -> str:
         """Nominate a pod that was not asked for meanwhile; return which version it has then, empty if it was not."""

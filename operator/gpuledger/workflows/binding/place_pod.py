@@ -124,7 +124,7 @@ class PodPlacer:
 
     async def answer(self, arguments: FilterArguments) -> FilterResult:
         """Do what `filter` does, and let others have their turn while many nodes are looked at."""
-        await self.before_filter(str((arguments.pod.get("metadata") or {}).get("uid")))
+        await self.before_filter(arguments.pod_uid)
         if self._settings.claims is not None:
             await self._claims.know_claims_of(arguments.pod)
         return await giving_way(self._filter(arguments))
@@ -211,7 +211,7 @@ class PodPlacer:
 
     def prioritize(self, arguments: FilterArguments) -> list[str]:
         """Return the nodes in the order of preference for this pod, as Filter has found them."""
-        hold = self._ledger.hold_of(str((arguments.pod.get("metadata") or {}).get("uid")))
+        hold = self._ledger.hold_of(arguments.pod_uid)
         order = {placement.node_name: place for place, placement in enumerate(hold.placements)} if hold else {}
         return sorted(arguments.node_names, key=lambda name: order.get(name, len(order)))
 

@@ -21,6 +21,7 @@ from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.kept import has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
@@ -285,7 +286,7 @@ class PodExplainer:
 
     async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
         key = (shape, id(offered))
-        if self._has_kept(uid):
+        if has_kept(self._ledger, uid):
             return await self._look(uid, shape, offered)
         known = self._found.get(key)
         if of_now or known is None or known[0] < self._clock.now_s() - REUSED_S:
@@ -314,7 +315,7 @@ class PodExplainer:
 
     def _verdict(self, uid: str, shape: Shape, name: str, searching: Work, beside: Trial | None) -> NodeVerdict:
         """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
-        own = self._has_kept(uid)
+        own = has_kept(self._ledger, uid)
         room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
         work = Work(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
         allowed = work.left
@@ -325,11 +326,6 @@ class PodExplainer:
         verdict = explain_node(shape, room, entries, work, closed)
         searching.spend(allowed - work.left)
         return verdict
-
-    def _has_kept(self, uid: str) -> bool:
-        """Tell whether something is kept for a pod, or promised to it."""
-        ledger = self._ledger
-        return bool(ledger.hold_of(uid) or ledger.holders_of(uid) or ledger.promises.claims_of(uid))
 
     def _reason(self, verdict: NodeVerdict, offered: bool | None) -> NodeReason:
         refusal = verdict.refusal

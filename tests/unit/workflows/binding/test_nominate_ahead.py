@@ -76,6 +76,13 @@ class Queue:
         return hold is not None and hold.is_early
 
 
+def held_nomination(api: ApiServer) -> asyncio.Event:
+    """Let the next nomination wait before it is carried out, until that is set."""
+    gate = asyncio.Event()
+    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    return gate
+
+
 @pytest.fixture
 async def queue(api: ApiServer) -> Queue:
     return Queue(api)
@@ -266,8 +273,7 @@ async def test_a_pod_that_fits_nowhere_by_kube_schedulers_own_rules_keeps_no_car
 async def test_a_binding_waits_for_a_nomination_on_its_way_and_more_are_left_out_then(
     queue: Queue, api: ApiServer
 ) -> None:
-    gate = asyncio.Event()
-    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    gate = held_nomination(api)
     queue.come("asked", "next", "third")
     await queue.ask("asked")
     await queue.bound("next")
@@ -286,8 +292,7 @@ async def test_a_binding_waits_for_a_nomination_on_its_way_and_more_are_left_out
 async def test_a_binding_does_not_wait_for_ever_and_the_nomination_is_not_written_over_it(
     queue: Queue, api: ApiServer
 ) -> None:
-    gate = asyncio.Event()
-    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    gate = held_nomination(api)
     queue.come("asked", "next", "third")
     await queue.ask("asked")
     assert await queue.bound("third") == "node-a"
@@ -298,8 +303,7 @@ async def test_a_binding_does_not_wait_for_ever_and_the_nomination_is_not_writte
 
 async def test_a_pod_that_is_asked_for_is_not_nominated_any_more(queue: Queue, api: ApiServer) -> None:
     queue.parts.workflows.ahead._at_once = asyncio.Semaphore(1)  # of which the first write takes long
-    gate = asyncio.Event()
-    api.queue(Operation.CHANGE_STATUS, hold_request(gate))
+    gate = held_nomination(api)
     queue.come("asked", "next", "third", "fourth", "fifth")
     await queue.ask("asked")
     await queue.ask("fourth")
