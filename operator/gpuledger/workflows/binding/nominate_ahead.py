@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.formats.objects.feasible_nodes import demands_on_nodes
@@ -81,15 +80,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """After a nomination that kube-scheduler has refused: then more is asked of nodes than was known here."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ahead:
-    """A pod that is nominated."""
-
-    node_name: str
-    deadline_s: float
-    """When its hold ends."""
-
-
 class AheadNominator:
     """Follows which pods queue, and what kube-scheduler asks."""
 
@@ -117,7 +107,7 @@ class AheadNominator:
         self._unasked = UnaskedPods()
         self._node_sets = NodeSets()
         self._feasible: Latest[bytes, NodeSet] = Latest(DEMANDS_KEPT)  # demands on nodes -> what kube-scheduler named
-        self._ahead: dict[str, _Ahead] = {}  # pod UID -> its nomination, until it is asked for
+        self._ahead: dict[str, str] = {}  # pod UID -> node for which it is nominated, until it is asked for
         self._left_out: set[str] = set()  # UIDs of pods that were looked at, and that kube-scheduler has to place
         self._lead = 1.0  # pods that kube-scheduler asks for while a nomination is on its way
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -162,7 +152,7 @@ class AheadNominator:
             self._left_out.remove(uid)
             self._change_lead(LEFT_OUT)
         elif uid in self._ahead:
-            outcome = self._outcome(self._ahead[uid].node_name, arguments)
+            outcome = self._outcome(self._ahead[uid], arguments)
             self._ends(uid, outcome)
         self._unasked.drop(uid)
         if self._unasked and self._is_large():
@@ -247,9 +237,6 @@ class AheadNominator:
 
     async def _choose(self) -> None:
         """Nominate the pods that are next, as many as may be ahead; questions are answered in between."""
-        now_s = self._clock.now_s()
-        for uid in [uid for uid, ahead in self._ahead.items() if ahead.deadline_s <= now_s]:
-            self._give_up(uid)  # kube-scheduler has not come in time; it follows the nomination all the same
         while self._may_go_on() and self._looked_at() < MOST_AHEAD and (found := self._unasked.pop()):
             placement = self._place(found) if self._looked_at() >= self._lead else None
             if placement is None:
@@ -271,10 +258,9 @@ class AheadNominator:
         placement = self._chooser.best(found.request, node_names, Work(SEARCH_STEPS))
         if placement is None or not placement.shares:
             return None
-        deadline_s = self._clock.now_s() + self._settings.hold_ttl_s
         with suppress(ShareRefused):
-            self._ledger.hold(uid, placement, deadline_s, early=True)
-            self._ahead[uid] = _Ahead(placement.node_name, deadline_s)
+            self._ledger.hold(uid, placement, self._clock.now_s() + self._settings.hold_ttl_s, early=True)
+            self._ahead[uid] = placement.node_name
             return placement
         return None
 

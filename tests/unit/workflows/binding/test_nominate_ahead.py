@@ -244,6 +244,21 @@ async def test_what_is_held_ends_and_the_nomination_is_followed_all_the_same(que
     assert await queue.bound("third") == "node-a"
 
 
+async def test_a_nomination_that_has_outlived_its_hold_is_known_when_its_node_is_full(queue: Queue) -> None:
+    """Or others would have to leave for a pod for which there is room elsewhere."""
+    queue.come("asked", "next", "third")
+    await queue.ask("asked")
+    await asyncio.sleep(HOLD_TTL_S)
+    queue.come("fourth", "fifth", limits=QUARTER)
+    await queue.ask("next", "node-b")
+    queue.come("both", limits={GPU: "2"})
+    assert (await queue.ask("both", "node-a")).node_names == ["node-a"]
+    assert (await queue.ask("third")).node_names == []
+    assert queue.parts.waiting.waiting() == set()
+    assert queue.outcomes() == {"followed": 1}
+    assert await queue.bound("third") == "node-b"
+
+
 async def test_kube_scheduler_that_refuses_the_node_ends_it_for_a_while(queue: Queue) -> None:
     """It knows more than was looked at here: ports, volumes, CPU that another pod has got meanwhile."""
     queue.come("asked", "next", "third", "fourth")
