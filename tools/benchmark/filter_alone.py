@@ -6,6 +6,7 @@ Between two questions the ledger changes as it would: what was placed is stored,
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import json
@@ -164,7 +165,9 @@ async def measure_filters(sizes: Sizes, profile: Path | None, as_json: bool) -> 
     with samples.taken() if profile else contextlib.nullcontext():
         for nodes in sizes.nodes:
             print(f"{nodes} nodes, {sizes.policy}: filling the ledger", file=sys.stderr)
-            rows += _measure(Ledger(nodes, samples, sizes.policy), sizes.filters)
+            ledger = Ledger(nodes, samples, sizes.policy)
+            rows += _measure(ledger, sizes.filters)
+            await _stop_what_was_started()
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:
@@ -178,6 +181,17 @@ async def measure_filters(sizes: Sizes, profile: Path | None, as_json: bool) -> 
         samples.save(profile)
         for subject in samples.subjects():
             wide_console(stderr=as_json).print(samples.top(subject, PROFILE_ROWS))
+
+
+async def _stop_what_was_started() -> None:
+    """Cancel what the operator's parts would do next: explain, preempt, nominate.
+
+    Questions alone are measured, so none of it has had its turn. Nothing but its ledger refers to such a task.
+    """
+    started = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in started:
+        task.cancel()
+    await asyncio.gather(*started, return_exceptions=True)
 
 
 def _measure(ledger: Ledger, filters: int) -> list[Row]:
