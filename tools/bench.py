@@ -121,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> None:
 async def _measure_filters(arguments: argparse.Namespace) -> None:
     sizes, as_json = Sizes(arguments.nodes, arguments.filters, arguments.policy), arguments.output == "json"
     if arguments.quotas:
-        measure_quotas(sizes, arguments.quotas, as_json)
+        await measure_quotas(sizes, arguments.quotas, as_json)
     else:
         await measure_filters(sizes, arguments.profile, as_json)
 

@@ -167,7 +167,7 @@ async def measure_filters(sizes: Sizes, profile: Path | None, as_json: bool) -> 
             print(f"{nodes} nodes, {sizes.policy}: filling the ledger", file=sys.stderr)
             ledger = Ledger(nodes, samples, sizes.policy)
             rows += _measure(ledger, sizes.filters)
-            await _stop_what_was_started()
+            await stop_what_was_started()
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:
@@ -183,7 +183,7 @@ async def measure_filters(sizes: Sizes, profile: Path | None, as_json: bool) -> 
             wide_console(stderr=as_json).print(samples.top(subject, PROFILE_ROWS))
 
 
-async def _stop_what_was_started() -> None:
+async def stop_what_was_started() -> None:
     """Cancel what the operator's parts would do next: explain, preempt, nominate.
 
     Questions alone are measured, so none of it has had its turn. Nothing but its ledger refers to such a task.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from benchmark.filter_alone import Ledger, Row, Sizes
+from benchmark.filter_alone import Ledger, Row, Sizes, stop_what_was_started
 from benchmark.sampling import Samples
 from benchmark.shapes import QUARTER, SHAPES
 from benchmark.table import wide_console
@@ -30,12 +30,14 @@ class _Subject:
     ledger: Ledger
 
 
-def measure_quotas(sizes: Sizes, namespaces: int, as_json: bool) -> None:
+async def measure_quotas(sizes: Sizes, namespaces: int, as_json: bool) -> None:
     """Print how long Filters take with so many namespaces that have quotas, and how many times as long as without."""
     rows: list[Row] = []
     for nodes in sizes.nodes:
         print(f"{nodes} nodes, {namespaces} quotas: filling the ledgers", file=sys.stderr)
-        rows += _measure(list(_subjects(nodes, sizes, namespaces)), sizes.filters)
+        subjects = list(_subjects(nodes, sizes, namespaces))
+        rows += _measure(subjects, sizes.filters)
+        await stop_what_was_started()
     if as_json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         return

@@ -1,5 +1,6 @@
 """What the benchmark calculates from what it has measured."""
 
+import asyncio
 import json
 from pathlib import Path
 from types import GeneratorType
@@ -186,6 +187,7 @@ def test_kube_scheduler_by_itself_has_pods_that_it_understands(subject: str, nam
 @pytest.mark.parametrize("policy", ["binpack", "fragmentation"])
 async def test_filter_is_measured_without_a_cluster(policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     await measure_filters(Sizes([3], 20, Preference(policy)), profile=None, as_json=True)
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "what questions have started is stopped with its ledger"
     rows = json.loads(capsys.readouterr().out)
     assert {row["question"]: row["asked"] for row in rows} == {
         "mix": 20,
@@ -197,7 +199,8 @@ async def test_filter_is_measured_without_a_cluster(policy: str, capsys: pytest.
 
 
 async def test_quotas_are_measured_beside_none(capsys: pytest.CaptureFixture[str]) -> None:
-    measure_quotas(Sizes([3], 20, Preference.BINPACK), 5, as_json=True)
+    await measure_quotas(Sizes([3], 20, Preference.BINPACK), 5, as_json=True)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     rows = json.loads(capsys.readouterr().out)
     assert [(row["question"], row["quotas of"]) for row in rows] == [
         (question, quotas) for question in ("mix", "quarter-card") for quotas in (NONE, OTHERS, THEIRS)
