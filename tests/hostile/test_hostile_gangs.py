@@ -4,27 +4,50 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from chaos.gang_rule import GANG, MINIMUM
 from cluster.cluster import COUNT, MEMORY, MERGE_PATCH, Cluster, pod
-from cluster.gangs import bound, gang, member, names
+from cluster.gangs import bound, explained, gang, member, names
 from effort import seeds_for, times
+from gpuledger.formats.dialects.selection import USE_UUID
 from hostile.catalogue import PATHS, a_gang, a_pod
 from hostile.others import ASKED, FILTERS, TIMEOUT_S, Say, check_others, create
+
+Json = dict[str, Any]
 
 MEMBERS = times(200, 10_000)
 EDITS = times(100, 1_000)
 SLOWEST_PER_S = 8
 """Pods that kube-scheduler tries, on a machine on which much else runs: it was 26 to 58 on two cores."""
 SMALL: dict[str, Any] = {COUNT: 1, MEMORY: 1_000}
+AT_ONCE_S = 5.0
+"""How soon an ordinary gang has to start whatever another namespace does: it takes less than a second."""
+GANGS_TO_NO_END = 40
+OVERTAKING, OVERTAKEN_FOR_S = 10, 12.0
+FIRST, GIVEN_UP = "gpuledger_gangs_first_total", 'gpuledger_gang_gathers_given_up_total{reason="late"}'
+
+NEVER: dict[str, Callable[[Json], Json]] = {
+    "no node has its label": lambda body: {**body, "spec": {**body["spec"], "nodeSelector": {"name": "none"}}},
+    "no node has so much memory": lambda body: with_memory(body, "100Ti"),
+}
+"""Why kube-scheduler never asks the operator about a member."""
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.parametrize("attacked", [False], indirect=True, ids=["without policies"]),
 ]
+
+
+def with_memory(body: Json, memory: str) -> Json:
+    """Return a pod that also asks for memory of a node."""
+    found = deepcopy(body)
+    found["spec"]["containers"][0]["resources"]["requests"] = {"memory": memory}
+    return found
 
 
 def set_labels(cluster: Cluster, name: str, **labels: str | None) -> None:
@@ -87,22 +110,49 @@ def test_numbers_that_change_on_pods_that_run_concern_nobody_else(cluster: Clust
     cluster.wait(lambda: len(hostile_bound(cluster)) == 6, "the newcomers of a gang that is complete are bound")
 
 
-def test_members_that_never_come_keep_no_other_gang_from_starting(cluster: Cluster, say: Say) -> None:
-    """They find cards, and kube-scheduler never asks for one of each gang: that may take what a turn takes."""
-    nowhere = {"kubernetes.io/hostname": "none"}
-    for number in range(5):
-        *most, last = a_gang(f"late-{number}", 4, 4)
-        for body in [*most, {**last, "spec": {**last["spec"], "nodeSelector": nowhere}}]:
-            assert create(cluster, body)
-    time.sleep(2)
-    begin_s = time.monotonic()
+def starts_at_once(cluster: Cluster, beside: str, say: Say) -> None:
+    """Create an ordinary gang of another namespace, and check that it starts."""
     mine = gang("mine", 4, **SMALL)
+    begin_s = time.monotonic()
     cluster.create(*mine)
     cluster.wait_bound(*names(mine), timeout_s=TIMEOUT_S)
     waited_s = time.monotonic() - begin_s
-    say(f"beside gangs whose last members never come, a gang of others started within {waited_s:.1f} s")
+    say(f"beside {beside}, a gang of others started within {waited_s:.1f} s")
+    assert waited_s < AT_ONCE_S, explained(cluster, "mine")
+
+
+@pytest.mark.parametrize("never", NEVER)
+def test_members_that_never_come_keep_no_other_gang_from_starting(cluster: Cluster, never: str, say: Say) -> None:
+    """They find cards, and kube-scheduler never asks for one of each gang; names of gangs are free."""
+    before = cluster.metric(GIVEN_UP)
+    for number in range(GANGS_TO_NO_END):
+        *most, last = a_gang(f"late-{number}", 4, 4)
+        for body in [*most, NEVER[never](last)]:
+            assert create(cluster, body)
+    cluster.wait(lambda: cluster.metric(GIVEN_UP) > before, "a gang was given up", timeout_s=TIMEOUT_S)
+    starts_at_once(cluster, f"{GANGS_TO_NO_END} gangs whose last members never come", say)
     assert hostile_bound(cluster) == set()
     check_others(cluster, [], "gangs whose last members never come", say)
+
+
+def test_a_gang_that_its_own_namespace_overtakes_holds_back_no_other(cluster: Cluster, say: Say) -> None:
+    """It would find its card if another gang of its own namespace ended, which it never does."""
+    before = cluster.metric(FIRST)
+    assert create(cluster, *a_gang("holder", 1, 1, lambda _: {COUNT: 1}))
+    cluster.wait(lambda: hostile_bound(cluster) == {"holder-0"}, "a card is taken")
+    card = next(uuid for uuid, holders in cluster.holders().items() if holders)
+    (waits,) = a_gang("waits", 1, 1, lambda _: {COUNT: 1})
+    waits["metadata"]["annotations"] = {USE_UUID[0]: card}
+    assert create(cluster, waits)
+    time.sleep(1.5)  # it is older than the others, by the API server's seconds
+    for number in range(OVERTAKING):
+        assert create(cluster, *a_gang(f"overtakes-{number}", 1, 1, lambda _: {COUNT: 1, MEMORY: 1}))
+        if number == 0:
+            time.sleep(OVERTAKEN_FOR_S)
+    cluster.wait(lambda: len(hostile_bound(cluster)) == 1 + OVERTAKING, "it is overtaken")
+    cluster.wait(lambda: cluster.metric(FIRST) > before, "it goes first in its namespace")
+    starts_at_once(cluster, "a gang that is overtaken by its own namespace", say)
+    assert "waits-0" not in hostile_bound(cluster)
 
 
 def test_a_pod_that_says_it_is_of_a_gang_takes_nothing_from_one_of_that_name(cluster: Cluster) -> None:

@@ -29,6 +29,13 @@ for all nodes at once."""
 
 _RESOURCE = "Insufficient "
 
+_RULES = re.compile(
+    r"node\(s\) (didn't match Pod's node affinity|didn't match the requested node name|had untolerated taint"
+    r"|were unschedulable)"
+)
+"""How reasons begin that other pods have no part in, in plugins nodeaffinity, nodename, tainttoleration and
+nodeunschedulable."""
+
 NO_NODES = "no nodes available to schedule pods"
 """What it writes in a cluster without any node."""
 
@@ -48,6 +55,11 @@ class SchedulerWords:
     def short_of(self) -> tuple[str, ...]:
         """Return the resources of which it found too little."""
         return tuple(text.removeprefix(_RESOURCE) for text, _ in self.own if text.startswith(_RESOURCE))
+
+    @property
+    def rules_out(self) -> bool:
+        """Tell whether no node takes the pod for what pod and nodes say, whichever other pods leave."""
+        return bool(self.gates) or (self.refused_all and all(_RULES.match(text) for text, _ in self.own))
 
     @property
     def in_short(self) -> str:

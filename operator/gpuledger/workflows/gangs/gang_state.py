@@ -34,11 +34,13 @@ class Member:
     """The last answer to it that was a no."""
     version: str = ""
     """The pod's resourceVersion, as the watch has shown it last."""
+    ruled_out: bool = False
+    """Whether kube-scheduler, when it tried the pod last, found no node that it may go to, whoever else leaves."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class GangState:
-    """A gang's members."""
+    """A gang's members. What others remember of a gang they keep by this object, and so no longer than it has pods."""
 
     name: GangName
     pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
@@ -89,6 +91,11 @@ class GangState:
         """Return the order in which gangs get room: by their highest priority, then by their oldest pod."""
         waiting = self.pending.values()
         return -max((m.pod.priority for m in waiting), default=0), min((m.since for m in waiting), default="")
+
+    @property
+    def has_too_few_nodes(self) -> bool:
+        """Tell whether so many of those that wait are ruled out everywhere that it can't start, whoever leaves."""
+        return sum(not member.ruled_out for member in self.pending.values()) < self.missing
 
     def waits(self, member: Member) -> None:
         """Note that a pod waits, or what it says now."""

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from gpuledger.model.clock import Clock
-from gpuledger.model.gang import GangName, GangStage, GatherEnd
-from gpuledger.model.latest import Latest
+from gpuledger.model.gang import GangStage, GatherEnd
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.trail import Trail
-
-KEPT = 4_096
-"""Gangs that wait of which it is remembered since when, and what was said of them."""
 
 KINDS = {GangStage.ROOM_FOUND: RecordKind.GANG_PLANNED, GangStage.GATHERING: RecordKind.GANG_GATHERED}
 
@@ -40,25 +37,27 @@ class GangTrail:
         self._counts = counts
         self._clock = clock
         self._is_active = is_active
-        self._ready_s: Latest[GangName, float] = Latest(KEPT)  # gang -> when its last missing member was seen
-        self._said: Latest[GangName, set[str]] = Latest(KEPT)  # gang -> what was said of it since it came
+        self._ready_s: WeakKeyDictionary[GangState, float] = (
+            WeakKeyDictionary()
+        )  # when its last missing member was seen
+        self._said: WeakKeyDictionary[GangState, set[str]] = WeakKeyDictionary()  # what was said of it since it came
 
     def member_comes(self, state: GangState) -> None:
         """Note a new member."""
         if len(state.pending) == state.missing > 0:
-            self._ready_s.note(state.name, self._clock.now_s())
-            self._said.drop(state.name)
+            self._ready_s[state] = self._clock.now_s()
+            self._said.pop(state, None)
 
     def stage(self, state: GangState, stage: GangStage, text: str) -> None:
         """Note that cards are kept, or entered, for all that are missing."""
         kind = KINDS[stage]
-        if self._is_news(state.name, kind.value):
+        if self._is_news(state, kind.value):
             self._trail.gang(kind, state.name, text)
 
     def given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
         """Note that members that stood in Bind are not bound."""
         self._counts.gathers_given_up.labels(end).inc()
-        if self._is_news(state.name, end.value):
+        if self._is_news(state, end.value):
             self._trail.gang(RecordKind.GANG_GIVEN_UP, state.name, why)
 
     def goes_first(self, state: GangState, text: str) -> None:
@@ -68,11 +67,11 @@ class GangTrail:
 
     def member_is_bound(self, state: GangState) -> None:
         """Note a bound member: with the last one that is needed, the gang runs. Replicas on standby see it, too."""
-        ready_s = self._ready_s.get(state.name)
+        ready_s = self._ready_s.get(state)
         if state.missing > 0 or ready_s is None:
             return
-        self._ready_s.drop(state.name)
-        self._said.drop(state.name)
+        self._ready_s.pop(state, None)
+        self._said.pop(state, None)
         if not self._is_active():
             return
         took_s = self._clock.now_s() - ready_s
@@ -80,9 +79,9 @@ class GangTrail:
         text = f"{len(state.bound)} members are bound, {took_s:.1f} s after the last that it needs was seen"
         self._trail.gang(RecordKind.GANG_BOUND, state.name, text)
 
-    def _is_news(self, name: GangName, what: str) -> bool:
-        said = self._said.get(name) or set()
+    def _is_news(self, state: GangState, what: str) -> bool:
+        said = self._said.setdefault(state, set())
         if what in said:
             return False
-        self._said.note(name, said | {what})
+        said.add(what)
         return True

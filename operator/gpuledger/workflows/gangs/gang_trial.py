@@ -162,11 +162,11 @@ class GangTrials:
             on_hold=on_hold,
             standing=self._gangs.standing(state.name),
             turn=self._turn(state),
-            overtaken_by=self._gangs.precedence.overtaken_by(state.name),
-            pause_s=self._gangs.pause_left_s(state.name),
+            overtaken_by=self._gangs.precedence.overtaken_by(state),
+            pause_s=self._gangs.pause_left_s(state),
             kept_places=len(kept),
             trial=trial,
-            over_quota=self._over_quota(state.name),
+            over_quota=self._over_quota(state),
             asked=asked,
         )
 
@@ -185,16 +185,15 @@ class GangTrials:
             return GangStage.WAITING
         return GangStage.HELD_BACK if turn.is_precedence else GangStage.OTHERS_TURN
 
-    def _over_quota(self, name: GangName) -> str:
-        limit = self._gangs.limit_of(name)
+    def _over_quota(self, state: GangState) -> str:
+        limit, name = self._gangs.limit_of(state), state.name
         return quota_text(name.namespace, limit, self._ledger.quotas.used(name.namespace, limit)) if limit else ""
 
     def _turn(self, state: GangState) -> GangTurn | None:
         """Return what keeps a gang from being tried, or its own turn."""
         precedence, now_s = self._gangs.precedence, self._clock.now_s()
-        turn, first = self._gangs.turn(), precedence.turn()
+        turn = self._gangs.turn_of(state.name)
         if turn is not None:
             return GangTurn(turn.name, turn.ends_s - now_s)
-        if first is not None and (first.name == state.name or precedence.holds_back(state)):
-            return GangTurn(first.name, first.ends_s - now_s, is_precedence=True)
-        return None
+        first = precedence.turn_of(state.name) or precedence.holding_back(state)
+        return None if first is None else GangTurn(first.name, first.ends_s - now_s, is_precedence=True)

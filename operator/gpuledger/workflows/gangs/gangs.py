@@ -85,7 +85,7 @@ class Gangs:
         members.on_gone.append(self._member_is_gone)
         members.on_bound.append(self._member_is_bound)
         members.on_newcomer.append(self._member_comes)
-        members.on_minimum.extend((lambda of: plans.forget(of.name), self._may_be_complete, self._member_is_bound))
+        members.on_minimum.extend((lambda of: plans.forget(of), self._may_be_complete, self._member_is_bound))
 
     # Filter.
 
@@ -123,7 +123,8 @@ class Gangs:
         if member.node_names is None:  # it was planned as one that can go where any other one can
             is_new = all(names is not other.node_names for other in state.pending.values())
         state.asked += is_new
-        member.node_names, member.refused, member.tried_s = names, False, self._clock.wall().timestamp()
+        member.node_names, member.refused, member.ruled_out = names, False, False
+        member.tried_s = self._clock.wall().timestamp()
 
     def _why_not(self, state: GangState) -> Refusal | None:
         """Return why a gang is not to be planned now."""
@@ -132,13 +133,13 @@ class Gangs:
             return Refusal(Reason.GANG, state.problem)
         if len(state.pending) < state.missing and not self._early.may_go_ahead(state):
             return too_few(minimum)
-        if self._turns.holder(now_s) not in (None, state.name):
+        if self._turns.holding_back(state.name, now_s) is not None:
             return OTHERS_TURN
-        if self.precedence.holds_back(state):
+        if self.precedence.holding_back(state) is not None:
             return HELD_BACK
-        if self._pauses.left_s(state.name, now_s):
+        if self._pauses.left_s(state, now_s):
             return PAUSE
-        if self._plans.has_to_pause(state.name):
+        if self._plans.has_to_pause(state):
             self._waker.look_again_in(TRY_PAUSE_S)
             return self._too_little(state)
         if self._plans.has_found_none(state):
@@ -147,15 +148,15 @@ class Gangs:
 
     def _too_little(self, state: GangState) -> Refusal:
         """Return why a gang does not find cards."""
-        return too_little(state.minimum, self._plans.exceeded(state.name))
+        return too_little(state.minimum, self._plans.exceeded(state))
 
-    def limit_of(self, name: GangName) -> QuotaLimit | None:
+    def limit_of(self, state: GangState) -> QuotaLimit | None:
         """Return what a gang's namespace may not exceed, if that is why it waits."""
-        return self._plans.exceeded(name)
+        return self._plans.exceeded(state)
 
     def may_have_more(self, namespace: str) -> None:
         """Try the gangs of a namespace again for which its quota had too little."""
-        waiting = (state.name for state in self._members.waiting() if state.name.namespace == namespace)
+        waiting = (state for state in self._members.waiting() if state.name.namespace == namespace)
         if any(map(self._plans.exceeded, waiting)):
             self._waker.look_again_in(0.0)
 
@@ -200,24 +201,26 @@ class Gangs:
         now_s = self._clock.now_s()
         if state.problem or not len(state.pending) >= state.missing > 0 or self._plans.have_room(state):
             return False
-        if self._turns.holder(now_s) not in (None, state.name) or self._pauses.left_s(state.name, now_s):
+        if self._turns.holding_back(state.name, now_s) is not None or self._pauses.left_s(state, now_s):
             return False
-        if self.precedence.holds_back(state) or self._plans.exceeded(state.name):
+        if self.precedence.holding_back(state) is not None or self._plans.exceeded(state):
             return False
-        return self._plans.fitted(state.name) is not None
+        return self._plans.fitted(state) is not None
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
         gathering = self._gatherings.get(name)
         return 0 if gathering is None or gathering.is_over else len(gathering)
 
-    def turn(self) -> Turn | None:
-        """Return the turn of the gang that is tried alone now, None if there is none."""
-        return self._turns.current(self._clock.now_s())
+    def turn_of(self, name: GangName) -> Turn | None:
+        """Return the turn in which a gang is tried alone, or another's in which it is not tried; None if neither."""
+        now_s = self._clock.now_s()
+        turn = self._turns.current(now_s)
+        return turn if turn is not None and turn.name == name else self._turns.holding_back(name, now_s)
 
-    def pause_left_s(self, name: GangName) -> float:
+    def pause_left_s(self, state: GangState) -> float:
         """Return for how many seconds a gang is not tried, as a member could not be bound."""
-        return self._pauses.left_s(name, self._clock.now_s())
+        return self._pauses.left_s(state, self._clock.now_s())
 
     # Bind.
 
@@ -304,10 +307,10 @@ class Gangs:
         """Note that a gathering has failed: once for all that stand in it."""
         self._let_go(state, gathering)
         now_s = self._clock.now_s()
-        if end is GatherEnd.LATE:
+        if end is GatherEnd.LATE and (self._turns.holder(now_s) == state.name or not state.has_too_few_nodes):
             self._turns.lacks(state.name, state.rank, now_s)
-        elif end is GatherEnd.REFUSED:
-            self._pauses.failed(state.name, now_s)
+        elif end in (GatherEnd.LATE, GatherEnd.REFUSED):  # to be tried alone would not help
+            self._pauses.failed(state, now_s)
         self._look_again_when_due()
         self.on_given_up(state, end, why)
 
@@ -338,7 +341,7 @@ class Gangs:
         if not self._members.waits(state.name):
             self.precedence.needs_none(state.name)
         if not state.pending:
-            self.precedence.is_gone(state.name)
+            self.precedence.is_gone(state)
         gathering = self._gatherings.get(state.name)
         if gathering is not None and gathering.stands(pod_uid):
             gathering.fail("another member of the gang is gone", GatherEnd.GONE)
@@ -348,7 +351,7 @@ class Gangs:
         if gathering is not None:
             gathering.look(state.missing)
         if state.missing <= 0:  # the others are pods like any others from here on
-            self._pauses.forget(state.name)
+            self._pauses.forget(state)
             if self._turns.is_bound(state.name, self._clock.now_s()):
                 self._look_again_when_due()
             for member in [each for each in state.pending.values() if each.refused]:

@@ -16,6 +16,7 @@ from gpuledger.formats.objects.pod import (
     pod_identity,
     resource_version,
 )
+from gpuledger.formats.scheduler.scheduler_words import scheduler_words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
 from gpuledger.model.latest import Latest
@@ -160,7 +161,8 @@ class Members:
             self._comes_without_gpus(pod, gang, is_bound=False)
         else:
             identity = pod_identity(pod)
-            self._waits(pod, identity, gang, request).pending[identity.uid].version = resource_version(pod)
+            member = self._waits(pod, identity, gang, request).pending[identity.uid]
+            member.version, member.ruled_out = resource_version(pod), scheduler_words(pod).rules_out
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""

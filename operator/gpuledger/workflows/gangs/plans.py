@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator
 from contextlib import suppress
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
 from gpuledger.model.gang import GangName
-from gpuledger.model.latest import Latest
 from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
@@ -23,9 +23,6 @@ from gpuledger.workflows.tasks.stepwise import Step
 
 COME_S = LONGEST_BACK_OFF_S + 2.0
 """How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
-
-TRIED_KEPT = 1_024
-"""Gangs of which is remembered when they found no room."""
 
 TRY_PAUSE_S = 0.5
 """Between two tries of a gang that finds no room: in a busy cluster something changes all the time."""
@@ -77,7 +74,7 @@ class GangPlans:
         self._clock = clock
         self._planning: set[GangName] = set()
         self._in_vain = 0  # changes of the ledger by tries that have found no room
-        self._tried: Latest[GangName, _Try] = Latest(TRIED_KEPT)
+        self._tried: WeakKeyDictionary[GangState, _Try] = WeakKeyDictionary()  # gangs that have found no room
 
     def kept_for(self, member: Member) -> Placement | None:
         """Return where room is kept for a member, if it can go there; on another node if that one has led nowhere."""
@@ -116,7 +113,7 @@ class GangPlans:
 
     def has_found_none(self, state: GangState) -> bool:
         """Tell whether a gang has found no room, and nothing has changed since."""
-        tried = self._tried.get(state.name)
+        tried = self._tried.get(state)
         if tried is None or (tried.change, tried.asked) != (self._changes, state.asked):
             return False
         return tried.left == self._ledger.quotas.left_of_each(state.name.namespace)
@@ -126,23 +123,23 @@ class GangPlans:
         """How often the ledger has changed, without what tries in vain have held and dropped again."""
         return self._ledger.changes - self._in_vain
 
-    def has_to_pause(self, name: GangName) -> bool:
+    def has_to_pause(self, state: GangState) -> bool:
         """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
-        tried = self._tried.get(name)
+        tried = self._tried.get(state)
         return tried is not None and self._clock.now_s() < tried.again_s
 
-    def forget(self, name: GangName) -> None:
+    def forget(self, state: GangState) -> None:
         """Note that a gang may need fewer members than before: it can be tried again."""
-        self._tried.drop(name)
+        self._tried.pop(state, None)
 
-    def fitted(self, name: GangName) -> int | None:
+    def fitted(self, state: GangState) -> int | None:
         """Return for how many missing members there was room at the last try; None if it found room for all."""
-        tried = self._tried.get(name)
+        tried = self._tried.get(state)
         return tried.fitted if tried else None
 
-    def exceeded(self, name: GangName) -> QuotaLimit | None:
+    def exceeded(self, state: GangState) -> QuotaLimit | None:
         """Return what a gang's namespace may not exceed, if that was in the way of it at the last try."""
-        tried = self._tried.get(name)
+        tried = self._tried.get(state)
         return tried.exceeded if tried else None
 
     def keep(self, state: GangState, first: Member, stands: Callable[[str], bool]) -> Generator[Step, None, bool]:
@@ -168,7 +165,7 @@ class GangPlans:
         if found.number >= state.missing:
             taken = self.have_room(state) - holds
             self._kept_places.put_back(places, len(places) - taken)  # for members that are to come
-            self._tried.drop(state.name)
+            self._tried.pop(state, None)
             return True
         self._kept_places.put_back(places)
         took_s = self._clock.work_s() - begin_s
@@ -177,7 +174,7 @@ class GangPlans:
             self._in_vain += self._ledger.changes - before
         change = self._changes if found.is_current else UNKNOWN_CHANGE
         left = self._ledger.quotas.left_of_each(state.name.namespace)
-        self._tried.note(state.name, _Try(change, asked, again_s, found.number, found.exceeded, left))
+        self._tried[state] = _Try(change, asked, again_s, found.number, found.exceeded, left)
         return False
 
     def _keep(

@@ -15,6 +15,7 @@ from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.tasks.rounds import Round
 from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,9 @@ class GangWaker:
         self._calls: set[asyncio.Task[None]] = set()
         self._timer: asyncio.Handle | None = None
         self._due_s = 0.0
+        self._round = Round[GangState](id, lambda state: state.name.namespace)
+        self._gave_way = False
+        """Whether the last pass ended before a try, for single pods that go before it."""
         self.on_due = Listeners[[]]()
         """Called when gangs can be tried that could not before, though nothing has changed."""
 
@@ -55,21 +59,27 @@ class GangWaker:
         """Give room to all who wait, in their order; return whether some have to be looked at in the next turn.
 
         A single pod comes before a gang if it has a higher priority, or the same and is older than the gang's oldest
-        member. Others have their turn between two gangs, and while one is planned.
+        member. Others have their turn between two gangs, and while one is planned. Of more gangs than there is time
+        for, those that were not tried are next, and namespaces take turns: see `Round`.
         """
         since_s = self._clock.work_s()
-        for state in sorted((state for state in gangs if may_be_tried(state)), key=lambda state: state.rank):
-            if self._clock.work_s() > since_s + PASS_S:
+        waiting = sorted((state for state in gangs if may_be_tried(state)), key=lambda state: state.rank)
+        for state in self._round.next_pass(waiting):
+            begin_s = self._clock.work_s()
+            if begin_s > since_s + PASS_S:
                 self.look_again_in(BETWEEN_PASSES_S)
                 break
             if not may_be_tried(state):  # any more, after the others
                 continue
-            if self._waiting.give_room(state.rank):
+            if self._waiting.give_room(state.rank) and not self._gave_way:
+                self._gave_way = True
                 return True
+            self._gave_way = False
             with suppress(WorkLimitExceeded):
                 if await giving_way(try_again(state)):
                     self.wake(state)
             await asyncio.sleep(0)
+            self._round.spent(state, self._clock.work_s() - begin_s)
         return self._waiting.give_room(None)
 
     def wake(self, state: GangState) -> None:

@@ -30,6 +30,7 @@ from gpuledger.workflows.queues.queued_workload import EMPTY, QueuedWorkload, Se
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
 from gpuledger.workflows.tasks.pauses import in_slices
+from gpuledger.workflows.tasks.rounds import Round
 from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,9 @@ class CardCheck:
         self._clock = clock
         self._known: dict[str, QueuedWorkload] = {}  # UID of a workload -> it
         self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
+        self._round = Round[QueuedWorkload](lambda each: each.workload.uid, lambda each: each.workload.name.namespace)
+        self._gave_way = False
+        """Whether the last pass ended before a try, for single pods that go before it."""
         self.on_due = Listeners[[]]()
         """Called when a workload is to be tried though nothing has changed in the ledger."""
         self.on_no_room = Listeners[[QueuedWorkload, list[Seat]]]()
@@ -180,21 +184,31 @@ class CardCheck:
         return min([*due, first_s] if first_s else due, default=None)
 
     async def give_room(self) -> bool:
-        """Reserve room for those who wait, in their order; return whether some have to be tried in the next turn."""
+        """Reserve room for those who wait; return whether some have to be tried in the next turn.
+
+        That is in their order, unless there are so many that it changes meanwhile what they find: see `Round`.
+        """
         self._expire()
         since_s = self._clock.work_s()
         undone = [each for each in self._known.values() if each.stage is not Stage.READY]
-        for queued in sorted(undone, key=lambda each: each.rank):
-            if self._clock.work_s() > since_s + PASS_S:
+        for queued in self._round.next_pass(sorted(undone, key=lambda each: each.rank)):
+            begin_s = self._clock.work_s()
+            if begin_s > since_s + PASS_S:
                 return True
-            if self._known.get(queued.workload.uid) is not queued or self._writer.is_writing(queued.workload.uid):
+            if not self._may_be_tried(queued):
                 continue
-            if queued.tried == self._state or queued.again_s > self._clock.now_s():
-                continue
-            if self._waiting.give_room(queued.rank[1:3]):  # to single pods that go before it
+            if self._waiting.give_room(queued.rank[1:3]) and not self._gave_way:  # to single pods that go before it
+                self._gave_way = True
                 return True
+            self._gave_way = False
             await self._try(queued)
+            self._round.spent(queued, self._clock.work_s() - begin_s)
         return False
+
+    def _may_be_tried(self, queued: QueuedWorkload) -> bool:
+        if self._known.get(queued.workload.uid) is not queued or self._writer.is_writing(queued.workload.uid):
+            return False
+        return queued.tried != self._state and queued.again_s <= self._clock.now_s()
 
     @property
     def _state(self) -> tuple[int, int]:

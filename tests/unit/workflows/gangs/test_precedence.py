@@ -19,10 +19,12 @@ from gpuledger.model.gang import GangName
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.precedence import LOOK_PAUSE_S, MOST_OVERTAKING, SHORTEST_S
+from gpuledger.workflows.gangs.turns import Turn
 from gpuledger.workflows.pending.trail import RecordFilter
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)
+LARGE = GangName("default", "large")
 
 
 class Lab:
@@ -85,9 +87,13 @@ class Lab:
         await settle()
 
     def first(self) -> GangName | None:
-        """Return the gang that goes first."""
-        turn = self.parts.workflows.gangs.precedence.turn()
+        """Return the gang that goes first, if it is the large one."""
+        turn = self.turn()
         return turn.name if turn else None
+
+    def turn(self) -> Turn | None:
+        """Return the time in which the large gang goes first."""
+        return self.parts.workflows.gangs.precedence.turn_of(LARGE)
 
 
 @pytest.fixture
@@ -101,9 +107,6 @@ async def lab(api: ApiServer) -> Lab:
     found.come("large", 4)
     assert not await found.starts("large", 4)
     return found
-
-
-LARGE = GangName("default", "large")
 
 
 async def test_a_gang_that_was_overtaken_often_gets_what_becomes_free_and_the_others_go_on_afterwards(lab: Lab) -> None:
@@ -174,7 +177,7 @@ async def test_it_ends_after_as_long_as_the_gang_was_overtaken_and_all_are_tried
     await lab.overtaken()
     lab.come("young", 2)
     assert not await lab.starts("young", 2)
-    turn = lab.parts.workflows.gangs.precedence.turn()
+    turn = lab.turn()
     assert turn is not None
     assert turn.most_s >= SHORTEST_S
     await asyncio.sleep(turn.most_s)

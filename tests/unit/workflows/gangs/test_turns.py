@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuledger.model.gang import GangName
+from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.gangs.pauses import FIRST_PAUSE_S, LONGEST_PAUSE_S, FailurePauses
 from gpuledger.workflows.gangs.turns import TURN_S, Turns
 
@@ -99,15 +100,15 @@ def test_who_has_had_no_turn_comes_before_who_has_had_some() -> None:
 
 
 def test_each_failure_in_a_row_makes_the_pause_longer_and_a_gang_fails_once_for_all_its_members() -> None:
-    pauses, now_s, seen = FailurePauses(), 0.0, []
+    pauses, now_s, seen, gang = FailurePauses(), 0.0, [], GangState(A)
     for _ in range(6):
-        pauses.failed(A, now_s)
-        pauses.failed(A, now_s)
-        seen.append(pauses.left_s(A, now_s))
+        pauses.failed(gang, now_s)
+        pauses.failed(gang, now_s)
+        seen.append(pauses.left_s(gang, now_s))
         assert pauses.next_s(now_s) == now_s + seen[-1]
         now_s += seen[-1]
-        assert (pauses.left_s(A, now_s), pauses.next_s(now_s)) == (0.0, None)
+        assert (pauses.left_s(gang, now_s), pauses.next_s(now_s)) == (0.0, None)
     assert seen == [FIRST_PAUSE_S, 2.0, 4.0, 8.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
-    pauses.forget(A)
-    pauses.failed(A, now_s)
-    assert pauses.left_s(A, now_s) == FIRST_PAUSE_S
+    pauses.forget(gang)
+    pauses.failed(gang, now_s)
+    assert pauses.left_s(gang, now_s) == FIRST_PAUSE_S
