@@ -176,9 +176,11 @@ class Turns:
         if known is not None:
             known.wanted.pop(name, None)
             known.gangs.pop(name, None)
-        if not self.needs_none(name, now_s):
+        turn = self._turn
+        if turn is None or not self.needs_none(name, now_s):
             return False
-        self._of(name).own = _Record()
+        if turn.concerns_others:
+            self._of(name).own = _Record()
         return True
 
     def next_s(self) -> float | None:
@@ -226,7 +228,8 @@ class Turns:
             return
         known = self._of(turn.name)
         known.gangs.setdefault(turn.name, _Record()).was_of_no_use(turn.most_s, now_s)
-        known.own.was_of_no_use(turn.most_s, now_s)
+        if turn.concerns_others:
+            known.own.was_of_no_use(turn.most_s, now_s)
         self._end(now_s)
 
     def _end(self, now_s: float) -> None:

@@ -16,6 +16,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
+from gpuledger.model.gang import GangName
 from gpuledger.workflows.gangs.early import QUIET_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
 from gpuledger.workflows.gangs.turns import TURN_S
@@ -131,7 +132,7 @@ async def test_a_bind_that_comes_after_its_gang_was_given_up_fails_at_once_and_c
     (late,) = await bind_all(parts, "b")
     assert [str(error) for error in (*await first, late)] == [TOO_FEW.format(5)] * 2
     assert on_hold(parts) == 0
-    assert parts.workflows.gangs.turn() is None
+    assert parts.workflows.gangs.turn_of(GangName("default", "train")) is None
 
 
 async def test_those_that_were_refused_are_woken_when_the_last_member_is_created(
