@@ -51,9 +51,9 @@ def held(cluster: Cluster) -> int:
     return sum(map(len, cluster.holders().values()))
 
 
-def explained(cluster: Cluster, name: str) -> Json:
+def explained(cluster: Cluster, name: str, namespace: str = "default") -> Json:
     """Return what the operator says of a gang."""
-    where = f"{cluster.installation.view_url}/v1/explain?gang=default/{name}"
+    where = f"{cluster.installation.view_url}/v1/explain?gang={namespace}/{name}"
     with urllib.request.urlopen(where, timeout=20) as answer:  # noqa: S310
         found: Json = json.load(answer)
     return found
