@@ -33,6 +33,7 @@ def a_workload(
     usage: Mapping[str, str] | None = None,
     flavor: str = "any",
     version: int = 1,
+    namespace: str = "default",
 ) -> Json:
     """Return a workload that has quota, and whose check is Pending; its UID is `uid-NAME`.
 
@@ -56,7 +57,7 @@ def a_workload(
         "kind": "Workload",
         "metadata": {
             "name": name,
-            "namespace": "default",
+            "namespace": namespace,
             "uid": f"uid-{name}",
             "resourceVersion": str(version),
             "creationTimestamp": LONG_AGO,

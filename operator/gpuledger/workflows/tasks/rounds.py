@@ -78,13 +78,14 @@ class Round(Generic[One]):
         for known in (self._tried, self._spent_s):
             for namespace in [namespace for namespace in known if namespace not in queues]:
                 del known[namespace]
+        for namespace, tried in self._tried.items():
+            left = deque(one for one in queues[namespace] if self._key_of(one) not in tried)
+            if left:
+                queues[namespace] = left
+            else:  # all of it were tried, and are again
+                tried.clear()
         while queues:
             namespace = min(queues, key=self._account)
-            queue, tried = queues[namespace], self._tried.get(namespace, set())
-            while queue and self._key_of(queue[0]) in tried:
-                queue.popleft()
-            if queue:
-                yield queue.popleft()
-            else:  # all of it were tried, and may be again in the next pass
+            yield queues[namespace].popleft()
+            if not queues[namespace]:
                 del queues[namespace]
-                self._tried.pop(namespace, None)

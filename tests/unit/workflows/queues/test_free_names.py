@@ -1,0 +1,86 @@
+"""However many workloads one namespace has, and whatever changes meanwhile, those of others are looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import whole_share
+from fakes.queue_scene import WHOLE, QueueScene
+from fakes.queue_server import QueueServer
+from fakes.virtual_time import LoopClock, settle
+from gpuledger.model.share import Placement
+from gpuledger.workflows.queues.card_check import PASS_S
+from gpuledger.workflows.tasks.rounds import HEAD_EVERY
+
+CROWD = 100
+STEP_S = 0.001
+MOST_PASSES = 5
+
+
+class WorkingClock(LoopClock):
+    """A clock by which whatever is measured takes a while."""
+
+    worked_s = 0.0
+
+    def work_s(self) -> float:  # type: ignore[override]
+        """Return a later time each time."""
+        self.worked_s += STEP_S
+        return self.worked_s
+
+
+@pytest.fixture
+async def scene(api: QueueServer) -> QueueScene:
+    """Return four cards in a cluster where there is more to look at than there is time for."""
+    return QueueScene(api, {"node-a": 4, "node-b": 1}, WorkingClock())
+
+
+def change(scene: QueueScene) -> None:
+    """Have the ledger change: somebody gets a card of another node, and gives it back."""
+    card = next(entry.card for entry in scene.ledger.entries() if entry.card.node_name == "node-b")
+    share = whole_share(card)
+    scene.ledger.hold("busy", Placement("node-b", (share,)), float("inf"))
+    scene.ledger.drop_hold("busy")
+
+
+async def passes_until_ready(scene: QueueScene, name: str, most: int) -> int:
+    """Return after how many passes a workload has cards; the ledger changes before each of them."""
+    for number in range(1, most + 1):
+        change(scene)
+        await scene.queues.give_room()
+        await settle()
+        scene.parts.watch()
+        if scene.api.state(name) == "Ready":
+            return number
+    raise AssertionError(f"{name} was not looked at in {most} passes")
+
+
+def a_crowd(scene: QueueScene) -> None:
+    """Let workloads come of which none fits."""
+    for number in range(CROWD):
+        scene.submit(f"crowd-{number}", WHOLE, pods=256, namespace="hostile")
+
+
+async def test_a_workload_behind_a_crowd_of_another_namespace_is_looked_at_whatever_changes(scene: QueueScene) -> None:
+    a_crowd(scene)
+    scene.submit("mine", WHOLE)
+    assert await passes_until_ready(scene, "mine", MOST_PASSES) > 1, "there is time for all of them"
+
+
+async def test_a_workload_behind_a_crowd_of_its_own_namespace_has_its_turn_in_the_end(scene: QueueScene) -> None:
+    a_crowd(scene)
+    scene.submit("last", WHOLE, namespace="hostile")
+    await passes_until_ready(scene, "last", CROWD)
+
+
+async def test_the_head_of_the_queue_is_looked_at_again_before_all_others_were(
+    api: QueueServer, scene: QueueScene
+) -> None:
+    assert scene.stranger("one", WHOLE) == ["node-a"] or api.delete_pod("one")
+    scene.submit("head", {**WHOLE, next(iter(WHOLE)): "4"}, namespace="hostile", priority=10)
+    a_crowd(scene)
+    for _ in range(2):
+        change(scene)
+        assert await scene.queues.give_room()
+    assert api.state("head") == "Pending"
+    scene.ledger.drop_hold("uid-one")
+    assert await passes_until_ready(scene, "head", HEAD_EVERY) < CROWD * STEP_S / PASS_S * 10
