@@ -85,6 +85,8 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     started.push_async_callback(operator.workflows.gang_preemption.stop)
     started.push_async_callback(operator.workflows.pod_condition_writer.stop)
     started.push_async_callback(operator.workflows.quota_status.stop)
+    started.push_async_callback(operator.workflows.workload_explainer.stop)
+    started.push_async_callback(operator.workflows.queues.writer.stop)
     started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
 
 

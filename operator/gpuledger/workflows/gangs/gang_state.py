@@ -59,6 +59,8 @@ class GangState:
     """When its first member was seen, by the operator's clock; see EarlyMembers."""
     newest_s: float | None = None
     """The same of its newest member."""
+    _rank: tuple[int, str] | None = None
+    """See `rank`: thousands of gangs are sorted by it whenever something changes."""
     group: PodGroup | None = None
     """What the object says that it is named after; None where the members say all."""
 
@@ -89,8 +91,13 @@ class GangState:
     @property
     def rank(self) -> tuple[int, str]:
         """Return the order in which gangs get room: by their highest priority, then by their oldest pod."""
-        waiting = self.pending.values()
-        return -max((m.pod.priority for m in waiting), default=0), min((m.since for m in waiting), default="")
+        if self._rank is None:
+            waiting = self.pending.values()
+            self._rank = (
+                -max((m.pod.priority for m in waiting), default=0),
+                min((m.since for m in waiting), default=""),
+            )
+        return self._rank
 
     @property
     def has_too_few_nodes(self) -> bool:
@@ -100,13 +107,14 @@ class GangState:
     def waits(self, member: Member) -> None:
         """Note that a pod waits, or what it says now."""
         self.waits_no_more(member.pod.uid)
-        self.pending[member.pod.uid] = member
+        self.pending[member.pod.uid], self._rank = member, None
         self._count(member.gang.minimum, member.controller, 1)
 
     def waits_no_more(self, pod_uid: str) -> bool:
         """Note that a pod does not wait; return whether it did."""
         member = self.pending.pop(pod_uid, None)
         if member is not None:
+            self._rank = None
             self._count(member.gang.minimum, member.controller, -1)
         return member is not None
 

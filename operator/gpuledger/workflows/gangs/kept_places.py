@@ -22,7 +22,7 @@ from gpuledger.workflows.preemption.pod_lives import PodLives
 KEPT = " (kept)"
 
 MOST_ENDING = 256
-"""Members that are gone whose shares are still in the ledger: of more, no places are kept."""
+"""Members of one namespace that are gone whose shares are still in the ledger: of more, no places are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ class KeptPlaces:
     def _will_end(self, pod_uid: str, name: GangName, wait_s: float) -> None:
         """Note the place of a member whose share is still in the ledger."""
         holders = [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
-        if holders and len(self._ending) < MOST_ENDING:
+        ending = sum(place.gang.namespace == name.namespace for place in self._ending.values())
+        if holders and ending < MOST_ENDING:
             placement = Placement(holders[0][0].node_name, tuple(holder.share for _, holder in holders))
             self._ending[pod_uid] = KeptPlace(name, pod_uid, placement, self._clock.now_s() + wait_s)
 

@@ -62,8 +62,8 @@ class _Overtaken(NamedTuple):
     number: int = 0
     since_s: float = 0.0
 
-    def once_more(self, now_s: float) -> _Overtaken:
-        return _Overtaken(self.number + 1, self.since_s if self.number else now_s)
+    def more(self, number: int, now_s: float) -> _Overtaken:
+        return _Overtaken(self.number + number, self.since_s if self.number else now_s)
 
     @property
     def is_often(self) -> bool:
@@ -71,6 +71,9 @@ class _Overtaken(NamedTuple):
 
 
 NEVER = _Overtaken()
+
+Order = tuple[Rank, GangName]
+"""What comes before others is less."""
 
 
 class _Overtakers(NamedTuple):
@@ -95,6 +98,8 @@ class Precedence:
         self._overtaken: WeakKeyDictionary[GangState, _Overtakers] = WeakKeyDictionary()
         self._look_again_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
         self._looking: asyncio.Task[None] | None = None
+        self._started: list[tuple[Order, str]] = []  # gangs that have started, and their namespaces
+        self._counting: asyncio.Task[None] | None = None
         self.on_given = Listeners[[GangState, str]]()
         """Called with a gang that gets precedence, and a sentence."""
         self.on_over = Listeners[[]]()
@@ -152,12 +157,26 @@ class Precedence:
         self._overtaken.pop(state, None)
         if state.bound:  # it runs already, and replaces members
             return
-        order = _order(state)
-        for other in self._members.waiting():
-            if other is not state and self._finds_no_cards(other) and _order(other) < order:
+        self._started.append((_order(state), own))
+        if self._counting is None or self._counting.done():
+            self._counting = asyncio.create_task(self._count(), name="count who is overtaken")
+
+    async def _count(self) -> None:
+        """Count those that were overtaken, in slices: thousands may wait."""
+        while self._started:
+            started, self._started = self._started, []
+            await in_slices(self._count_those(started), self._clock)
+
+    def _count_those(self, started: Collection[tuple[Order, str]]) -> Iterator[None]:
+        now_s = self._clock.now_s()
+        for other in list(self._members.all()):
+            order, own = _order(other), other.name.namespace
+            before = [namespace for later, namespace in started if order < later]
+            if before and self._finds_no_cards(other):
                 known = self._overtakers(other)
-                others = known.others if other.name.namespace == own else known.others.once_more(now_s)
-                self._overtaken[other] = _Overtakers(known.all.once_more(now_s), others)
+                others = known.others.more(sum(each != own for each in before), now_s)
+                self._overtaken[other] = _Overtakers(known.all.more(len(before), now_s), others)
+            yield None
 
     def _overtakers(self, state: GangState) -> _Overtakers:
         return self._overtaken.get(state) or _Overtakers()
@@ -167,18 +186,15 @@ class Precedence:
 
         That is found out in slices, while others go on.
         """
-        if self._looking is None or self._looking.done():
-            now_s = self._clock.now_s()
-            found = [state for state in self._members.waiting() if self._is_to_be_looked_at(state, now_s)]
-            found = by_turns(sorted(found, key=_order), lambda state: state.name.namespace)
-            if found:
-                self._looking = asyncio.create_task(self._look(found[:LOOKS_AT_ONCE]), name="look who goes first")
+        if self._overtaken and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look(), name="look who goes first")
 
     async def stop(self) -> None:
         """Look at nobody any more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        tasks = [task for task in (self._looking, self._counting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _is_to_be_looked_at(self, state: GangState, now_s: float) -> bool:
         if not self._overtakers(state).all.is_often or self._look_again_s.get(state, now_s) > now_s:
@@ -199,9 +215,20 @@ class Precedence:
             return False
         return _is_free(turns, name, now_s)
 
-    async def _look(self, states: Collection[GangState]) -> None:
+    async def _look(self) -> None:
+        found: list[GangState] = []
+
+        def find() -> Iterator[None]:
+            now_s = self._clock.now_s()
+            for state in list(self._overtaken):
+                if self._is_to_be_looked_at(state, now_s):
+                    found.append(state)
+                yield None
+
         self._forget_idle()
-        for state in states:
+        await in_slices(find(), self._clock)
+        in_turns = by_turns(sorted(found, key=_order), lambda state: state.name.namespace)
+        for state in in_turns[:LOOKS_AT_ONCE]:
             if not await self._would_fit(state, and_own=True):
                 self.needs_none(state.name)
                 continue
@@ -212,8 +239,8 @@ class Precedence:
                 self._give(state, helps)
 
     def _forget_idle(self) -> None:
-        """Forget the turns within namespaces of which no gang waits any more."""
-        waiting = {state.name.namespace for state in self._members.waiting()}
+        """Forget the turns within namespaces of which no gang waits that was overtaken."""
+        waiting = {state.name.namespace for state in self._overtaken}
         self._within = {namespace: turns for namespace, turns in self._within.items() if namespace in waiting}
 
     def _give(self, state: GangState, among_all: bool) -> None:
@@ -281,5 +308,5 @@ def _is_free(turns: Turns, name: GangName, now_s: float) -> bool:
     return turns.current(now_s) is None and not turns.are_over(now_s) and not turns.rests(name, now_s)
 
 
-def _order(state: GangState) -> tuple[Rank, GangName]:
+def _order(state: GangState) -> Order:
     return state.rank, state.name

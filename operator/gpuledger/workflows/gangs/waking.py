@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,7 @@ from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.tasks.pauses import in_slices
 from gpuledger.workflows.tasks.rounds import Round
 from gpuledger.workflows.tasks.stepwise import Step, giving_way
 
@@ -62,9 +63,17 @@ class GangWaker:
         member. Others have their turn between two gangs, and while one is planned. Of more gangs than there is time
         for, those that were not tried are next, and namespaces take turns: see `Round`.
         """
+        waiting: list[GangState] = []
+
+        def find() -> Iterator[None]:
+            for state in list(gangs):
+                if may_be_tried(state):
+                    waiting.append(state)
+                yield None
+
+        await in_slices(find(), self._clock)
         since_s = self._clock.work_s()
-        waiting = sorted((state for state in gangs if may_be_tried(state)), key=lambda state: state.rank)
-        for state in self._round.next_pass(waiting):
+        for state in self._round.next_pass(sorted(waiting, key=lambda state: state.rank)):
             begin_s = self._clock.work_s()
             if begin_s > since_s + PASS_S:
                 self.look_again_in(BETWEEN_PASSES_S)

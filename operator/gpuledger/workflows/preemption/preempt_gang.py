@@ -10,13 +10,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, GpuledgerError
 from gpuledger.model.event_reasons import EventReason
-from gpuledger.model.gang import GangName
-from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
@@ -31,12 +30,10 @@ from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangV
 from gpuledger.workflows.preemption.lookalikes import Lookalikes
 from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
+from gpuledger.workflows.tasks.rounds import by_turns
 from gpuledger.workflows.tasks.together import all_of
 
 logger = logging.getLogger(__name__)
-
-REMEMBERED = 1_024
-"""Gangs for which nothing could be done, and those that rest."""
 
 _Look = tuple[int, int, tuple[str, ...]]
 """How much had happened, how often kube-scheduler had named other nodes, and which members there were."""
@@ -78,9 +75,9 @@ class GangPreemption:
         self._settings = settings
         self._clock = clock
         self._is_active = is_active
-        self._looked_at: Latest[GangName, _Look] = Latest(REMEMBERED)
-        self._rests_until_s: Latest[GangName, float] = Latest(REMEMBERED)
-        self._forbidden: Latest[GangName, tuple[str, ...]] = Latest(REMEMBERED)  # the budgets that were reported
+        self._looked_at: WeakKeyDictionary[GangState, _Look] = WeakKeyDictionary()  # those that nothing can be done for
+        self._rests_until_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
+        self._forbidden: WeakKeyDictionary[GangState, tuple[str, ...]] = WeakKeyDictionary()  # budgets reported
         self._called: set[str] = set()  # UIDs of members for which kube-scheduler was called, and has not asked since
         self._tasks: set[asyncio.Task[None]] = set()
         self._deciding: asyncio.Task[None] | None = None
@@ -110,7 +107,8 @@ class GangPreemption:
         try:
             while self._again:
                 self._again = False
-                for state in sorted(self._members.waiting(), key=lambda state: state.rank):
+                in_order = sorted(self._members.waiting(), key=lambda state: state.rank)
+                for state in by_turns(in_order, lambda state: state.name.namespace):
                     if self._may_begin(state):
                         await self._decide_for(state)
         except Exception:
@@ -131,10 +129,10 @@ class GangPreemption:
         now_s = self._clock.now_s()
         if not self._is_active() or not self._gangs.lacks_only_cards(state):
             return False
-        if (self._rests_until_s.get(state.name) or 0.0) > now_s:
+        if self._rests_until_s.get(state, 0.0) > now_s:
             return False
         chosen = self._chosen(state)
-        if len(chosen) < state.missing or self._looked_at.get(state.name) == self._look_of(state):
+        if len(chosen) < state.missing or self._looked_at.get(state) == self._look_of(state):
             return False
         if min(member.pod.priority for member in chosen) <= self._ledger.lowest_priority():
             return False
@@ -146,13 +144,13 @@ class GangPreemption:
         if found is not None and (self._look_of(state) != look or not self._may_begin(state)):
             self._again = True  # somebody has come, or is gone, meanwhile
             return
-        self._looked_at.note(state.name, look)
+        self._looked_at[state] = look
         if found is None or not (found.pods or found.leave_anyway):
             return
         if found.cost[0] and not self._settings.despite_budgets:
             self._is_forbidden(state, chosen[0].pod, found)
         elif found.pods and (stale := self._not_fresh(chosen)):
-            self._looked_at.drop(state.name)
+            self._looked_at.pop(state, None)
             for member in stale:
                 self._have_it_asked_for(member.pod)
         elif self._beginnings.are_within_quota(found.rooms):
@@ -180,20 +178,20 @@ class GangPreemption:
             logger.info("pod %s can't be woken: %s", pod, error)
 
     def _is_forbidden(self, state: GangState, pod: Pod, found: GangVictims) -> None:
-        self._rest(state.name, RESTING_S)
-        if self._forbidden.get(state.name) != found.protected_by:
-            self._forbidden.note(state.name, found.protected_by)
+        self._rest(state, RESTING_S)
+        if self._forbidden.get(state) != found.protected_by:
+            self._forbidden[state] = found.protected_by
             self._counts.preemptions.labels(PreemptionOutcome.FORBIDDEN).inc()
             budgets = ", ".join(found.protected_by)
             sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
             self._event_recorder.post_pod_event(pod, True, EventReason.PREEMPTION_FORBIDDEN, sentence)
 
-    def _rest(self, name: GangName, pause_s: float) -> None:
-        self._rests_until_s.note(name, self._clock.now_s() + pause_s)
-        asyncio.get_running_loop().call_later(pause_s, self._look_again, name)
+    def _rest(self, state: GangState, pause_s: float) -> None:
+        self._rests_until_s[state] = self._clock.now_s() + pause_s
+        asyncio.get_running_loop().call_later(pause_s, self._look_again, state)
 
-    def _look_again(self, name: GangName) -> None:
-        self._looked_at.drop(name)
+    def _look_again(self, state: GangState) -> None:
+        self._looked_at.pop(state, None)
         self._single.wanted.set()
 
     # Beginning.
@@ -203,20 +201,20 @@ class GangPreemption:
         self._kept_places.forget(state.name)
         for pod, its in found.rooms:
             self._beginnings.promise(pod, its)
-        self._start(self._claim_and_go_on(state.name, found), f"preempt for gang {state.name}")
+        self._start(self._claim_and_go_on(state, found), f"preempt for gang {state.name}")
 
-    async def _claim_and_go_on(self, name: GangName, found: GangVictims) -> None:
+    async def _claim_and_go_on(self, state: GangState, found: GangVictims) -> None:
         try:
             await self._claim(found)
         except GpuledgerError as error:
-            logger.warning("gang %s: claiming room for it failed: %s", name, error)
-            self._rest(name, CLAIM_PAUSE_S)
+            logger.warning("gang %s: claiming room for it failed: %s", state.name, error)
+            self._rest(state, CLAIM_PAUSE_S)
             for pod, _ in found.rooms:
                 self._carrier.give_up(pod.uid, f"room for the whole gang could not be claimed: {error}")
             return
         except Exception:
-            logger.exception("gang %s: claiming room for it failed, which is a bug in gpuledger", name)
-            self._rest(name, RESTING_S)
+            logger.exception("gang %s: claiming room for it failed, which is a bug in gpuledger", state.name)
+            self._rest(state, RESTING_S)
             for pod, _ in found.rooms:
                 self._carrier.give_up(pod.uid, "room for the whole gang could not be claimed")
             return

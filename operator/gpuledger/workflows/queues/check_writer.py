@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from gpuledger.formats.objects.condition import shortened
 from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, workload
@@ -61,12 +60,6 @@ class CheckWriter:
                 done(written)
 
         task = self._tasks[of.uid] = asyncio.create_task(write(), name=f"check of workload {of.name}")
-
-    def start(self, key: str, call: Coroutine[Any, Any, None], name: str) -> None:
-        """Start something else about a workload, under a key of its own."""
-        task = asyncio.create_task(call, name=name)
-        self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
 
     async def _write(self, of: Workload, check: str, state: CheckState, message: str) -> Workload | None:
         now = of

@@ -49,6 +49,10 @@ class WorkloadExplainer:
         pods = [self._text(each) for each in pod_sets(found)]
         return replace(report, pods=pods)
 
+    async def stop(self) -> None:
+        """Look at no workload any more."""
+        await self._no_room.worker.stop()
+
     async def _with_nodes(self, report: WorkloadReport, queued: QueuedWorkload) -> WorkloadReport:
         """Return the report of a workload that waits for cards, with why its pods find none at this moment."""
         try:

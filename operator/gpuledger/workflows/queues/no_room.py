@@ -12,15 +12,18 @@ from gpuledger.placement.together import Trial
 from gpuledger.reports.explanation import NodeReason, in_short
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.queues.card_check import CardCheck
-from gpuledger.workflows.queues.check_writer import CheckWriter
 from gpuledger.workflows.queues.queued_workload import QueuedWorkload, asking
 from gpuledger.workflows.queues.reservations import Seat
 from gpuledger.workflows.queues.take_back import TakeBack
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import Throttle, in_slices
 
 logger = logging.getLogger(__name__)
 
 WAITS = "It waits for pods that leave."
+
+LOOKS_AT_ONCE = 1
+"""Workloads for which victims are looked for at a time: whoever looks next sees who was evicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,10 @@ class Look:
 
 
 class NoRoom:
-    """Tells workloads why they wait, and has others give cards back. Each workload has its turn now and then."""
+    """Tells workloads why they wait, and has others give cards back.
+
+    Each workload has its turn now and then, and of each namespace one at a time.
+    """
 
     def __init__(
         self,
@@ -44,30 +50,33 @@ class NoRoom:
         check: CardCheck,
         take_back: TakeBack,
         explainer: PodExplainer,
-        writer: CheckWriter,
         clock: Clock,
     ) -> None:
         self._ledger = ledger
         self._check = check
         self._take_back = take_back
         self._explainer = explainer
-        self._writer = writer
         self._clock = clock
         self._throttle = Throttle()
-        self._latest: dict[str, tuple[QueuedWorkload, Sequence[Seat]]] = {}
+        self._latest: dict[
+            str, tuple[QueuedWorkload, Sequence[Seat]]
+        ] = {}  # UID of a workload -> it, and what it wants
+        self.worker = KeyedWorker(self._look_at, LOOKS_AT_ONCE, group_of=self._namespace_of)
 
     def found(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
         """Note that a workload finds no room."""
         uid = queued.workload.uid
         self._latest[uid] = queued, seats
-        self._throttle.call(uid, self._begin)
+        self._throttle.call(uid, self.worker.mark)
 
-    def _begin(self, uid: str) -> None:
-        latest = self._latest.pop(uid, None)
-        if latest is not None and self._check.is_waiting(latest[0]):
-            self._writer.start(f"{uid} finds no room", self._look(*latest), f"look at workload {uid}")
+    def _namespace_of(self, uid: str) -> str:
+        latest = self._latest.get(uid)
+        return latest[0].workload.name.namespace if latest else ""
 
-    async def _look(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
+    async def _look_at(self, uid: str) -> None:
+        queued, seats = self._latest.pop(uid, (None, ()))
+        if queued is None or not self._check.is_waiting(queued):
+            return
         waits = await self._take_back.consider(queued, seats)
         text = (await self.look(queued, seats)).text
         if text and self._check.is_waiting(queued):

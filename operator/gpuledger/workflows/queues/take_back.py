@@ -11,7 +11,6 @@ sharing. Where these would allow more, nothing is taken back beyond what Kueue h
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,14 +77,12 @@ class TakeBack:
         self._writer = writer
         self._clock = clock
         self._evicted: dict[WorkloadName, _Eviction] = {}
-        self._turn = asyncio.Lock()
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
-        """Evict who has to give back cards for a workload; tell whether it only has to wait for some who leave."""
-        async with self._turn:  # who looks next sees who was evicted
-            return await self._consider(queued, seats)
+        """Evict who has to give back cards for a workload; tell whether it only has to wait for some who leave.
 
-    async def _consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
+        For one workload at a time: the next one sees who was evicted.
+        """
         leaving = self._leaving()
         if await self._fits(queued, seats, leaving):
             return bool(leaving)

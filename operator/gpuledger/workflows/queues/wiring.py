@@ -116,6 +116,6 @@ def follow_up(
     take_back = TakeBack(
         ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
     )
-    no_room = NoRoom(ledger, queues.check, take_back, explainer, queues.writer, clock)
+    no_room = NoRoom(ledger, queues.check, take_back, explainer, clock)
     queues.check.on_no_room.append(no_room.found)
     return WorkloadExplainer(store, queues.check, queues.reader, no_room, read_request)

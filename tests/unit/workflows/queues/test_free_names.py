@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 
 from builders import whole_share
@@ -10,6 +13,9 @@ from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock, settle
 from gpuledger.model.share import Placement
 from gpuledger.workflows.queues.card_check import PASS_S
+from gpuledger.workflows.queues.queued_workload import QueuedWorkload
+from gpuledger.workflows.queues.reservations import Seat
+from gpuledger.workflows.queues.take_back import TakeBack
 from gpuledger.workflows.tasks.rounds import HEAD_EVERY
 
 CROWD = 100
@@ -22,7 +28,7 @@ class WorkingClock(LoopClock):
 
     worked_s = 0.0
 
-    def work_s(self) -> float:  # type: ignore[override]
+    def work_s(self) -> float:
         """Return a later time each time."""
         self.worked_s += STEP_S
         return self.worked_s
@@ -75,12 +81,33 @@ async def test_a_workload_behind_a_crowd_of_its_own_namespace_has_its_turn_in_th
 async def test_the_head_of_the_queue_is_looked_at_again_before_all_others_were(
     api: QueueServer, scene: QueueScene
 ) -> None:
-    assert scene.stranger("one", WHOLE) == ["node-a"] or api.delete_pod("one")
+    assert scene.stranger("one", WHOLE)
     scene.submit("head", {**WHOLE, next(iter(WHOLE)): "4"}, namespace="hostile", priority=10)
     a_crowd(scene)
     for _ in range(2):
         change(scene)
         assert await scene.queues.give_room()
     assert api.state("head") == "Pending"
+    api.delete_pod("one")
     scene.ledger.drop_hold("uid-one")
     assert await passes_until_ready(scene, "head", HEAD_EVERY) < CROWD * STEP_S / PASS_S * 10
+
+
+async def test_of_each_namespace_victims_are_looked_for_for_one_workload_at_a_time(
+    api: QueueServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+
+    async def consider(_: TakeBack, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
+        looked_at.append(queued.workload.name.namespace)
+        await asyncio.sleep(1.0)
+        return False
+
+    monkeypatch.setattr(TakeBack, "consider", consider)
+    scene = QueueScene(api)
+    a_crowd(scene)
+    scene.submit("mine", WHOLE, pods=5)
+    await scene.queues.give_room()
+    await asyncio.sleep(5.0)
+    assert looked_at[:3].count("default") == 1
+    await scene.parts.workflows.workload_explainer.stop()

@@ -19,7 +19,7 @@ def a_round() -> Round[One]:
 
 def a_pass(turns: Round[One], waiting: list[One], most: int, took_s: float = 0.03) -> list[One]:
     """Return who is tried in a pass that ends after so many."""
-    found = []
+    found: list[One] = []
     for one in turns.next_pass(waiting):
         if len(found) == most:
             break
