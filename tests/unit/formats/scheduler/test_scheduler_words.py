@@ -44,11 +44,27 @@ def test_the_resources_that_it_found_too_little_of_are_named() -> None:
     assert words.short_of == ("example.com/fpga", "cpu")
 
 
+@pytest.mark.parametrize(
+    ("reasons", "rules_out"),
+    [
+        ("3 node(s) didn't match Pod's node affinity/selector", True),
+        ("1 node(s) had untolerated taint {key: value}, 2 node(s) were unschedulable", True),
+        ("1 Insufficient cpu, 2 node(s) didn't match Pod's node affinity/selector", False),
+        ("1 node(s) didn't have free ports for the requested pod ports, 2 node(s) were unschedulable", False),
+        ("1 no card entirely free, 2 node(s) were unschedulable", False),
+        ('persistentvolumeclaim "data" not found', False),
+    ],
+)
+def test_nodes_that_no_pod_that_leaves_would_open_are_told_from_others(reasons: str, rules_out: bool) -> None:
+    assert read_words(f"0/3 nodes are available: {reasons}.{ITS_PREEMPTION}").rules_out is rules_out
+
+
 def test_a_pod_with_scheduling_gates_is_not_looked_at() -> None:
     pod = a_pod_object()
     pod["spec"]["schedulingGates"] = [{"name": "quota.example.com/wait"}]
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "blocked"}
     assert scheduler_words(with_conditions(pod, [gated])) == SchedulerWords(gates=("quota.example.com/wait",))
+    assert scheduler_words(with_conditions(pod, [gated])).rules_out
 
 
 @pytest.mark.parametrize(
