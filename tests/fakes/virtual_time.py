@@ -9,6 +9,9 @@ from typing import Any
 DEADLOCK_S = 1.0
 """Real time after which a loop without any timer counts as stuck."""
 
+STEP_S = 0.001
+"""How long work takes from one look at the clock to the next, by a `WorkingClock`."""
+
 EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -72,6 +75,17 @@ class LoopClock:
     def wall(self) -> datetime:
         """Return the virtual time as a date, as far as it is ahead."""
         return EPOCH + timedelta(seconds=self.now_s() + self.ahead_s)
+
+
+class WorkingClock(LoopClock):
+    """The same where whatever is measured takes a while."""
+
+    worked_s = 0.0
+
+    def work_s(self) -> float:
+        """Return a later time each time."""
+        self.worked_s += STEP_S
+        return self.worked_s
 
 
 class StoppedClock:

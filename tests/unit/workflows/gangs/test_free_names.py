@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
-from builders import cards_of
+from builders import cards_of, whole_share
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, a_pod_object, with_conditions
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
-from fakes.virtual_time import now_s, settle
+from fakes.virtual_time import LoopClock, WorkingClock, now_s, settle
 from gpuledger.formats.dialects.selection import USE_UUID
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.gang import GangName
+from gpuledger.model.share import Placement
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.precedence import LONGEST_S, MOST_OVERTAKING
 from gpuledger.workflows.gangs.turns import Turn
+from gpuledger.workflows.gangs.waking import BETWEEN_PASSES_S
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)
@@ -31,11 +33,11 @@ PART = {GPU: "1", MEMORY: "1"}
 class Lab:
     """A node with four cards, and gangs of several namespaces."""
 
-    def __init__(self, api: ApiServer) -> None:
+    def __init__(self, api: ApiServer, clock: LoopClock) -> None:
         for card in CARDS:
             api.put_card(card)
         self.api = api
-        self.parts: OperatorParts = an_operator(api)
+        self.parts: OperatorParts = an_operator(api, clock=clock)
         self._numbers: Iterator[int] = count()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -106,7 +108,7 @@ class Lab:
 
 @pytest.fixture
 async def lab(api: ApiServer) -> Lab:
-    return Lab(api)
+    return Lab(api, LoopClock())
 
 
 # A gang that goes first.
@@ -236,3 +238,27 @@ async def test_a_gang_with_a_member_that_has_no_node_by_any_rule_gets_no_turn(la
     assert state.has_too_few_nodes
     lab.asks(HOSTILE, "late-0-3")  # kube-scheduler has found a node for it
     assert not state.has_too_few_nodes
+
+
+# Many that do not fit.
+
+
+async def test_a_gang_behind_a_crowd_of_another_namespace_is_tried_whatever_changes(api: ApiServer) -> None:
+    lab = Lab(api, WorkingClock())
+    lab.come(OURS, "busy", 1, {GPU: "4"})
+    assert await lab.starts(OURS, "busy", 1)
+    for number in range(100):
+        lab.come(HOSTILE, f"crowd-{number}", 2, {GPU: "4"})
+        assert not await lab.starts(HOSTILE, f"crowd-{number}")
+    lab.come(OURS, "mine", 4)
+    assert not await lab.starts(OURS, "mine", 4)
+    await lab.ends(OURS, "busy", 1)
+    passes = 0
+    while lab.parts.ledger.hold_of(f"uid-{OURS}-mine-0") is None:
+        lab.parts.ledger.hold("other", Placement("node-a", (whole_share(CARDS[0]),)), now_s() + 1.0)
+        lab.parts.ledger.drop_hold("other")
+        await lab.parts.workflows.gangs.give_room()
+        await asyncio.sleep(BETWEEN_PASSES_S)
+        passes += 1
+        assert passes < 4
+    assert passes > 1, "there is time for all of them"

@@ -10,7 +10,7 @@ import pytest
 from builders import whole_share
 from fakes.queue_scene import WHOLE, QueueScene
 from fakes.queue_server import QueueServer
-from fakes.virtual_time import LoopClock, settle
+from fakes.virtual_time import STEP_S, WorkingClock, settle
 from gpuledger.model.share import Placement
 from gpuledger.workflows.queues.card_check import PASS_S
 from gpuledger.workflows.queues.queued_workload import QueuedWorkload
@@ -19,19 +19,7 @@ from gpuledger.workflows.queues.take_back import TakeBack
 from gpuledger.workflows.tasks.rounds import HEAD_EVERY
 
 CROWD = 100
-STEP_S = 0.001
 MOST_PASSES = 5
-
-
-class WorkingClock(LoopClock):
-    """A clock by which whatever is measured takes a while."""
-
-    worked_s = 0.0
-
-    def work_s(self) -> float:
-        """Return a later time each time."""
-        self.worked_s += STEP_S
-        return self.worked_s
 
 
 @pytest.fixture
