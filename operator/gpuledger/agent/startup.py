@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
 from prometheus_client.core import Metric
 
 from gpuledger.agent.agent_plan import AgentPlan
@@ -59,6 +58,7 @@ from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError
 from gpuledger.model.event_reasons import EventReason
+from gpuledger.serving.application import application_served
 
 logger = logging.getLogger(__name__)
 
@@ -329,10 +329,8 @@ class Agent:
         server = HealthServer(
             self._dead, self._not_ready, AgentMetrics(self._metrics), lambda: self._usage.answer(self.cards)
         )
-        runner = web.AppRunner(server.application(), access_log=None)
-        await runner.setup()
-        sites.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, self._plan.health_host, self._plan.health_port).start()
+        at_port = application_served(server.application(), self._plan.health_host, self._plan.health_port)
+        await sites.enter_async_context(at_port)
 
     def _dead(self) -> list[str]:
         now_s = asyncio.get_running_loop().time()

@@ -29,6 +29,14 @@ settings_option = click.option(
     help="YAML file with settings; a setting that it leaves out keeps its default.",
 )
 
+extender_secret_option = click.option(
+    "--extender-secret",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="GPULEDGER_EXTENDER_SECRET",
+    help="File with the secret by which the operator knows kube-scheduler, the same for `run` and `scheduler-config`; "
+    "one that is not there is made.  [env: GPULEDGER_EXTENDER_SECRET]",
+)
+
 context_option = click.option("--context", help="Context to use from the kubeconfig.")
 
 

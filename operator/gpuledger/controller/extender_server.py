@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from http import HTTPStatus
 
 import orjson
 from aiohttp import web
@@ -125,4 +124,4 @@ def _answer(content: object) -> Answer:
 
 
 def _error(text: str) -> Answer:
-    return Answer(text.encode(), HTTPStatus.BAD_REQUEST, TEXT)
+    return Answer(text.encode(), TEXT)

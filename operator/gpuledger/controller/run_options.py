@@ -31,6 +31,8 @@ class RunOptions:
     """Write only while the kube-scheduler of this host holds the schedulers' Lease; None: always."""
     scheduler_pipe: Path | None = None
     """Named pipe through which that kube-scheduler gets its configuration."""
+    extender_secret: Path | None = None
+    """File with the secret by which the extender knows that kube-scheduler; None: it answers whoever reaches it."""
 
 
 def followed_host_name(leader_elect: bool, host_name: str | None) -> str | None:
@@ -50,6 +52,7 @@ def options_from(environment: Mapping[str, str]) -> RunOptions:
         kubeconfig=environment.get("KUBECONFIG") or None,
         host_name=followed_host_name(leader_elect, environment.get("GPULEDGER_HOST")),
         scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),
+        extender_secret=_path(environment, "GPULEDGER_EXTENDER_SECRET"),
     )
 
 

@@ -20,15 +20,19 @@ import yaml
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.scheduler.extender_access import url_with
 from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
 
 
-def scheduler_config_text(settings: Settings, leader_elect: bool) -> str:
-    """Return the configuration that goes with the settings, as YAML. Raises BadInput: the words can't be used."""
+def scheduler_config_text(settings: Settings, leader_elect: bool, secret: str = "") -> str:
+    """Return the configuration that goes with the settings, as YAML. Raises BadInput: the words can't be used.
+
+    With the extender's secret, it is one itself.
+    """
     configuration = scheduler_configuration(
         settings.scheduler_names,
         dialects_of(settings),
-        settings.extender_url,
+        url_with(settings.extender_url, secret),
         settings.extender_timeout_s,
         leader_elect,
         settings.nodes_offered,

@@ -8,6 +8,7 @@ else that this process serves is aiohttp's.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -18,6 +19,9 @@ from typing import cast
 
 import httptools
 
+from gpuledger.formats.scheduler.extender_access import authorization
+from gpuledger.serving.port import Connection, Limits, Port, listening, raise_descriptor_limit
+
 logger = logging.getLogger(__name__)
 
 BODY_LIMIT_BYTES = 64 * 1024 * 1024
@@ -25,6 +29,9 @@ BODY_LIMIT_BYTES = 64 * 1024 * 1024
 
 HEAD_LIMIT_BYTES = 16 * 1024
 """Of the request's first line and headers."""
+
+MOST_CONNECTIONS = 4_096
+"""And half of what descriptors there are. Each Bind that waits, as for another system's device plugin, has its own."""
 
 LONGEST_STOP_S = 60.0
 """How long the end of the server waits for questions that are being answered. The process has less."""
@@ -34,11 +41,17 @@ JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question is answered with."""
+    """What a question is answered with.
+
+    The status is 200 in any case: kube-scheduler writes any other one into logs and pods, beside the URL that has the
+    secret. So a text says that there is no answer; kube-scheduler fails to read it as JSON.
+    """
 
     body: bytes
-    status: HTTPStatus = HTTPStatus.OK
     content_type: str = JSON
+
+
+NO_ANSWER = Answer(b"a bug in gpuledger; its log says more\n", TEXT)
 
 
 Handler = Callable[[bytes, Callable[[], bool]], Awaitable[Answer]]
@@ -48,12 +61,17 @@ Handler = Callable[[bytes, Callable[[], bool]], Awaitable[Answer]]
 class SchedulerConnection(asyncio.Protocol):
     """One connection, with one question at a time: who sends on before it is answered is cut off."""
 
-    def __init__(self, handlers: Mapping[str, Handler], connections: set[SchedulerConnection]) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler], proof: bytes, connections: set[SchedulerConnection], client: Connection
+    ) -> None:
         self._handlers = handlers
+        self._wanted_proof = proof
         self._connections = connections
+        self._client = client
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
-        self._url, self._body = bytearray(), bytearray()
+        self._url, self._body, self._proof = bytearray(), bytearray(), b""
+        self._handler: Handler | None = None
         self._in_head, self._head_bytes = True, 0
         self.task: asyncio.Task[None] | None = None
         """What answers a question, if one does."""
@@ -81,32 +99,40 @@ class SchedulerConnection(asyncio.Protocol):
         if self._head_bytes > HEAD_LIMIT_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {HEAD_LIMIT_BYTES:,} bytes")
         elif len(self._body) > BODY_LIMIT_BYTES:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BODY_LIMIT_BYTES:,} bytes")
+            self._send(Answer(f"more than {BODY_LIMIT_BYTES:,} bytes\n".encode(), TEXT), is_last=True)
 
     def on_url(self, part: bytes) -> None:
         """See httptools."""
         self._url += part
 
-    def on_headers_complete(self) -> None:
+    def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
+        if name.lower() == b"authorization":
+            self._proof = value
+
+    def on_headers_complete(self) -> None:
+        """See httptools. Whoever does not know the secret does not learn what is asked here, nor that there is one."""
         self._in_head, self._head_bytes = False, 0
+        is_known = not self._wanted_proof or hmac.compare_digest(self._proof, self._wanted_proof)
+        path = self._url.partition(b"?")[0].decode("latin-1")
+        self._handler = self._handlers.get(path) if is_known and self._parser.get_method() == b"POST" else None
+        if self._handler is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "nothing is asked here")
 
     def on_body(self, part: bytes) -> None:
         """See httptools."""
-        self._body += part
+        if self._handler is not None:
+            self._body += part
 
     def on_message_complete(self) -> None:
         """See httptools."""
-        path, body = self._url.partition(b"?")[0].decode("latin-1"), bytes(self._body)
-        self._url, self._body, self._in_head = bytearray(), bytearray(), True
-        handler = self._handlers.get(path)
+        handler, path, body = self._handler, bytes(self._url), bytes(self._body)
+        self._url, self._body, self._proof, self._handler = bytearray(), bytearray(), b"", None
+        self._in_head = True
         if self.task is not None:
             self._transport.abort()
-        elif handler is None:
-            self._refuse(HTTPStatus.NOT_FOUND, "nothing is asked here")
-        elif self._parser.get_method() != b"POST":
-            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "questions are posted")
-        else:
+        elif handler is not None:
+            self._client.asked()
             answering = self._answer(handler, path, body, not self._parser.should_keep_alive())
             self.task = asyncio.get_running_loop().create_task(answering)
 
@@ -120,27 +146,28 @@ class SchedulerConnection(asyncio.Protocol):
             self.task.cancel()
         self._transport.close()
 
-    async def _answer(self, handler: Handler, path: str, body: bytes, is_last: bool) -> None:
+    async def _answer(self, handler: Handler, path: bytes, body: bytes, is_last: bool) -> None:
         try:
             answer = await handler(body, self.is_heard)
         except Exception:
-            logger.exception("%s failed, which is a bug in gpuledger", path)
-            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, "a bug in gpuledger; its log says more")
+            logger.exception("%s failed, which is a bug in gpuledger", path.decode("latin-1"))
+            self._send(NO_ANSWER, is_last=True)
         else:
             self._send(answer, is_last)
         finally:
             self.task = None
+            self._client.answered()
             if not self.is_heard():
                 self._connections.discard(self)
 
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
-        self._send(Answer(f"{text}\n".encode(), status, TEXT), is_last=True)
+    def _refuse(self, code: HTTPStatus, text: str) -> None:
+        self._send(Answer(f"{text}\n".encode(), TEXT), is_last=True, code=code)
 
-    def _send(self, answer: Answer, is_last: bool) -> None:
+    def _send(self, answer: Answer, is_last: bool, code: HTTPStatus = HTTPStatus.OK) -> None:
         if not self.is_heard():
             return
         closing = "Connection: close\r\n" if is_last else ""
-        status = f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        status = f"HTTP/1.1 {code.value} {code.phrase}\r\n"
         head = f"{status}Content-Type: {answer.content_type}\r\nContent-Length: {len(answer.body)}\r\n{closing}\r\n"
         self._transport.write(head.encode() + answer.body)
         if is_last:
@@ -148,15 +175,15 @@ class SchedulerConnection(asyncio.Protocol):
 
 
 @asynccontextmanager
-async def served(handlers: Mapping[str, Handler], host: str, port: int) -> AsyncIterator[asyncio.Server]:
+async def served(handlers: Mapping[str, Handler], host: str, port: int, secret: str = "") -> AsyncIterator[Port]:
     """Answer questions, by their path, as long as this lasts; then those that have come. Raises OSError."""
     connections = set[SchedulerConnection]()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(partial(SchedulerConnection, handlers, connections), host, port, backlog=128)
+    limits = Limits(min(MOST_CONNECTIONS, raise_descriptor_limit() // 2))
     try:
-        yield server
+        speaker = partial(SchedulerConnection, handlers, authorization(secret).encode(), connections)
+        async with listening(host, port, speaker, limits) as opened:
+            yield opened
     finally:
-        server.close()
         heard = [connection.task for connection in connections if connection.task and connection.is_heard()]
         if heard:
             await asyncio.wait(heard, timeout=LONGEST_STOP_S)

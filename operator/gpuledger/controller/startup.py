@@ -8,11 +8,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from aiohttp import web
-
 from gpuledger.configuration.config_files import config_maps
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
+from gpuledger.controller.extender_secret import extender_secret
 from gpuledger.controller.run_options import RunOptions
 from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.scheduler_connection import served
@@ -27,6 +26,8 @@ from gpuledger.kube_api.reviews import KubeReviews
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import Conflict, Unreachable
+from gpuledger.serving.application import application_served
+from gpuledger.serving.port import Limits
 from gpuledger.workflows.config_maps import until_settings_differ
 from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
 from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
@@ -38,6 +39,9 @@ from gpuledger.workflows.tasks.restart import started_again
 from gpuledger.workflows.tasks.together import first_to_end
 
 logger = logging.getLogger(__name__)
+
+OPEN_TO_ALL = Limits(connections_per_s=50, requests_per_s=100)
+"""Of ports that users may reach. Some 3 % of a core, whatever they send."""
 
 START_PAUSE_S = 1.0
 
@@ -62,21 +66,29 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     settings = options.settings
     operator.gc_tuning.start()
     operator.workflows.observer.on_compared.append(partial(_after_comparing, operator))
-    await _serve(started, operator.server.health(), settings.health_host, settings.health_port)
-    await started.enter_async_context(served(operator.server.questions(), settings.listen_host, settings.listen_port))
+    health = application_served(operator.server.health(), settings.health_host, settings.health_port)
+    await started.enter_async_context(health)
+    secret = extender_secret(options.extender_secret)
+    questions = operator.server.questions()
+    await started.enter_async_context(served(questions, settings.listen_host, settings.listen_port, secret))
     logger.info("extender at %s", settings.extender_url)
+    if not secret:
+        logger.warning("without --extender-secret, whoever reaches that port can bind pods")
     if options.scheduler_pipe is not None:
-        content = scheduler_config_text(settings, leader_elect=options.host_name is not None)
+        content = scheduler_config_text(settings, options.host_name is not None, secret)
         pipe = await started.enter_async_context(given_through(options.scheduler_pipe, content))
         operator.server.scheduler.has_old_configuration = lambda: pipe.is_outdated
     if settings.view_port:
         access = access_for(settings.view_host, KubeReviews(operator.client))
         view = ViewServer(operator.view_source, access)
-        await _serve(started, view.application(), settings.view_host, settings.view_port)
+        page = application_served(view.application(), settings.view_host, settings.view_port, OPEN_TO_ALL)
+        await started.enter_async_context(page)
         logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
     if settings.explain_port:
         developers = DeveloperServer(operator.view_source, KubeReviews(operator.client))
-        await _serve(started, developers.application(), settings.health_host, settings.explain_port)
+        questions_of_users = developers.application()
+        explain = application_served(questions_of_users, settings.health_host, settings.explain_port, OPEN_TO_ALL)
+        await started.enter_async_context(explain)
     started.push_async_callback(operator.workflows.waiting.stop)
     started.push_async_callback(operator.workflows.claim_pod_waker.stop)
     started.push_async_callback(operator.workflows.ahead.stop)
@@ -110,13 +122,6 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     if config_maps(options.settings):
         parts.append(_follow_settings)
     await first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
-
-
-async def _serve(sites: contextlib.AsyncExitStack, application: web.Application, host: str, port: int) -> None:
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    sites.push_async_callback(runner.cleanup)
-    await web.TCPSite(runner, host, port).start()
 
 
 async def _keep_in_sync(operator: Operator) -> None:

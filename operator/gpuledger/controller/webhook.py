@@ -10,27 +10,38 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, cast
 
 import kopf
+from aiohttp import web
 
 from gpuledger.configuration.admission import admission_rules
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.review import AdmissionRules, check, filled_in, queueing_review, summing_review
 from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN, QUEUE_UP, SUM_UP
 from gpuledger.model.errors import BadInput
+from gpuledger.serving.application import application_served
+from gpuledger.serving.port import Limits, Port
 
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 5.0
-"""Before the webhook is served again after its certificate could not be read."""
+"""Before the webhook is served again when it could not be."""
+
+LOOK_INTERVAL_S = 30.0
+"""How often new certificates are looked for. Certificates are renewed weeks before they end."""
 
 FORBIDDEN = 403
 """The HTTP status of a refusal, as with the policies."""
 
 
+LIMITS = Limits(connections_per_s=50, requests_per_s=500)
+"""The API server keeps its connections. What others cost who reach the port: a tenth of a core or so."""
+
+
 class SteadyWebhookServer(kopf.WebhookServer):
-    """Kopf's server, which takes up new certificates by itself. One that can't be used does not end the operator.
+    """Kopf's server at a port with limits. A certificate that can't be used does not end the operator.
 
     Kopf answers for kinds that were there when it began. So what it is asked of templates is answered without it: the
     kinds that have some may come later.
@@ -50,13 +61,36 @@ class SteadyWebhookServer(kopf.WebhookServer):
                 return queueing_review(request, self._rules)
             return await fn(request, webhook=webhook, **more)
 
+        async def serve(request: web.Request) -> web.Response:
+            return await self._serve(cast("kopf.WebhookFn", answer), request)
+
+        host, port = self.addr or "", self.port or 0
         while True:
             try:
-                async for config in super().__call__(cast("kopf.WebhookFn", answer)):
-                    yield config
-            except OSError as error:  # of TLS, too; the files of a Secret are not exchanged at the same moment
+                application = web.Application()
+                application.router.add_post("/{id:.*}", serve)
+                _, context = self._build_ssl()
+                async with application_served(application, host, port, LIMITS, context) as served:
+                    yield kopf.WebhookClientConfig(url=f"https://{host}:{served.address[1]}")
+                    await self._take_up_certificates(served)
+            except OSError as error:  # of TLS, too
                 logger.error("the webhook can't be served, retrying: %s", error)
                 await asyncio.sleep(PAUSE_S)
+
+    async def _take_up_certificates(self, served: Port) -> None:
+        """Use new certificates for clients that come from then on, until cancelled."""
+        used = self._files()
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            try:
+                if (found := self._files()) != used:
+                    _, served.context = self._build_ssl()
+                    used = found
+            except OSError as error:  # the files of a Secret are not exchanged at the same moment
+                logger.error("the webhook's new certificate can't be used, retrying: %s", error)
+
+    def _files(self) -> list[bytes]:
+        return [Path(file).read_bytes() for file in (self.certfile, self.pkeyfile) if file]
 
 
 def serve_webhook(registry: kopf.OperatorRegistry, kopf_settings: kopf.OperatorSettings, settings: Settings) -> None:

@@ -8,6 +8,7 @@ import click
 
 from gpuledger.command_line.options import (
     end_without_cluster,
+    extender_secret_option,
     program_access_options,
     settings_option,
     settings_refused,
@@ -38,6 +39,7 @@ from gpuledger.command_line.options import (
     help="Named pipe from which that kube-scheduler reads its configuration, so that it starts after the operator.  "
     "[env: GPULEDGER_SCHEDULER_CONFIG]",
 )
+@extender_secret_option
 def run(
     settings_file: Path | None,
     kubeconfig: str | None,
@@ -45,6 +47,7 @@ def run(
     leader_elect: bool,
     host: str | None,
     scheduler_config: Path | None,
+    extender_secret: Path | None,
 ) -> None:
     """Run the operator: keep the ledger, and serve kube-scheduler as its extender."""
     end_without_cluster(kubeconfig)
@@ -63,5 +66,6 @@ def run(
         context=context,
         host_name=followed_host_name(leader_elect, host),
         scheduler_pipe=scheduler_config,
+        extender_secret=extender_secret,
     )
     until_interrupted(lambda: run_operator(options), uvloop.new_event_loop)

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import click
 
-from gpuledger.command_line.options import read_settings, settings_option, settings_refused
+from gpuledger.command_line.options import extender_secret_option, read_settings, settings_option, settings_refused
 
 
 @click.command("scheduler-config")
@@ -19,14 +19,20 @@ from gpuledger.command_line.options import read_settings, settings_option, setti
     type=click.Path(dir_okay=False, path_type=Path),
     help="Named pipe to create instead of printing; `gpuledger run --scheduler-config` fills it.",
 )
-def scheduler_config(settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None) -> None:
+@extender_secret_option
+def scheduler_config(
+    settings_file: Path | None, leader_elect: bool, output: TextIO, pipe: Path | None, extender_secret: Path | None
+) -> None:
     """Print the kube-scheduler configuration that matches the settings."""
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.configuration.settings_file import settings_before_cluster
+    from gpuledger.controller.extender_secret import extender_secret as secret_in
     from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
 
     if pipe is None:
-        output.write(scheduler_config_text(read_settings(settings_file), leader_elect))
+        with settings_refused():
+            secret = secret_in(extender_secret)
+        output.write(scheduler_config_text(read_settings(settings_file), leader_elect, secret))
         return
     with settings_refused():  # so that a pod with bad settings does not begin
         dialects_of(settings_before_cluster(settings_file))

@@ -14,6 +14,7 @@ from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready, scheduler_of
+from gpuledger.formats.scheduler.extender_access import url_without
 from gpuledger.formats.scheduler.scheduler_config import CLAIMS_PLUGIN
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
@@ -136,10 +137,10 @@ def check_scheduler_config(facts: Facts) -> Iterator[Finding]:
 def _config_problems(wanted: Json, found: Json) -> Iterator[str]:
     ours = wanted["extenders"][0]
     extenders = [each for each in found.get("extenders") or () if each.get("filterVerb") == ours["filterVerb"]]
-    extender = next((each for each in extenders if each.get("urlPrefix") == ours["urlPrefix"]), None)
+    urls = [url_without(str(each.get("urlPrefix"))) for each in extenders]
+    extender = next((each for each, url in zip(extenders, urls, strict=True) if url == ours["urlPrefix"]), None)
     if extender is None:
-        urls = some_of([str(each.get("urlPrefix")) for each in extenders]) or "none"
-        yield f"no extender at {ours['urlPrefix']}, where the operator listens; there is {urls}"
+        yield f"no extender at {ours['urlPrefix']}, where the operator listens; there is {some_of(urls) or 'none'}"
         extender = extenders[0] if extenders else None
     if extender is not None:
         should, are = _managed(ours), _managed(extender)
