@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, samples
+from gpuledger.formats.scheduler.extender_access import authorization, url_with
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"
@@ -57,6 +58,7 @@ class Installation:
         self._settings = dict(settings or {})
         self._suffix = f"-{name}" if name else ""
         self.settings_file = plane.directory / f"settings{self._suffix}.yaml"
+        self.secret_file = plane.directory / f"extender-secret{self._suffix}"
         self._scheduler_config_file = plane.directory / f"scheduler-config{self._suffix}.yaml"
 
     def install(self) -> None:
@@ -86,6 +88,7 @@ class Installation:
                 "gpuledger",
                 "run",
                 *(["--host", self._host] if self._host else ["--no-leader-elect"]),
+                *("--extender-secret", str(self.secret_file)),
                 *self._files(kubeconfig or self.kubeconfig),
             ],
             ready=self.is_ready if wait else None,
@@ -103,16 +106,21 @@ class Installation:
             *(sys.executable, "-m", "gpuledger", "scheduler-config"),
             "--leader-elect" if self._host else "--no-leader-elect",
             *("--settings", str(self.settings_file), "--output", str(config)),
+            *("--extender-secret", str(self.secret_file)),
         ]
         env = {"KUBECONFIG": str(self.plane.kubeconfig)}  # for ConfigMaps that the settings may name
         _wait_for_success(self.plane.start_program(f"scheduler-config{self._suffix}", render, env), timeout_s=20)
         return dict(yaml.safe_load(config.read_text()))
 
+    def extender_headers(self) -> dict[str, str]:
+        """Return the headers by which the extender takes a client for kube-scheduler."""
+        return {"Content-Type": JSON, "Authorization": authorization(self.secret_file.read_text())}
+
     def start_scheduler(self, extender_url: str | None = None, kubeconfig: Path | None = None) -> ManagedProcess:
         """Start kube-scheduler with the configuration that the settings give, or other ways to extender and server."""
         content, config = self.scheduler_config(), self._scheduler_config_file
         if extender_url:
-            content["extenders"][0]["urlPrefix"] = extender_url
+            content["extenders"][0]["urlPrefix"] = url_with(extender_url, self.secret_file.read_text())
         if kubeconfig:  # something in between reads along
             content["clientConnection"] |= {"contentType": JSON, "acceptContentTypes": JSON}
         config.write_text(yaml.safe_dump(content))

@@ -45,6 +45,7 @@ def environment(installation: Installation) -> dict[str, str]:
         "GPULEDGER_SETTINGS": str(installation.settings_file),
         "KUBECONFIG": str(installation.kubeconfig),
         "GPULEDGER_LEADER_ELECT": "false",
+        "GPULEDGER_EXTENDER_SECRET": str(installation.secret_file),
     }
 
 

@@ -55,9 +55,9 @@ class FaultyCluster(Cluster):
 
     def ask(self, verb: str, arguments: Json) -> Json:
         """Ask the operator what kube-scheduler could ask it, past the proxy; return the answer."""
-        content = {"Content-Type": "application/json"}
+        headers = self.installation.extender_headers()
         url = f"{self.installation.extender_url}/{verb}"
-        question = urllib.request.Request(url, json.dumps(arguments).encode(), content)  # noqa: S310 - our own process
+        question = urllib.request.Request(url, json.dumps(arguments).encode(), headers)  # noqa: S310 - our own process
         with urllib.request.urlopen(question, timeout=DEADLINE_S) as answer:  # noqa: S310
             return dict(json.loads(answer.read()))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
@@ -14,13 +15,15 @@ import orjson
 from gpuledger.kube_api.client import Json
 from gpuledger.kube_api.json_text import read_json
 from gpuledger.kube_api.pages import pages_of
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-"""Pauses double after each failure that is not the network's or the API server's."""
+"""Pauses before another list double, whatever it is needed for: a list of a large cluster costs both sides seconds. They
+begin anew after a watch that lasted longer than this."""
 
 WATCH_S = 290
 """The server ends a watch after this; the next one goes on from there."""
@@ -31,6 +34,9 @@ SILENCE_S = 320.0
 
 NOT_SERVED = 404
 """What the API server answers about a kind that it does not have: its CustomResourceDefinition may be deleted."""
+
+TOO_OLD = 410
+"""What it answers about a version that it has forgotten."""
 
 EVENTS_AT_ONCE = 32
 """Events that are processed before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
@@ -71,32 +77,30 @@ async def follow(
     from what came meanwhile. With the `version` of a list that was read elsewhere, what has changed since is shown
     first.
     """
-    pause_s = PAUSE_S
+    clock = asyncio.get_running_loop().time
+    pauses = Backoff(PAUSE_S, LONGEST_PAUSE_S)
     while True:
+        begin_s = math.inf
         try:
             if not version:
                 version = await _list(client, path, parameters, changed, listing())
-            begin_s = asyncio.get_running_loop().time()
+            begin_s = clock()
             version = await _watch(client, path, {**parameters, "resourceVersion": version}, changed, silence_s)
-            if asyncio.get_running_loop().time() < begin_s + PAUSE_S:  # a server that ends each watch at once
-                await asyncio.sleep(PAUSE_S)
-            pause_s = PAUSE_S
+            pause_s = PAUSE_S if clock() < begin_s + PAUSE_S else 0.0  # a server that ends each watch at once
         except _TooOld:
-            version = ""
-            await asyncio.sleep(PAUSE_S)
+            version, pause_s = "", None
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             status = error.status if isinstance(error, ApiError) else 0
             if while_served and status == NOT_SERVED:
                 return
-            if status == 410:
-                version = ""
+            version, pause_s = ("", None) if status == TOO_OLD else (version, PAUSE_S)
             logger.info("watching %s failed, retrying: %r", path, error)
-            await asyncio.sleep(PAUSE_S)
         except Exception:
-            version = ""
-            logger.exception("watching %s failed, which is a bug in gpuledger; listing again in %g s", path, pause_s)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            version, pause_s = "", None
+            logger.exception("watching %s failed, which is a bug in gpuledger; listing again after a pause", path)
+        if clock() > begin_s + LONGEST_PAUSE_S:
+            pauses.reset()
+        await asyncio.sleep(pauses.next_s() if pause_s is None else pause_s)
 
 
 async def _list(

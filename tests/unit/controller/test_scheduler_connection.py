@@ -13,7 +13,9 @@ from gpuledger.controller.scheduler_connection import (
     Handler,
     served,
 )
+from gpuledger.formats.scheduler.extender_access import authorization
 
+SECRET = "an-extenders-secret"
 QUESTION = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3\r\n\r\nabc"
 
@@ -49,9 +51,11 @@ def handlers() -> Handlers:
 
 
 @asynccontextmanager
-async def connected(handlers: Handlers) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    async with served(handlers.by_path(), "127.0.0.1", 0) as server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+async def connected(
+    handlers: Handlers, secret: str = ""
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async with served(handlers.by_path(), "127.0.0.1", 0, secret) as server:
+        reader, writer = await asyncio.open_connection(*server.address)
         yield reader, writer
         writer.close()
         with suppress(ConnectionError):
@@ -97,8 +101,8 @@ async def test_a_client_that_says_so_finds_the_connection_closed(handlers: Handl
         (b"POST /echo HTTP/1.1\r\nX: " + b"x" * HEAD_LIMIT_BYTES, 431),
         (b"x" * (HEAD_LIMIT_BYTES + 1), 400),
         (QUESTION.replace(b"echo", b"other"), 404),
-        (b"GET /echo HTTP/1.1\r\n\r\n", 405),
-        (QUESTION.replace(b"echo", b"fail"), 500),
+        (b"GET /echo HTTP/1.1\r\n\r\n", 404),
+        (QUESTION.replace(b"echo", b"fail"), 200),  # a text: kube-scheduler shows other statuses beside its secret
     ],
 )
 async def test_what_can_not_be_answered_is_refused_and_the_connection_closed(
@@ -109,6 +113,49 @@ async def test_what_can_not_be_answered_is_refused_and_the_connection_closed(
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert b"\r\nConnection: close\r\n" in answer
+
+
+KNOWN = f"Authorization: {authorization(SECRET)}".encode()
+
+
+@pytest.mark.parametrize("path", [b"/echo", b"/wait", b"/fail", b"/other", b"/"])
+@pytest.mark.parametrize(
+    "proof",
+    [
+        b"Host: x",
+        b"Authorization: Basic",
+        f"Authorization: {authorization(SECRET[:-1])}".encode(),
+        f"Authorization: {authorization(SECRET + 'x')}".encode(),
+        f"Authorization: Bearer {SECRET}".encode(),
+        f"Authorization: {SECRET}".encode(),
+        f"X-Authorization: {authorization(SECRET)}".encode(),
+    ],
+)
+async def test_who_does_not_know_the_secret_finds_nothing_and_learns_nothing(
+    handlers: Handlers, proof: bytes, path: bytes
+) -> None:
+    """Nor does its body have to come before it is told."""
+    async with connected(handlers, SECRET) as (reader, writer):
+        writer.write(QUESTION.replace(b"/echo", path).replace(b"Host: x", proof).removesuffix(b"abc"))
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 404 ")
+        assert body == b"nothing is asked here\n"
+    assert not handlers.asked.is_set()
+
+
+async def test_each_question_needs_the_secret(handlers: Handlers) -> None:
+    async with connected(handlers, SECRET) as (reader, writer):
+        writer.write(QUESTION.replace(b"Host: x", KNOWN))
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
+        writer.write(QUESTION)
+        assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_a_client_with_a_secret_that_nobody_asked_for_is_answered(handlers: Handlers) -> None:
+    """Such as a kube-scheduler that was given one before the operator was started without."""
+    async with connected(handlers) as (reader, writer):
+        writer.write(QUESTION.replace(b"Host: x", KNOWN))
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
 
 
 async def test_questions_may_be_long_one_after_the_other(handlers: Handlers) -> None:
@@ -131,7 +178,7 @@ async def test_a_body_that_is_too_long_is_not_waited_for(handlers: Handlers, mon
     monkeypatch.setattr(scheduler_connection, "BODY_LIMIT_BYTES", 10)
     async with connected(handlers) as (reader, writer):
         writer.write(QUESTION.replace(b"Length: 3", b"Length: 99") + b"x" * 10)
-        assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
+        assert (await reader.read()).endswith(b"\r\n\r\nmore than 10 bytes\n")
 
 
 async def test_two_questions_at_once_are_none(handlers: Handlers) -> None:
@@ -154,7 +201,7 @@ async def test_who_sends_without_end_while_a_question_is_answered_is_cut_off(han
 
 async def test_the_end_waits_until_who_is_still_heard_has_an_answer(handlers: Handlers) -> None:
     async with served(handlers.by_path(), "127.0.0.1", 0) as server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        reader, writer = await asyncio.open_connection(*server.address)
         writer.write(QUESTION.replace(b"echo", b"wait"))
         await handlers.asked.wait()
         asyncio.get_running_loop().call_later(0.05, handlers.goes_on.set)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, cast
@@ -12,7 +13,7 @@ import pytest
 
 from fakes.virtual_time import now_s, settle
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.watch import PAUSE_S, follow
+from gpuledger.kube_api.watch import LONGEST_PAUSE_S, PAUSE_S, follow
 from gpuledger.model.errors import ApiError, Conflict, Denied, Unreachable
 
 Json = dict[str, Any]
@@ -233,6 +234,41 @@ async def test_an_event_without_sense_makes_everything_be_listed_again_after_gro
     assert [asked for asked, _ in server.asked] == ["list", "watch"] * 3
     assert [time_s - server.times_s[0] for time_s in server.times_s[::2]] == [0.0, PAUSE_S, 3 * PAUSE_S]
     assert follower.shown == [("a", False)] * 3
+
+
+def lists_of(server: Server) -> list[float]:
+    """Return when each list began."""
+    return [at_s for asked, at_s in zip(server.asked, server.times_s, strict=True) if asked == ("list", "")]
+
+
+FORGETFUL: list[list[Answer]] = [
+    [page(7), TOO_OLD],
+    [page(7), [error_event(410)]],
+    [page(7), [event("ADDED", found("a", 8)), error_event(410)]],
+    [page(7), [ENDED], [error_event(410)]],  # a watch that ends at once tells nothing of what the server remembers
+    [page(7, token="next"), TOO_OLD],
+]
+
+
+@pytest.mark.parametrize("round_", FORGETFUL)
+async def test_a_server_that_forgets_at_once_is_asked_for_lists_less_and_less_often(round_: list[Answer]) -> None:
+    """A list of all pods costs both sides seconds."""
+    server, _ = await follow_for(200.0, *round_ * 20)
+    lists_s = lists_of(server)
+    extra_s = PAUSE_S * (len(round_) - 2) if round_[0] == page(7) else 0.0
+    pauses = [later - earlier - extra_s for earlier, later in itertools.pairwise(lists_s)]
+    assert pauses[:6] == pytest.approx([PAUSE_S, 2, 4, 8, 16, LONGEST_PAUSE_S])
+    assert len(lists_s) <= 12
+
+
+@pytest.mark.parametrize("end", [error_event(410), ENDED])
+async def test_after_a_watch_that_lasted_the_pauses_begin_anew(end: bytes) -> None:
+    forgetful: list[Answer] = [page(7), TOO_OLD]
+    lasted: list[Answer] = [page(8), [LONGEST_PAUSE_S + 1, end], *([TOO_OLD] if end == ENDED else [])]
+    server, _ = await follow_for(200.0, *forgetful * 4, *lasted, page(9), [])
+    assert server.asked[-1] == ("watch", "9")
+    *_, last_but_one_s, last_s = lists_of(server)
+    assert last_s - last_but_one_s == pytest.approx(LONGEST_PAUSE_S + 1 + PAUSE_S)
 
 
 async def test_following_ends_when_it_is_cancelled() -> None:
