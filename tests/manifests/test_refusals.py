@@ -15,6 +15,18 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"image": {"name": "x"}}, "/image", NOT_ALLOWED.format("name")),
     ({"image": {"repository": ""}}, "/image/repository", "minLength: got 0, want 1"),
     ({"image": {"tag": "a b"}}, "/image/tag", "'a b' does not match pattern"),
+    ({"image": {"tag": "0.1.0@sha256:abc"}}, "/image/tag", "'0.1.0@sha256:abc' does not match pattern"),
+    ({"image": {"digest": "sha256:abc"}}, "/image", NOT_ALLOWED.format("digest")),
+    (
+        {"scheduler": {"image": {"tag": "@sha256:" + 64 * "0"}}},
+        "/scheduler/image/tag",
+        "does not match pattern",
+    ),
+    (
+        {"scheduler": {"versions": {"1.36": "v1.36.3@sha256:0"}}},
+        "/scheduler/versions/1.36",
+        "'v1.36.3@sha256:0' does not match pattern",
+    ),
     ({"image": {"pullPolicy": "Sometimes"}}, "/image/pullPolicy", "'Always', 'IfNotPresent', 'Never'"),
     ({"imagePullSecrets": ["registry"]}, "/imagePullSecrets/0", "got string, want object"),
     ({"settings": {"resource_memroy": "a.b/c"}}, "/settings", NOT_ALLOWED.format("resource_memroy")),

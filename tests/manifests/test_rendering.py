@@ -113,6 +113,30 @@ def test_image_manifests_definition_and_documents_are_of_the_programs_version() 
     assert found == {container_image.VERSION} == {__version__}
 
 
+DIGEST = f"@sha256:{'0123456789abcdef' * 4}"
+
+
+def test_each_image_can_be_named_by_its_digest(helm: Helm) -> None:
+    images = {"image": {"tag": f"0.1.0{DIGEST}"}, "hamiCore": {"image": f"projecthami/hami:v2.9.0{DIGEST}"}}
+    for scheduler in ({"versions": {"1.36": f"v1.36.3{DIGEST}"}}, {"image": {"tag": f"v1.36.3{DIGEST}"}}):
+        objects = helm.objects(**images, scheduler=scheduler, agent={"simulatedCards": {"number": 1}})
+        pods = [found["spec"]["template"]["spec"] for found in objects.values() if "template" in found.get("spec", {})]
+        used = {each["image"] for spec in pods for each in [*spec["containers"], *spec.get("initContainers", ())]}
+        assert used == {
+            f"gpuledger:0.1.0{DIGEST}",
+            f"projecthami/hami:v2.9.0{DIGEST}",
+            f"registry.k8s.io/kube-scheduler:v1.36.3{DIGEST}",
+        }
+
+
+def test_the_base_image_is_named_once() -> None:
+    """Whoever builds the image gives it with its digest."""
+    lines = (MANIFESTS / "Dockerfile").read_text().splitlines()
+    named = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    assert named == ["$BASE", "$BASE"]
+    assert sum(line.startswith("ARG BASE=") for line in lines) == 1
+
+
 def test_the_table_has_the_versions_of_kubernetes_that_the_tests_run() -> None:
     built = {}
     for path in (REPOSITORY / "tools" / "go").glob("kubernetes-*/go.mod"):
@@ -356,6 +380,19 @@ def test_the_schedulers_configuration_is_a_pipe_that_its_operator_fills(helm: He
     for name in ("scheduler-config", "operator", "kube-scheduler"):
         mounts = {each["mountPath"]: each["name"] for each in found[name]["volumeMounts"]}
         assert mounts[os.path.dirname(path)] == "config"
+
+
+def test_the_operator_knows_its_kube_scheduler_by_a_secret_that_is_on_no_disk(helm: Helm) -> None:
+    """Each pod has its own: the volume is the pod's."""
+    deployment = helm.objects()[OPERATOR]
+    (path,) = (
+        flag.partition("=")[2]
+        for flag in containers(deployment)["operator"]["args"]
+        if flag.startswith("--extender-secret=")
+    )
+    mounts = {each["mountPath"]: each["name"] for each in containers(deployment)["operator"]["volumeMounts"]}
+    volumes = {each["name"]: each for each in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[mounts[os.path.dirname(path)]]["emptyDir"] == {"medium": "Memory", "sizeLimit": "1Mi"}
 
 
 # The ledger outlives the release.

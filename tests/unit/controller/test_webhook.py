@@ -1,14 +1,19 @@
 """Kopf's side of the webhook: off unless asked for, and the handlers that the configuration names."""
 
+import asyncio
+import contextlib
 import ssl
+import subprocess
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
+import aiohttp
 import kopf
 import pytest
 import yaml
 
+from control_plane import free_port
 from fakes.objects import GPU, MEMORY, a_pod_object
 from gpuledger.configuration.admission import admission_rules, webhook_configuration
 from gpuledger.configuration.settings import Settings
@@ -88,20 +93,79 @@ async def test_a_refusal_is_told_as_forbidden_and_a_warning_without_one() -> Non
     assert len(warnings) == 1
 
 
-async def test_a_certificate_that_cannot_be_read_does_not_end_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+def a_certificate(directory: Path, name: str, key_of: str = "") -> None:
+    """Put a certificate, and its key or another one's, where the webhook finds them."""
+    made = directory / name
+    made.mkdir()
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    subject = ["-days", "1", "-subj", f"/CN={name}", "-out", made / "tls.crt", "-keyout", made / "tls.key"]
+    subprocess.run([*request, *subject], check=True, capture_output=True)
+    for file, source in (("tls.crt", name), ("tls.key", key_of or name)):
+        (directory / file).write_bytes((directory / source / file).read_bytes())
+
+
+async def seen_by_clients(port: int) -> str:
+    """Return the name on the certificate that a client is shown."""
+    trust_all = ssl.create_default_context()
+    trust_all.check_hostname, trust_all.verify_mode = False, ssl.CERT_NONE
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust_all)
+    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.close()
+    text = await asyncio.to_thread(
+        subprocess.run, ["openssl", "x509", "-inform", "der", "-noout", "-subject"], input=shown, capture_output=True
+    )
+    return text.stdout.decode().strip().rpartition("=")[2].strip()
+
+
+@contextlib.asynccontextmanager
+async def a_webhook(directory: Path, fn: Any = None) -> AsyncIterator[int]:
+    """Serve one, and yield its port."""
+    files = {"certfile": str(directory / "tls.crt"), "pkeyfile": str(directory / "tls.key")}
+    server = SteadyWebhookServer(admission_rules(Settings()), addr="127.0.0.1", port=free_port(), **files)
+    configs = cast(AsyncGenerator[Any, None], server(fn))
+    told = asyncio.create_task(anext(configs))
+    found = await told
+    rest = asyncio.create_task(anext(configs))
+    yield int(found["url"].rpartition(":")[2])
+    rest.cancel()
+    await asyncio.wait([rest])
+    await configs.aclose()
+
+
+async def test_a_new_certificate_is_taken_up_when_it_goes_with_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The files of a Secret are not exchanged at the same moment: for a while, certificate and key do not match."""
-    served: list[str] = []
+    monkeypatch.setattr(webhook, "LOOK_INTERVAL_S", 0.02)
+    a_certificate(tmp_path, "old")
+    async with a_webhook(tmp_path) as port:
+        assert await seen_by_clients(port) == "old"
+        a_certificate(tmp_path, "new", key_of="old")
+        while "can't be used" not in caplog.text:  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.01)
+        assert await seen_by_clients(port) == "old"
+        (tmp_path / "tls.key").write_bytes((tmp_path / "new" / "tls.key").read_bytes())
+        while await seen_by_clients(port) != "new":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
-    async def serve(self: object, fn: object) -> AsyncIterator[kopf.WebhookClientConfig]:
-        served.append("again" if served else "first")
-        if len(served) == 1:
-            yield kopf.WebhookClientConfig(url="https://old")
-            raise ssl.SSLError("key values mismatch")
-        yield kopf.WebhookClientConfig(url="https://new")
 
-    monkeypatch.setattr(kopf.WebhookServer, "__call__", serve)
-    monkeypatch.setattr(webhook, "PAUSE_S", 0.0)
-    configs = SteadyWebhookServer(admission_rules(Settings()))(cast(Any, None))
-    assert [(await anext(configs))["url"] for _ in range(2)] == ["https://old", "https://new"]
-    assert served == ["first", "again"]
-    await cast(AsyncGenerator[Any, None], configs).aclose()
+async def test_a_webhook_that_can_not_be_served_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhook, "PAUSE_S", 0.01)
+    asyncio.get_running_loop().call_later(0.05, a_certificate, tmp_path, "late")
+    async with a_webhook(tmp_path) as port:
+        assert await seen_by_clients(port) == "late"
+
+
+async def test_kopf_is_asked_what_the_path_names(tmp_path: Path) -> None:
+    a_certificate(tmp_path, "x")
+    asked: list[tuple[Any, str]] = []
+
+    async def review(request: Any, *, webhook: str, **_: Any) -> Any:
+        asked.append((request, webhook))
+        return {"response": {"allowed": True}}
+
+    async with a_webhook(tmp_path, review) as port, aiohttp.ClientSession() as client:
+        url = f"https://127.0.0.1:{port}/check"
+        async with client.post(url, json={"kind": "AdmissionReview"}, ssl=False) as answer:
+            assert (answer.status, await answer.json()) == (200, {"response": {"allowed": True}})
+    assert asked == [({"kind": "AdmissionReview"}, "check")]

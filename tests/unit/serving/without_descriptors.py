@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 import socket
+import sys
 
 from aiohttp import web
 
@@ -33,7 +34,7 @@ async def main() -> None:
             os.close(each)
         reader, writer = await asyncio.open_connection(sock=client)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-        print((await reader.readline()).decode().strip())
+        sys.stdout.write((await reader.readline()).decode().replace("\r", ""))
         writer.close()
 
 

@@ -1,0 +1,83 @@
+"""Every server of ours is started by `serving`, whose ports have limits: what starts one is looked for in the source.
+
+An exception below that is not needed any more fails the test, too.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "operator" / "gpuledger"
+ALLOWED = "serving"
+
+SERVERS = {
+    "create_server",
+    "create_unix_server",
+    "connect_accepted_socket",
+    "start_server",
+    "start_unix_server",
+    "start_serving",
+    "start_http_server",
+    "make_server",
+    "listen",
+    "run_app",
+    "AppRunner",
+    "ServerRunner",
+    "TCPSite",
+    "UnixSite",
+    "SockSite",
+    "HTTPServer",
+    "ThreadingHTTPServer",
+    "TCPServer",
+    "WebhookAutoServer",
+    "WebhookServer",
+    "add_insecure_port",
+    "add_secure_port",
+}
+"""What listens: names of asyncio, socket, aiohttp, http.server, prometheus_client, Kopf and gRPC."""
+
+LISTENING = {  # file -> what it uses
+    # Kopf's, with our own port in place of its.
+    "controller/webhook.py": {"WebhookServer"},
+    # Unix sockets in the kubelet's directories, which belong to root.
+    "agent/kubelet/dra_server.py": {"add_insecure_port"},
+    "agent/kubelet/plugin_server.py": {"add_insecure_port"},
+}
+
+
+def servers(module: ast.Module) -> set[str]:
+    """Return which of SERVERS a module uses."""
+    found = {node.attr for node in ast.walk(module) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            found |= {each.name.rpartition(".")[2] for each in node.names}
+    return found & SERVERS
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield each file of the program outside `serving`, and its source."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE)
+        if name.parts[0] != ALLOWED and "_generated" not in name.parts:
+            yield str(name), ast.parse(file.read_text())
+
+
+def test_no_server_is_started_but_at_a_port_with_limits() -> None:
+    used = {name: servers(module) for name, module in modules()}
+    assert {name: found for name, found in used.items() if found} == LISTENING
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("await loop.create_server(make, host, port)", {"create_server"}),
+        ("from aiohttp.web import TCPSite as Site", {"TCPSite"}),
+        ("from aiohttp import web\nweb.run_app(application)", {"run_app"}),
+        ("server.add_insecure_port(f'unix:{path}')", {"add_insecure_port"}),
+        ("from gpuledger.serving.application import application_served", set()),
+    ],
+)
+def test_what_starts_a_server_is_noticed(source: str, found: set[str]) -> None:
+    assert servers(ast.parse(source)) == found
