@@ -263,7 +263,7 @@ class Settings:
     )
 
     listen_host: str = option("127.0.0.1", "Where the extender listens: kube-scheduler is in the same pod.")
-    listen_port: int = option(8888, "Port of the extender. It authenticates no one: never expose it to a network.")
+    listen_port: int = option(8888, "Port of the extender: for kube-scheduler alone, which has a secret for it.")
     health_host: str = option("0.0.0.0", "Where /healthz, /readyz and /metrics listen.")  # noqa: S104 - they only tell
     health_port: int = option(8889, "Port of /healthz, /readyz and /metrics.")
     scheduler_livez_url: str = option(

@@ -26,12 +26,17 @@ from gpuledger.controller.lists_read import ListsRead
 from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
 from gpuledger.kube_api.pages import read_at_most
+from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import AnswerTooLong
 
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 """Before a request that has failed is sent again."""
+
+LONGEST_PAUSE_S = 30.0
+"""Before nodes are listed again: pauses double, until a watch has lasted longer than this. Each list has the operator
+compare everything."""
 
 
 def session(client: KubeClient, lists: ListsRead) -> kopf.AiohttpSession:
@@ -55,6 +60,7 @@ class SteadyAnswers:
     def __init__(self, client: KubeClient, lists: ListsRead) -> None:
         self._client = client
         self._lists = lists
+        self._pauses = Backoff(PAUSE_S, LONGEST_PAUSE_S)
 
     async def __call__(self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         """Send a request until it succeeds. Raises what aiohttp raises without an answer: Kopf asks again then."""
@@ -65,7 +71,7 @@ class SteadyAnswers:
             if response.status >= HTTPStatus.BAD_REQUEST:
                 await self._wait(request, response)
             elif "watch" in request.url.query:
-                watched = _Watched(response.content, request.url.name)
+                watched = _Watched(response.content, request.url.name, self._pauses)
                 response.content = cast(aiohttp.StreamReader, watched)
                 return response
             elif await self._is_read(request, response):
@@ -76,7 +82,8 @@ class SteadyAnswers:
         asked_s = response.headers.get("Retry-After", "")
         logger.info("%s %s: %d; asking again", request.method, request.url.path_qs, response.status)
         response.release()
-        await asyncio.sleep(min(LONGEST_WAIT_S, max(PAUSE_S, float(asked_s if asked_s.isdigit() else 0))))
+        pause_s = self._pauses.next_s() if response.status == HTTPStatus.GONE else PAUSE_S
+        await asyncio.sleep(min(LONGEST_WAIT_S, max(pause_s, float(asked_s if asked_s.isdigit() else 0))))
         if response.status == HTTPStatus.GONE:
             request.url = request.url.without_query_params("resourceVersion")
             if "watch" in request.url.query:
@@ -128,25 +135,33 @@ class _Read(_Content):
 class _Watched(_Content):
     """The content of a watch, up to a line that Kopf would not survive."""
 
-    def __init__(self, content: aiohttp.StreamReader, kind: str) -> None:
+    def __init__(self, content: aiohttp.StreamReader, kind: str, pauses: Backoff) -> None:
         super().__init__(content)
         self._kind = kind
+        self._pauses = pauses
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """Yield whole lines, one at a time."""
+        clock = asyncio.get_running_loop().time
+        begin_s = clock()
         async for line in whole_lines(self._content.iter_chunked(size), f"watch of {self._kind}"):
-            if not _is_survived(line):
+            if clock() > begin_s + LONGEST_PAUSE_S:
+                self._pauses.reset()
+            code = _error_of(line)
+            if code == HTTPStatus.GONE:  # Kopf knows this one, and lists again
+                await asyncio.sleep(self._pauses.next_s())
+            elif code is not None:
                 logger.warning("watch of %s: %s; restarting it", self._kind, line[:300].decode(errors="replace"))
                 await asyncio.sleep(PAUSE_S)
                 return
             yield line + b"\n"
 
 
-def _is_survived(line: bytes) -> bool:
-    """Tell whether Kopf goes on after a line of a watch: of errors, it knows 410 alone, and lists again."""
+def _error_of(line: bytes) -> object:
+    """Return the code of an error in a watch, an empty text for what is no line of a watch, None for a change."""
     try:
         event = orjson.loads(line)
         is_error, found = event["type"] == "ERROR", dict(event["object"])
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-        return False
-    return not is_error or found.get("code") == HTTPStatus.GONE
+        return ""
+    return found.get("code", "") if is_error else None

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-"""Pauses before another list double, whatever it is needed for: a list of a large cluster costs both sides seconds. They
-begin anew after a watch that lasted longer than this."""
+"""Pauses before another list double, whatever it is needed for: a list of a large cluster costs both sides seconds.
+They begin anew after a watch that lasted longer than this."""
 
 WATCH_S = 290
 """The server ends a watch after this; the next one goes on from there."""

@@ -25,6 +25,7 @@ from gpuledger.controller.kopf_frame import configure
 from gpuledger.controller.kopf_session import SteadyAnswers, session
 from gpuledger.controller.lists_read import ListsRead
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.backoff import Backoff
 
 Json = dict[str, Any]
 
@@ -112,11 +113,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf_session, "PAUSE_S", 0.0)
 
 
-async def ask(server: Server, lists: ListsRead, query: str) -> tuple[int, bytes]:
+async def ask(
+    server: Server, lists: ListsRead, query: str, middleware: SteadyAnswers | None = None
+) -> tuple[int, bytes]:
     """Send one request as Kopf does; return the status and the body of its answer, read as Kopf reads it."""
     application = web.Application()
     application.router.add_get("/{path:.*}", server.answer)
-    middleware = SteadyAnswers(cast(KubeClient, StubClient()), lists)
+    middleware = middleware or SteadyAnswers(cast(KubeClient, StubClient()), lists)
     async with (
         TestServer(application) as running,
         ClientSession(middlewares=[middleware]) as opened,
@@ -142,6 +145,29 @@ async def test_a_watch_that_is_refused_as_too_old_begins_with_the_present_state_
     assert server.asked[0] == {"watch": "true", "fieldSelector": "x=y", "resourceVersion": "7"}
     assert server.asked[1:] == [{"watch": "true", "fieldSelector": "x=y"}] * 2
     assert lists.again.is_set()
+
+
+@pytest.mark.parametrize("refused", [410, [error(410)]], ids=["at its beginning", "in its first line"])
+async def test_a_server_that_forgets_at_once_is_asked_less_and_less_often(
+    lists: ListsRead, refused: Answer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, all nodes are listed again, and compared."""
+    pauses: list[float] = []
+
+    class Recorded(Backoff):
+        def next_s(self) -> float:
+            pauses.append(super().next_s())
+            return pauses[-1]
+
+    monkeypatch.setattr(kopf_session, "PAUSE_S", 0.001)
+    monkeypatch.setattr(kopf_session, "Backoff", Recorded)
+    middleware = SteadyAnswers(cast(KubeClient, StubClient()), lists)
+    for _ in range(4):
+        await ask(Server(refused, []), lists, "watch=true", middleware)
+    assert pauses == pytest.approx([0.001, 0.002, 0.004, 0.008])
+    monkeypatch.setattr(kopf_session, "LONGEST_PAUSE_S", -1.0)  # the next one lasts longer
+    await ask(Server([error(410)]), lists, "watch=true", middleware)
+    assert pauses[-1] == 0.001
 
 
 BROKEN = {
