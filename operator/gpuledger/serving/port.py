@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,11 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._rests = False  # answered, and nothing has come since
         self.opening: asyncio.Task[None] | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Tell whether there has been a connection, with its TLS."""
+        return self._transport is not None
 
     def asked(self) -> None:
         """Note that a request has come: the client has done its part."""
@@ -203,6 +209,7 @@ class Port:
             self.connections.add(connection)
             self.waiting[connection] = None
             connection.opening = asyncio.create_task(self._open(connection, taken))
+            connection.opening.add_done_callback(partial(self._opened, connection, taken))
             await self._pace.turn()
             await asyncio.sleep(0)  # a client that is there already does not let others have their turn
 
@@ -214,17 +221,16 @@ class Port:
 
     async def _open(self, connection: Connection, taken: socket.socket) -> None:
         handshake_s = HEAD_S if self.context else None
-        try:
+        with contextlib.suppress(OSError):  # gone meanwhile, silent, or no TLS
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, taken, ssl=self.context, ssl_handshake_timeout=handshake_s
             )
-        except OSError:  # gone meanwhile, silent, or no TLS
+
+    def _opened(self, connection: Connection, taken: socket.socket, _: asyncio.Task[None]) -> None:
+        connection.opening = None
+        if not connection.is_made:
+            taken.close()
             self.lost(connection)
-        except asyncio.CancelledError:
-            self.lost(connection)
-            raise
-        finally:
-            connection.opening = None
 
     def lost(self, connection: Connection) -> None:
         """Note that a client has gone."""

@@ -1,11 +1,11 @@
 """The file with the secret that operator and kube-scheduler share."""
 
 import os
+import secrets
 from pathlib import Path
 
 import pytest
 
-from gpuledger.controller import extender_secret as module
 from gpuledger.controller.extender_secret import extender_secret
 from gpuledger.model.errors import BadInput
 
@@ -48,7 +48,7 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def fail(_: int) -> str:
         raise OSError("no entropy")
 
-    monkeypatch.setattr(module.secrets, "token_urlsafe", fail)
+    monkeypatch.setattr(secrets, "token_urlsafe", fail)
     with pytest.raises(OSError, match="no entropy"):
         extender_secret(tmp_path / "secret")
     assert os.listdir(tmp_path) == []

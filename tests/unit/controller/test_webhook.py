@@ -98,7 +98,7 @@ def a_certificate(directory: Path, name: str, key_of: str = "") -> None:
     made = directory / name
     made.mkdir()
     request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    subject = ["-days", "1", "-subj", f"/CN={name}", "-out", made / "tls.crt", "-keyout", made / "tls.key"]
+    subject = ["-days", "1", "-subj", f"/CN={name}", "-out", str(made / "tls.crt"), "-keyout", str(made / "tls.key")]
     subprocess.run([*request, *subject], check=True, capture_output=True)
     for file, source in (("tls.crt", name), ("tls.key", key_of or name)):
         (directory / file).write_bytes((directory / source / file).read_bytes())
