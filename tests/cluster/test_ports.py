@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import socket
 import sys
 import threading
 import time
@@ -53,36 +53,49 @@ def cluster() -> Iterator[Cluster]:
         found.close()
 
 
+def connecting(address: tuple[str, int]) -> socket.socket:
+    """Return a socket that begins to connect."""
+    found = socket.socket()
+    found.setblocking(False)
+    with suppress(BlockingIOError):
+        found.connect(address)
+    return found
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Tell whether the other side has closed a connection, or refused it."""
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 @contextmanager
 def silent_clients(url: str, number: int) -> Iterator[None]:
     """Have so many clients connect, say nothing, and come again when they are sent away."""
-    address, loop = urlsplit(url), asyncio.new_event_loop()
+    parts, is_over = urlsplit(url), threading.Event()
+    address = str(parts.hostname), int(parts.port or 0)
+    clients = [connecting(address) for _ in range(number)]
 
-    async def stay() -> None:
-        while True:
-            with suppress(OSError):
-                reader, writer = await asyncio.open_connection(address.hostname, address.port)
-                with suppress(OSError):
-                    await reader.read()
-                writer.transport.abort()
-            await asyncio.sleep(0.1)
+    def come_again() -> None:
+        while not is_over.wait(0.1):
+            for place, client in enumerate(clients):
+                if is_closed(client):
+                    client.close()
+                    clients[place] = connecting(address)
 
-    async def all_of_them() -> None:
-        await asyncio.gather(*(stay() for _ in range(number)))
-
-    def run() -> None:
-        with suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(all_of_them())
-
-    raise_descriptor_limit()
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=come_again)
     thread.start()
     time.sleep(2.0)  # as many as can be have connected
     try:
         yield
     finally:
-        loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        is_over.set()
         thread.join()
+        for client in clients:
+            client.close()
 
 
 def asked(url: str, body: object = None, headers: Mapping[str, str] = {}) -> tuple[int, str]:
@@ -98,6 +111,7 @@ def asked(url: str, body: object = None, headers: Mapping[str, str] = {}) -> tup
 @pytest.mark.parametrize("port", ["explain_url", "view_url", "health_url", "extender_url"])
 def test_clients_that_say_nothing_take_no_port_but_their_own_and_pods_are_bound(cluster: Cluster, port: str) -> None:
     installation = cluster.installation
+    raise_descriptor_limit()
     with silent_clients(getattr(installation, port), CLIENTS):
         assert asked(f"{installation.health_url}/healthz")[0] == 200
         begin_s = time.monotonic()

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -117,7 +118,10 @@ DIGEST = f"@sha256:{'0123456789abcdef' * 4}"
 
 
 def test_each_image_can_be_named_by_its_digest(helm: Helm) -> None:
-    images = {"image": {"tag": f"0.1.0{DIGEST}"}, "hamiCore": {"image": f"projecthami/hami:v2.9.0{DIGEST}"}}
+    images: dict[str, Any] = {
+        "image": {"tag": f"0.1.0{DIGEST}"},
+        "hamiCore": {"image": f"projecthami/hami:v2.9.0{DIGEST}"},
+    }
     for scheduler in ({"versions": {"1.36": f"v1.36.3{DIGEST}"}}, {"image": {"tag": f"v1.36.3{DIGEST}"}}):
         objects = helm.objects(**images, scheduler=scheduler, agent={"simulatedCards": {"number": 1}})
         pods = [found["spec"]["template"]["spec"] for found in objects.values() if "template" in found.get("spec", {})]

@@ -28,6 +28,9 @@ IDLE_S = 120.0
 """How long a connection is kept without a request. Go's clients close theirs after 90 s: were it closed here first, it
 could be at the moment when kube-scheduler asks, or the API server the webhook, and they do not ask again."""
 
+LOOK_INTERVAL_S = 1.0
+"""How late these times are noticed, at most."""
+
 GRACE_S = 0.05
 """What came while this process stood still is read before its time counts as over."""
 
@@ -80,7 +83,9 @@ class Connection(asyncio.Protocol):
         self._port = port
         self._speaker = make(self)
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # one for all: each costs more than a question's path to us
+        self._due_s = math.inf  # loop time until which the client has to do its part
         self._rests = False  # answered, and nothing has come since
         self.opening: asyncio.Task[None] | None = None
 
@@ -91,17 +96,15 @@ class Connection(asyncio.Protocol):
 
     def asked(self) -> None:
         """Note that a request has come: the client has done its part."""
-        self._rests = False
-        self._stop_timer()
+        self._rests, self._due_s = False, math.inf
         self._port.waiting.pop(self, None)
 
     def answered(self) -> None:
         """Note that the client's turn has come again."""
         if self in self._port.connections:
-            self._rests = True
+            self._rests, self._due_s = True, self._loop.time() + IDLE_S
             self._port.waiting[self] = None
             self._port.changed.set()
-            self._expect_within(IDLE_S)
 
     def abort(self) -> None:
         """Close it, whatever it waits for."""
@@ -113,14 +116,14 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
         self._transport = cast(asyncio.Transport, transport)
-        self._expect_within(HEAD_S)
+        self._due_s = self._loop.time() + HEAD_S
+        self._look()
         self._speaker.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
         if self._rests:
-            self._rests = False
-            self._expect_within(HEAD_S)
+            self._rests, self._due_s = False, self._loop.time() + HEAD_S
         self._speaker.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -137,21 +140,19 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
         self._port.lost(self)
         self._speaker.connection_lost(exc)
 
-    def _expect_within(self, time_s: float) -> None:
-        self._stop_timer()
-        self._timer = asyncio.get_running_loop().call_later(time_s, self._look_once_more)
-
-    def _look_once_more(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(GRACE_S, self.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _look(self, is_second_look: bool = False) -> None:
+        left_s = self._due_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(min(left_s, LOOK_INTERVAL_S), self._look)
+        elif is_second_look:
+            self.abort()
+        else:
+            self._timer = self._loop.call_later(GRACE_S, self._look, True)
 
 
 class Port:
