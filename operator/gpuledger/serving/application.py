@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gpuledger.serving.port import HEAD_S, Connection, Limits, Pace, Port, listening
+
+
+def _is_about_us(record: logging.LogRecord) -> bool:
+    """Leave out the traceback that aiohttp has for each request that is no HTTP: its client is told."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+logger = logging.getLogger(__name__)
+logger.addFilter(_is_about_us)
 
 
 @asynccontextmanager
@@ -22,7 +33,7 @@ async def application_served(
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Port]:
     """Serve an application as long as this lasts; then what has been asked is answered. Raises OSError."""
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, logger=logger)
     await runner.setup()
     async with AsyncExitStack() as stack:
         stack.push_async_callback(runner.cleanup)

@@ -13,7 +13,6 @@ import kopf
 import pytest
 import yaml
 
-from control_plane import free_port
 from fakes.objects import GPU, MEMORY, a_pod_object
 from gpuledger.configuration.admission import admission_rules, webhook_configuration
 from gpuledger.configuration.settings import Settings
@@ -121,7 +120,7 @@ async def seen_by_clients(port: int) -> str:
 async def a_webhook(directory: Path, fn: Any = None) -> AsyncIterator[int]:
     """Serve one, and yield its port."""
     files = {"certfile": str(directory / "tls.crt"), "pkeyfile": str(directory / "tls.key")}
-    server = SteadyWebhookServer(admission_rules(Settings()), addr="127.0.0.1", port=free_port(), **files)
+    server = SteadyWebhookServer(admission_rules(Settings()), addr="127.0.0.1", port=0, **files)
     configs = cast(AsyncGenerator[Any, None], server(fn))
     told = asyncio.create_task(anext(configs))
     found = await told

@@ -183,13 +183,42 @@ def test_a_head_that_comes_byte_by_byte_has_no_more_time(in_loop: Loop, monkeypa
         async with application_served(Site().application(), "127.0.0.1", 0) as at, clients(at, 1) as (one,):
             assert await ask(one) == b"HTTP/1.1 200 OK\r\n"  # nor has that of a later request
             await one[0].readuntil(b"ok")
-            with contextlib.suppress(ConnectionError):
-                while not one[0].at_eof():
-                    one[1].write(b"x")
-                    await one[1].drain()
-                    await asyncio.sleep(0.02)
+            begin_s = asyncio.get_running_loop().time()
+            closed = asyncio.create_task(is_closed(one))
+            for byte in GET.removesuffix(b"\r\n") + b"X: " + 500 * b"x":
+                if closed.done():
+                    break
+                one[1].write(bytes([byte]))
+                await asyncio.sleep(0.02)
+            assert await closed
+            assert asyncio.get_running_loop().time() - begin_s < 5.0
 
     in_loop(test)
+
+
+def test_what_is_no_http_is_told_to_its_client_and_fills_no_log(
+    in_loop: Loop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with application_served(Site().application(), "127.0.0.1", 0) as at, clients(at, 1) as (one,):
+            assert await ask(one, b"\x16\x03\x01\r\n\r\n") == b"HTTP/1.0 400 Bad Request\r\n"
+
+    in_loop(test)
+    assert caplog.records == []
+
+
+def test_a_defect_of_ours_is_in_the_log(in_loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_: web.Request) -> web.Response:
+        raise ZeroDivisionError
+
+    async def test() -> None:
+        broken = web.Application()
+        broken.router.add_get("/", fail)
+        async with application_served(broken, "127.0.0.1", 0) as at, clients(at, 1) as (one,):
+            assert await ask(one) == b"HTTP/1.1 500 Internal Server Error\r\n"
+
+    in_loop(test)
+    assert "ZeroDivisionError" in caplog.text
 
 
 def test_a_body_that_does_not_come_ends_the_connection(in_loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
