@@ -349,7 +349,9 @@ class ApiServer:
         )
         for start in range(0, max(1, len(items)), PAGE_SIZE):
             await asyncio.sleep(0)
-            yield Page({"items": items[start : start + PAGE_SIZE], "metadata": {"resourceVersion": version}})
+            page = Page({"items": items[start : start + PAGE_SIZE], "metadata": {"resourceVersion": version}})
+            yield page
+            page.clear()
 
     async def _carry_out(
         self, operation: Operation, path: str, body: Any, timeout_s: float, apply: Callable[[], Any]

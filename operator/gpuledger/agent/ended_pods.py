@@ -184,10 +184,14 @@ async def sees_processes(own_pod_uid: str, node_name: str, pods: Pods) -> bool:
     """Tell whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
     while own_pod_uid:
         try:
-            there = await pods.pods_of_node(node_name)
+            there = await pods.pods_of_node(node_name, _uid_and_host_pid)
         except ApiError as error:
             logger.info("whether this pod has hostPID can't be read yet, retrying: %s", error)
             await asyncio.sleep(ASK_AGAIN_S)
             continue
-        return any(pod["spec"].get("hostPID") for pod in there if pod["metadata"]["uid"] == own_pod_uid)
+        return (own_pod_uid, True) in there
     return True
+
+
+def _uid_and_host_pid(pod: Json) -> tuple[str, bool]:
+    return pod["metadata"]["uid"], bool(pod["spec"].get("hostPID"))

@@ -41,7 +41,7 @@ async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
 
 
 async def _waiting(node_name: str, store: Pods) -> int:
-    return sum(_waits(pod) for pod in await store.pods_of_node(node_name))
+    return sum(await store.pods_of_node(node_name, _waits))
 
 
 def _waits(pod: dict[str, Any]) -> bool:

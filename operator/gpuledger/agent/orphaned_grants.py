@@ -9,8 +9,9 @@ record shows a pod's name for the next one, which may get no grant.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.formats.objects.pod import is_finished, pod_identity
@@ -54,5 +55,9 @@ class OrphanedGrants:
         twice = self._missing & before
         if not twice:
             return over
-        there = await self._pods.pods_of_node(self._node_name)
-        return over | twice - {pod_identity(pod).uid for pod in there if not is_finished(pod)}
+        return over | twice - {*await self._pods.pods_of_node(self._node_name, _uid_of_living)}
+
+
+def _uid_of_living(pod: Mapping[str, Any]) -> str:
+    """Return the pod's UID, an empty string if all of its containers have ended for good."""
+    return "" if is_finished(pod) else pod_identity(pod).uid

@@ -300,12 +300,10 @@ class Agent:
 
     async def _containers(self) -> dict[str, ContainerOfPod]:
         """Return the id of each container of this node -> its pod and its name."""
-        pods = await self._store.pods_of_node(self._plan.node_name)
-        return {
-            identity: ContainerOfPod(pod["metadata"]["uid"], name)
-            for pod in pods
-            for identity, name in container_names(pod).items()
-        }
+        found: dict[str, ContainerOfPod] = {}
+        for each in await self._store.pods_of_node(self._plan.node_name, _containers_of):
+            found |= each
+        return found
 
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
@@ -374,6 +372,11 @@ class Agent:
         yield counter("node_writes", "Writes of this node's annotations, capacity and ResourceSlices.", [([], writes)])
         yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
         yield from self._usage.metrics(self.cards, self._plan.metrics_compatibility)
+
+
+def _containers_of(pod: dict[str, Any]) -> dict[str, ContainerOfPod]:
+    uid = pod["metadata"]["uid"]
+    return {identity: ContainerOfPod(uid, name) for identity, name in container_names(pod).items()}
 
 
 async def _look_for_pods(containers: Mapping[str, Collection[str]]) -> Sight:

@@ -167,9 +167,11 @@ class KubeClient:
             yield whole_lines(response.content.iter_any(), f"WATCH {path}")
 
     async def pages(self, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[Page]:
-        """Yield the items of a list, page by page, all from one moment of the cluster."""
-        async for page in pages_of(self.request, path, parameters):
-            yield Page(page)
+        """Yield the items of a list, page by page, all from one moment of the cluster: see Page."""
+        async for answer in pages_of(self.request, path, parameters):
+            page = Page(answer)
+            yield page
+            page.clear()
 
 
 def _error(request: str, status: int, answer: bytes, retry_after: str | None) -> ApiError:

@@ -25,7 +25,10 @@ Request = Callable[..., Coroutine[Any, Any, Json]]
 
 
 class Page(list[Json]):
-    """The objects of one page. All pages of a list are of one moment of the cluster, its `version`."""
+    """The objects of one page. All pages of a list are of one moment of the cluster, its `version`.
+
+    Who asks for the next page has taken what it needs of this one: it is empty then, so that one is in memory at a time.
+    """
 
     def __init__(self, answer: Json) -> None:
         super().__init__(answer.get("items") or ())
@@ -57,7 +60,10 @@ async def read_at_most(response: aiohttp.ClientResponse, longest_bytes: int | No
 
 
 async def pages_of(request: Request, path: str, parameters: Mapping[str, str] | None = None) -> AsyncIterator[Json]:
-    """Yield the pages of a list as the API server answers them, all from one moment of the cluster. Raises ApiError."""
+    """Yield the pages of a list as the API server answers them, all from one moment of the cluster. Raises ApiError.
+
+    Each is emptied when the next one is asked for: take what you need of it.
+    """
     query, size = dict(parameters or {}), PAGE_SIZE
     while True:
         asked, longest_bytes = {"limit": str(size), **query}, longest_page_bytes(size)
@@ -68,8 +74,9 @@ async def pages_of(request: Request, path: str, parameters: Mapping[str, str] | 
                 raise
             size = fewer(size)
             continue
-        yield page
         token = (page.get("metadata") or {}).get("continue")
+        yield page
+        page.clear()  # before the next one is read: one is in memory at a time
         if not token:
             return
         query["continue"] = token

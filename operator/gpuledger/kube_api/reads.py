@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
 
 from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
@@ -10,6 +11,8 @@ from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.pages import Page
 from gpuledger.model.errors import NotFound
+
+Picked = TypeVar("Picked")
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
@@ -164,10 +167,13 @@ class KubeReads:
         """Return a ResourceClaim as it is now. Raises NotFound."""
         return await self._client.request("GET", f"{claims_in(namespace)}/{name}")
 
-    async def pods_of_node(self, node_name: str) -> list[Json]:
-        """Return the pods that are bound to a node, as they are now."""
+    async def pods_of_node(self, node_name: str, pick: Callable[[Json], Picked]) -> list[Picked]:
+        """Return what is picked of each pod that is bound to a node, as they are now.
+
+        A hundred pods can be half a gigabyte: no more than a page of them is in memory at a time.
+        """
         pages = self._client.pages(PODS, {"fieldSelector": f"spec.nodeName={node_name}"})
-        return [pod async for page in pages for pod in page]
+        return [pick(pod) async for page in pages for pod in page]
 
     async def node(self, name: str) -> Json:
         """Return a node as it is now. Raises NotFound."""

@@ -1,11 +1,13 @@
 """An agent that is asked to end serves until the kubelet has taken up the pods that were bound to its node."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpuledger.agent.graceful_shutdown import LAST_BINDINGS_S, LONGEST_S, wait_for_bound_pods
+from gpuledger.agent.kubelet.slot_owners import Picked
 from gpuledger.agent.supervisor import STOP_GRACE_S
 from gpuledger.model.errors import Unreachable
 
@@ -24,12 +26,12 @@ class Node:
     async def pod(self, namespace: str, name: str) -> Json:
         raise AssertionError("only the list is of use")
 
-    async def pods_of_node(self, node_name: str) -> list[Json]:
+    async def pods_of_node(self, node_name: str, pick: Callable[[Json], Picked]) -> list[Picked]:
         assert node_name == NODE
         self.looks += 1
         if self.fails:
             raise self.fails
-        return self.pods
+        return list(map(pick, self.pods))
 
 
 def bound(**status: str) -> Json:

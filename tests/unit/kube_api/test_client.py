@@ -105,7 +105,7 @@ async def test_a_list_of_long_objects_is_read_in_smaller_pages_and_none_is_missi
     async with TestServer(application) as server:
         client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
         try:
-            pages = [page async for page in client.pages("/api/v1/pods")]
+            pages = [[*page] async for page in client.pages("/api/v1/pods")]
         finally:
             await client.close()
     assert [item["n"] for page in pages for item in page] == list(range(len(sizes)))

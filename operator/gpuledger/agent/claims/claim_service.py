@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
@@ -84,8 +84,11 @@ class ClaimService:
         shared = [grant for grant in self._grants.all() if not grant.of_one_pod and uuid in grant.uuids]
         if not shared:
             return False
-        pods = await self._store.pods_of_node(self._node_name)
-        return any(uses(pod, grant) for pod in pods if pod["metadata"]["uid"] == pod_uid for grant in shared)
+
+        def uses_one(pod: dict[str, Any]) -> bool:
+            return pod["metadata"]["uid"] == pod_uid and any(uses(pod, grant) for grant in shared)
+
+        return any(await self._store.pods_of_node(self._node_name, uses_one))
 
     def metrics(self) -> Iterable[Metric]:
         """Yield whether claims are served, and what became of those that the kubelet has asked for."""

@@ -39,8 +39,12 @@ class OrphanedClaims:
         twice = [grant for grant in missing if grant.name in before]
         if not twice:
             return frozenset()
-        there = [pod for pod in await self._pods.pods_of_node(self._node_name) if not is_finished(pod)]
-        return frozenset(grant.name for grant in twice if not any(uses(pod, grant) for pod in there))
+
+        def used_by(pod: Json) -> set[str]:
+            return set() if is_finished(pod) else {grant.name for grant in twice if uses(pod, grant)}
+
+        used = await self._pods.pods_of_node(self._node_name, used_by)
+        return frozenset(grant.name for grant in twice).difference(*used)
 
 
 def uses(pod: Json, grant: Grant) -> bool:

@@ -10,10 +10,10 @@ that leaves no doubt.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 Json = Mapping[str, Any]
 
+Picked = TypeVar("Picked")
+
 ANSWERS_REMEMBERED = 4096
 NAME = "GPULEDGER_ALLOCATION"
 """Of an answer without CDI: the environment variable that holds the name."""
@@ -40,8 +42,8 @@ class Pods(Protocol):
     async def pod(self, namespace: str, name: str) -> dict[str, Any]:
         """Return a pod. Raises NotFound."""
 
-    async def pods_of_node(self, node_name: str) -> list[dict[str, Any]]:
-        """Return the pods that are bound to a node."""
+    async def pods_of_node(self, node_name: str, pick: Callable[[dict[str, Any]], Picked]) -> list[Picked]:
+        """Return what is picked of each pod that is bound to a node."""
 
 
 class PodLister(Protocol):
@@ -143,15 +145,16 @@ class SlotOwners:
             if pod["metadata"]["uid"] == uid:
                 return pod
         # An init container's slots that no other container has, or a pod that was recreated under the same name.
-        for pod in await self._pods.pods_of_node(self._node_name):
-            identity = pod_identity(pod)
+        for identity in await self._pods.pods_of_node(self._node_name, pod_identity):
             if identity.uid == uid:
                 if row is not None and (row.namespace, row.pod) != (identity.namespace, identity.name):
                     raise NotKnownYet(
                         f"the kubelet lists the slots of a container that starts for pod {row.namespace}/{row.pod}, "
                         f"and has noted them for {identity}"
                     )
-                return pod
+                pod = await self._pods.pod(identity.namespace, identity.name)
+                if pod["metadata"]["uid"] == uid:
+                    return pod
         raise StartRefused(
             f"the pod with UID {uid}, whose container should start, is gone; or it is a static pod, which no scheduler "
             "places: it can have no GPU of this node"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuledger.formats.objects.host import counted_cards, host_capacity, host_request
 from gpuledger.formats.objects.node_rules import node_rules, pod_rules, refused_by_rules
 from gpuledger.formats.objects.pod import is_finished
 from gpuledger.model.errors import BadInput
-from gpuledger.model.host import NO_HOST
+from gpuledger.model.host import NO_HOST, HostAmounts
 
 Json = Mapping[str, Any]
 
@@ -27,24 +27,35 @@ def against_rules(pod: Json, node: Json) -> tuple[str, str] | None:
         return None
 
 
-def lacking(pod: Json, node: Json, pods_there: Iterable[Json], short_of: Sequence[str]) -> tuple[str, str] | None:
+Taken = tuple[HostAmounts, ...]
+"""What a pod takes of its node: of CPU and memory, and after that, as cards, of each resource that is looked at."""
+
+
+def taken_of(pod: Json, short_of: Sequence[str]) -> Taken | None:
+    """Return what a pod takes of its node, None if it has ended; `short_of` as in `lacking`."""
+    names = ("", *short_of[:RESOURCES_LOOKED_AT])
+    return None if is_finished(pod) else tuple(host_request(pod, name) for name in names)
+
+
+def lacking(pod: Json, node: Json, others: Sequence[Taken], short_of: Sequence[str]) -> tuple[str, str] | None:
     """Return a code and a sentence on the first resource of which a node has too little for a pod, else None.
 
-    `pods_there` are all pods that are bound to it; `short_of` are the resources that kube-scheduler has named.
+    `others` are the pods that are bound to it, and live; `short_of` are the resources that kube-scheduler has named.
     """
-    others = [other for other in pods_there if not is_finished(other)]
+    names = short_of[:RESOURCES_LOOKED_AT]
+    of_host, *of_names = (sum((each[place] for each in others), NO_HOST) for place in range(1 + len(names)))
     return (
-        _host_lacks(pod, node, others)
-        or next(filter(None, (_lacks(pod, node, others, name) for name in short_of[:RESOURCES_LOOKED_AT])), None)
-        or _full(node, others)
+        _host_lacks(pod, node, of_host)
+        or next(filter(None, (_lacks(pod, node, *each) for each in zip(names, of_names, strict=True))), None)
+        or _full(node, len(others))
     )
 
 
-def _host_lacks(pod: Json, node: Json, others: Sequence[Json]) -> tuple[str, str] | None:
+def _host_lacks(pod: Json, node: Json, taken: HostAmounts) -> tuple[str, str] | None:
     capacity = host_capacity(node)
     if capacity is None:
         return None
-    asked, free = host_request(pod), capacity - sum(map(host_request, others), NO_HOST)
+    asked, free = host_request(pod), capacity - taken
     if asked.cpu_milli > free.cpu_milli:
         free_text, all_text = _cpus(free.cpu_milli), _cpus(capacity.cpu_milli)
         return "host-cpu", f"asks for {_cpus(asked.cpu_milli)} CPUs, and {free_text} of {all_text} are free"
@@ -54,21 +65,21 @@ def _host_lacks(pod: Json, node: Json, others: Sequence[Json]) -> tuple[str, str
     return None
 
 
-def _lacks(pod: Json, node: Json, others: Sequence[Json], name: str) -> tuple[str, str] | None:
+def _lacks(pod: Json, node: Json, name: str, taken: HostAmounts) -> tuple[str, str] | None:
     asked, offered = host_request(pod, name).cards, counted_cards(node, name)
     if name in _HOSTS_OWN or not asked:
         return None
     if not offered:
         return "resource", f"asks for {name}, of which the node offers none"
-    free = offered - sum(host_request(other, name).cards for other in others)
+    free = offered - taken.cards
     if asked > free:
         return "resource", f"asks for {asked:,} {name}, and {max(free, 0):,} of {offered:,} are free"
     return None
 
 
-def _full(node: Json, others: Sequence[Json]) -> tuple[str, str] | None:
+def _full(node: Json, pods: int) -> tuple[str, str] | None:
     most = counted_cards(node, "pods")
-    return ("pods", f"has as many pods as it may: {most}") if most and len(others) >= most else None
+    return ("pods", f"has as many pods as it may: {most}") if most and pods >= most else None
 
 
 def _cpus(milli: int) -> str:

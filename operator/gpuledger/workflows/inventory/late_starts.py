@@ -191,11 +191,13 @@ class LateStarts:
         since = _time(waiting.bound_at)
         if since is None:
             return None
-        for found in await self._reader.pods_of_node(waiting.node_name):
+
+        def taken_up_later(found: Json) -> Pod | None:
             at = _time(bound_at(found))
-            if has_started(found) and at is not None and at > since + timedelta(seconds=LATER_S):
-                return pod_identity(found)
-        return None
+            is_later = has_started(found) and at is not None and at > since + timedelta(seconds=LATER_S)
+            return pod_identity(found) if is_later else None
+
+        return next(filter(None, await self._reader.pods_of_node(waiting.node_name, taken_up_later)), None)
 
     def _note_late(self, pod_uid: str) -> None:
         """Close the pod's node, if it still waits for its kubelet."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from gpuledger.formats.objects.node_refusal import against_rules, lacking
+from gpuledger.formats.objects.node_refusal import against_rules, lacking, taken_of
 from gpuledger.formats.scheduler.scheduler_words import SchedulerWords
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError, Unreachable
@@ -35,7 +36,8 @@ async def why_refused(
             why = against_rules(pod, node)
             if why is None and sums_left:
                 sums_left -= 1
-                why = lacking(pod, node, await store.pods_of_node(name), words.short_of)
+                there = await store.pods_of_node(name, partial(taken_of, short_of=words.short_of))
+                why = lacking(pod, node, [each for each in there if each], words.short_of)
         except Unreachable:  # nobody waits for as many time-outs as there are nodes
             break
         except ApiError:

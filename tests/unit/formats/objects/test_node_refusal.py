@@ -1,11 +1,12 @@
 """Why kube-scheduler does not take a node is worked out from the objects, with the numbers that people need."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from fakes.objects import a_container, a_pod_object
-from gpuledger.formats.objects.node_refusal import against_rules, lacking
+from gpuledger.formats.objects.node_refusal import Taken, against_rules, lacking, taken_of
 
 Json = dict[str, Any]
 
@@ -16,6 +17,10 @@ def a_node(**spec: object) -> Json:
     allocatable = {"cpu": "4", "memory": "8Gi", "pods": "3", FPGA: "2"}
     metadata = {"name": "node-a", "labels": {"disk": "hdd"}}
     return {"metadata": metadata, "spec": spec, "status": {"allocatable": allocatable}}
+
+
+def taken(*pods: Json, names: Sequence[str] = ()) -> list[Taken]:
+    return [found for pod in pods if (found := taken_of(pod, names))]
 
 
 def asking(name: str = "pod", **limits: str) -> Json:
@@ -40,7 +45,8 @@ def test_amounts_are_compared_with_what_the_pods_there_leave(
         {**asking("other", cpu="1500m", fpga="1"), "status": {"phase": "Running"}},
         {**asking("ended", cpu="4", fpga="2"), "status": {"phase": "Succeeded"}},
     ]
-    found = lacking(asking(**asked), a_node(), there, ("cpu", FPGA))
+    names = ("cpu", FPGA)
+    found = lacking(asking(**asked), a_node(), taken(*there, names=names), names)
     assert (found and found[0]) == code
     assert all(number in found[1] for number in numbers) if found else not numbers
 
@@ -53,7 +59,8 @@ def test_a_resource_that_the_node_does_not_know_is_named() -> None:
 
 
 def test_a_node_with_as_many_pods_as_it_may_have() -> None:
-    found = lacking(asking(cpu="1m"), a_node(), [asking(f"other-{number}") for number in range(3)], ())
+    others = taken(*(asking(f"other-{number}") for number in range(3)))
+    found = lacking(asking(cpu="1m"), a_node(), others, ())
     assert found
     assert found[0] == "pods"
 
