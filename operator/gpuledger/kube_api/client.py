@@ -6,6 +6,7 @@ pays for them; so its session is used, and its models are not.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
@@ -31,6 +32,9 @@ CONNECTIONS = 48
 """To the API server at once: a dozen watches, and as many requests as make it faster. A burst of pods would open more,
 and each costs both sides a TLS handshake: twice the CPU of a small request."""
 
+LONG_ANSWERS = 2
+"""Read at a time: as Python objects an answer can be ten times as long, and users choose how long their objects are."""
+
 LONGEST_WAIT_S = 30.0
 """However long a server asks to be left alone."""
 
@@ -45,6 +49,7 @@ class KubeClient:
         self.configuration = configuration
         configuration.connection_pool_maxsize = CONNECTIONS
         self._own_connector = own_connector
+        self._long_answers = asyncio.Semaphore(LONG_ANSWERS)
         self._api_client = ApiClient(configuration)
         rest = self._api_client.rest_client
         # Its connections, but not its session: that one looks for ~/.netrc and proxies before every single request.
@@ -119,10 +124,13 @@ class KubeClient:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 allow_redirects=follow,
             ) as response:
-                answer = await read_at_most(response, longest_bytes)
-                if response.status < 300:
-                    found: Json = read_json(answer) if answer else {}
-                    return found
+                async with contextlib.AsyncExitStack() as turn:
+                    answer = await read_at_most(
+                        response, longest_bytes, lambda: turn.enter_async_context(self._long_answers)
+                    )
+                    if response.status < 300:
+                        found: Json = read_json(answer) if answer else {}
+                        return found
                 raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error

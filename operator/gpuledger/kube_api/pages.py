@@ -20,6 +20,9 @@ PAGE_SIZE = 200
 PAGE_BYTES = 6 * 1024 * 1024
 """Of a page with several objects; as Python objects it can take ten times as much."""
 
+LONG_BYTES = 256 * 1024
+"""Answers of more bytes are long ones: few are in memory at a time."""
+
 Json = dict[str, Any]
 Request = Callable[..., Coroutine[Any, Any, Json]]
 
@@ -27,7 +30,7 @@ Request = Callable[..., Coroutine[Any, Any, Json]]
 class Page(list[Json]):
     """The objects of one page. All pages of a list are of one moment of the cluster, its `version`.
 
-    Who asks for the next page has taken what it needs of this one: it is empty then, so that one is in memory at a time.
+    It is empty when the next one is asked for: one is in memory at a time.
     """
 
     def __init__(self, answer: Json) -> None:
@@ -45,14 +48,25 @@ def longest_page_bytes(size: int) -> int:
     return PAGE_BYTES if size > 1 else LONGEST_LINE_BYTES
 
 
-async def read_at_most(response: aiohttp.ClientResponse, longest_bytes: int | None) -> bytes:
-    """Return the body of an answer. Raises AnswerTooLong when it has more bytes; None: it may have any number."""
-    if longest_bytes is None:
-        return await response.read()
+async def nothing() -> None:
+    """Wait for nothing."""
+
+
+async def read_at_most(
+    response: aiohttp.ClientResponse,
+    longest_bytes: int | None,
+    before_long: Callable[[], Coroutine[Any, Any, None]] = nothing,
+) -> bytes:
+    """Return the body of an answer. Raises AnswerTooLong when it has more bytes; None: it may have any number.
+
+    `before_long` is awaited, once, when it turns out to be long.
+    """
     chunks, size = [], 0
     async for chunk in response.content.iter_any():
+        if size <= LONG_BYTES < size + len(chunk):
+            await before_long()
         size += len(chunk)
-        if size > longest_bytes:
+        if longest_bytes is not None and size > longest_bytes:
             response.close()  # else the rest is read when the connection is given back
             raise AnswerTooLong(f"{response.method} {response.url.path}: longer than {longest_bytes:,} bytes")
         chunks.append(chunk)

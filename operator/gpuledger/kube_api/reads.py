@@ -165,7 +165,11 @@ class KubeReads:
 
     async def resource_claim(self, namespace: str, name: str) -> Json:
         """Return a ResourceClaim as it is now. Raises NotFound."""
-        return await self._client.request("GET", f"{claims_in(namespace)}/{name}")
+        return await self.claim_object("resourceclaims", namespace, name)
+
+    async def claim_object(self, kind: str, namespace: str, name: str) -> Json:
+        """Return a ResourceClaim or a template as it is now, by the plural of its kind. Raises NotFound."""
+        return await self._client.request("GET", f"{CLAIMS_API}/namespaces/{namespace}/{kind}/{name}")
 
     async def pods_of_node(self, node_name: str, pick: Callable[[Json], Picked]) -> list[Picked]:
         """Return what is picked of each pod that is bound to a node, as they are now.

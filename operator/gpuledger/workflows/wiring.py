@@ -84,7 +84,7 @@ def connect(
 ) -> Workflows:
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
     ledger, counts = Ledger(settings.gang_zones), Counts()
-    claim_book = ClaimBook(ledger, counts, settings.all_drivers_scheduler_name)
+    claim_book = ClaimBook(ledger, counts, store, settings.all_drivers_scheduler_name)
     claims = ClaimWriter(claim_book, ledger, store, clock)
     claim_pod_waker = PodWaker(store, counts)
     trail = Trail(clock=clock, kept=settings.trail_kept)

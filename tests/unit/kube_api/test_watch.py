@@ -62,7 +62,7 @@ class Server:
     ) -> Json:
         assert (method, path, parameters["fieldSelector"]) == ("GET", PATH, SELECTOR["fieldSelector"])
         assert "watch" not in parameters
-        return cast(Json, await self._answer("list", parameters.get("continue", "")))
+        return dict(cast(Json, await self._answer("list", parameters.get("continue", ""))))
 
     @contextlib.asynccontextmanager
     async def stream(

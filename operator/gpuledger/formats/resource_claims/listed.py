@@ -46,11 +46,17 @@ class ListedClaims:
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """See ClaimObjects."""
-        return self.claims.get((namespace, name))
+        found = self.claims.get((namespace, name))
+        if found is not None:
+            found.spec.check(f"ResourceClaim {name}")
+        return found
 
     def template(self, namespace: str, name: str) -> ClaimSpec | None:
         """See ClaimObjects."""
-        return self._templates.get((namespace, name))
+        found = self._templates.get((namespace, name))
+        if found is not None:
+            found.check(f"ResourceClaimTemplate {name}")
+        return found
 
     def device_class(self, name: str) -> DeviceClass | None:
         """See ClaimObjects."""

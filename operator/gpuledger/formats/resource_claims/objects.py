@@ -7,18 +7,27 @@ checked what is here: names, numbers of requests, the cost of expressions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import orjson
 
 from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
+from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
 
-SPECS_SHARED = 1024
-"""Different specs of which all equal ones are one object: claims come from few templates."""
+LONGEST_SPEC_BYTES = 64 * 1024
+"""Of what a claim asks for, as JSON, without what it tells other drivers. An ordinary one has some 300 bytes; the API
+server takes 1.5 MiB, and as Python objects they can be four times as long."""
+
+UID_LENGTH = 64
+"""Characters of a UID that are kept: Kubernetes' own have 36, and users can write others."""
+
+MOST_FINALIZERS = 8
+"""Of one object, that are kept: users write as many as they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class OpaqueConfig:
     """Names of requests; none: all of the claim."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ClaimSpec:
     """The `spec.devices` of a claim, or of the claims of a template."""
 
@@ -64,6 +73,15 @@ class ClaimSpec:
     """For each request its alternatives, in the order of preference: one, if it leaves no choice."""
     constraints: tuple[Constraint, ...] = ()
     config: tuple[OpaqueConfig, ...] = ()
+    size_bytes: int = field(default=0, compare=False)
+    """As JSON."""
+    refused: str = ""
+    """Why it was not read, and what to do; then there is nothing else of it."""
+
+    def check(self, what: str) -> None:
+        """Raise BadInput, which names `what`, if it was not read."""
+        if self.refused:
+            raise BadInput(f"{what}: {self.refused}")
 
     def classes(self) -> frozenset[str]:
         """Return the names of the DeviceClasses of all requests."""
@@ -100,7 +118,8 @@ class Claim:
     is_being_deleted: bool = False
     owner: str = ""
     """UID of the pod that it was made for; empty: it stands for itself."""
-    finalizers: tuple[str, ...] = ()
+    finalizers: tuple[str, ...] | None = ()
+    """None: more than are kept."""
     node_name: str = ""
     """Pool of its allocation's results of our driver, which is the node; empty if it has none."""
     drivers: frozenset[str] = frozenset()
@@ -118,10 +137,13 @@ class ClaimObjects(Protocol):
     """The objects that say what pods' claims ask for, as far as they are known."""
 
     def claim(self, namespace: str, name: str) -> Claim | None:
-        """Return a ResourceClaim, None if there is none."""
+        """Return a ResourceClaim, None if there is none. Raises BadInput for one that asks in too many words."""
 
     def template(self, namespace: str, name: str) -> ClaimSpec | None:
-        """Return what the claims of a ResourceClaimTemplate will ask for, None if there is no such template."""
+        """Return what the claims of a ResourceClaimTemplate will ask for, None if there is no such template.
+
+        Raises BadInput likewise.
+        """
 
     def device_class(self, name: str) -> DeviceClass | None:
         """Return a DeviceClass, None if there is none."""
@@ -163,6 +185,7 @@ def read_claim(claim: Json) -> Claim:
     devices = (status.get("allocation") or {}).get("devices") or {}
     results = devices.get("results") or ()
     ours = [result["pool"] for result in results if result["driver"] == DRIVER]
+    finalizers = metadata.get("finalizers") or ()
     return Claim(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -171,16 +194,16 @@ def read_claim(claim: Json) -> Claim:
         spec=read_spec(claim.get("spec") or {}),
         is_being_deleted=bool(metadata.get("deletionTimestamp")),
         owner=_owner(metadata),
-        finalizers=tuple(metadata.get("finalizers") or ()),
+        finalizers=tuple(finalizers) if len(finalizers) <= MOST_FINALIZERS else None,
         node_name=ours[0] if ours else "",
         drivers=frozenset(result["driver"] for result in results),
-        reserved_for=tuple(each["uid"] for each in status.get("reservedFor") or ()),
+        reserved_for=tuple(each["uid"][:UID_LENGTH] for each in status.get("reservedFor") or ()),
     )
 
 
 def _owner(metadata: Json) -> str:
     owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
-    return next((str(each["uid"]) for each in owners if each.get("kind") == "Pod"), "")
+    return next((str(each["uid"])[:UID_LENGTH] for each in owners if each.get("kind") == "Pod"), "")
 
 
 def read_template(template: Json) -> ClaimSpec:
@@ -189,15 +212,26 @@ def read_template(template: Json) -> ClaimSpec:
 
 
 def read_spec(spec: Json) -> ClaimSpec:
-    """Return what a claim asks for. Equal specs are one object.
+    """Return what a claim asks for. Equal specs are one object; one that is too long is refused, in it.
 
     Parameters so deep that they can't be written again are no parameters of ours, and read as null.
     """
     devices = spec.get("devices") or {}
+    picked = {name: devices.get(name) for name in ("requests", "constraints")}
+    config = [each for each in devices.get("config") or () if (each.get("opaque") or {}).get("driver") == DRIVER]
     try:
-        return _spec_of(_text(devices))
+        text = _text({**picked, "config": config})
     except TypeError:  # beyond the depth that orjson writes, which is less than what it reads
-        return _spec_of(_text({**devices, "config": list(map(_without_parameters, devices.get("config") or ()))}))
+        text = _text({**picked, "config": list(map(_without_parameters, config))})
+    if len(text) > LONGEST_SPEC_BYTES:
+        return ClaimSpec((), refused=_TOO_LONG.format(len(text), LONGEST_SPEC_BYTES))
+    return _spec_of(text)
+
+
+_TOO_LONG = (
+    "what it asks for has {:,} bytes as JSON, and {:,} are the most: write fewer requests, or shorter selectors and "
+    "parameters"
+)
 
 
 def _text(devices: Json) -> bytes:
@@ -214,14 +248,22 @@ def read_class(device_class: Json) -> DeviceClass:
     return DeviceClass(device_class["metadata"]["name"], _selectors(spec), _config(spec))
 
 
-@lru_cache(SPECS_SHARED)
+_specs: WeakValueDictionary[bytes, ClaimSpec] = WeakValueDictionary()
+"""Those that are in memory, by a hash of their text: claims come from few templates."""
+
+
 def _spec_of(text: bytes) -> ClaimSpec:
-    devices = orjson.loads(text)
-    return ClaimSpec(
-        requests=tuple(tuple(_wishes(request)) for request in devices.get("requests") or ()),
-        constraints=tuple(_constraint(each) for each in devices.get("constraints") or ()),
-        config=_config(devices),
-    )
+    key = blake2b(text, digest_size=16).digest()
+    found = _specs.get(key)
+    if found is None:
+        devices = orjson.loads(text)
+        found = _specs[key] = ClaimSpec(
+            requests=tuple(tuple(_wishes(request)) for request in devices.get("requests") or ()),
+            constraints=tuple(_constraint(each) for each in devices.get("constraints") or ()),
+            config=_config(devices),
+            size_bytes=len(text),
+        )
+    return found
 
 
 def _wishes(request: Json) -> list[Wish]:

@@ -91,6 +91,12 @@ def claim_names(pod: Json) -> Iterator[tuple[str, str, str]]:
         yield name, made.get(name, "") if template else str(each.get("resourceClaimName") or ""), template
 
 
+def named_claims(pod: Json) -> list[tuple[str, str, str]]:
+    """Return `claim_names`; none of a pod that has too many, which gets no cards, and could name 20,000."""
+    found = list(islice(claim_names(pod), MOST_CLAIMS + 1))
+    return found if len(found) <= MOST_CLAIMS else []
+
+
 def _lifetime(pod: Json) -> Lifetime:
     """Return how long claims are held: from the pod's first container on, to its end."""
     return Lifetime.SIDECAR if (pod.get("spec") or {}).get("initContainers") else Lifetime.MAIN

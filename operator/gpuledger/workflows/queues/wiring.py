@@ -29,7 +29,8 @@ from gpuledger.workflows.queues.queued_workload import SeatReader
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.take_back import TakeBack
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]
 

@@ -8,11 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from gpuledger.formats.objects.pod import resource_version
+from gpuledger.formats.objects.pod import is_finished, resource_version
 from gpuledger.formats.resource_claims.objects import (
     Claim,
     ClaimSpec,
@@ -21,36 +20,24 @@ from gpuledger.formats.resource_claims.objects import (
     read_class,
     read_template,
 )
-from gpuledger.formats.resource_claims.pod_claims import claim_names, has_claims
+from gpuledger.formats.resource_claims.pod_claims import has_claims, named_claims
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import ApiError, NotFound
 from gpuledger.model.listeners import Listeners
 from gpuledger.workflows.apart import apart
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.resource_claims.kept_objects import KeptObjects, Key, Kind, Name
+from gpuledger.workflows.tasks.together import all_of
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-Name = tuple[str, str]  # namespace, name
 
 LISTS_WAIT_S = 5.0
 """How long the first question about a pod with claims waits for the lists: kube-scheduler asks again after that."""
 
-
-class Kind(StrEnum):
-    """What is followed, by the names of the API."""
-
-    CLAIMS = "resourceclaims"
-    TEMPLATES = "resourceclaimtemplates"
-    CLASSES = "deviceclasses"
-
-
-@dataclass(slots=True)
-class _Kept:
-    """The objects of one kind."""
-
-    objects: dict[Name, Any] = field(default_factory=dict)
-    uids: dict[Name, str] = field(default_factory=dict)
-    tried: asyncio.Event = field(default_factory=asyncio.Event)
+READ_PAUSE_S = 1.0
+"""After an object that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +56,23 @@ _READERS: dict[Kind, Callable[[Json], Any]] = {
 }
 
 
+class NamedReads(Protocol):
+    """What is read of the cluster."""
+
+    async def claim_object(self, kind: str, namespace: str, name: str) -> Json:
+        """Return a ResourceClaim or a template as it is now. Raises NotFound."""
+
+
 class ClaimBook:
     """What is known of claims; a cluster whose pods bring none is not asked about them."""
 
-    def __init__(self, ledger: Ledger, counts: Counts, all_drivers_scheduler_name: str = "") -> None:
-        self._ledger, self._counts = ledger, counts
+    def __init__(self, ledger: Ledger, counts: Counts, reads: NamedReads, all_drivers_scheduler_name: str = "") -> None:
+        self._ledger, self._counts, self._reads = ledger, counts, reads
         self._all_drivers_scheduler_name = all_drivers_scheduler_name
-        self._kept = {kind: _Kept() for kind in Kind}
+        self._kept = KeptObjects()
+        self._tried = {kind: asyncio.Event() for kind in Kind}
+        self._to_read: dict[Key, None] = {}  # what pods name, and is not in memory
+        self._reading = asyncio.Event()  # while there is any
         self._pods: dict[str, WaitingClaims] = {}  # UID of a pod without a node
         self._news: dict[str, list[asyncio.Future[None]]] = defaultdict(list)  # pod UID -> who waits for its claims
         self.wanted = asyncio.Event()
@@ -85,7 +82,7 @@ class ClaimBook:
         self.on_waits_no_more = Listeners[[str]]()
         """Called with the UID of a pod that waited, and brings claims."""
         self.on_appeared = Listeners[[Kind, Name]]()
-        """Called when an object is there that was not."""
+        """Called when an object is there that was not, or is in memory again."""
         self.changes = 0
         """How often a template or a class has changed, has come, or has gone."""
 
@@ -93,17 +90,17 @@ class ClaimBook:
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """See ClaimObjects."""
-        found: Claim | None = self._kept[Kind.CLAIMS].objects.get((namespace, name))
+        found: Claim | None = self._kept.asked(Kind.CLAIMS, (namespace, name))
         return found
 
     def template(self, namespace: str, name: str) -> ClaimSpec | None:
         """See ClaimObjects."""
-        found: ClaimSpec | None = self._kept[Kind.TEMPLATES].objects.get((namespace, name))
+        found: ClaimSpec | None = self._kept.asked(Kind.TEMPLATES, (namespace, name))
         return found
 
     def device_class(self, name: str) -> DeviceClass | None:
         """See ClaimObjects."""
-        found: DeviceClass | None = self._kept[Kind.CLASSES].objects.get(("", name))
+        found: DeviceClass | None = self._kept.find(Kind.CLASSES, ("", name))
         return found
 
     def serves_other_drivers(self, scheduler_name: str) -> bool:
@@ -119,8 +116,13 @@ class ClaimBook:
         parts = (part.claim for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
         shared = (claim.name for claim in parts if claim is not None and claim.shared)
         holders = self._ledger.holders_of(pod_uid)
-        stored = (self.claim(holders[0][1].pod.namespace, name) for name in shared)
+        stored = (self.stored(holders[0][1].pod.namespace, name) for name in shared)
         return any(claim is not None and {*claim.reserved_for} - {pod_uid} for claim in stored)
+
+    def stored(self, namespace: str, name: str) -> Claim | None:
+        """Return a ResourceClaim, whatever it asks for; None if it is not in memory."""
+        found: Claim | None = self._kept.find(Kind.CLAIMS, (namespace, name))
+        return found
 
     def _holds(self, pod_uid: str, claim_uid: str) -> bool:
         parts = (part for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
@@ -134,13 +136,15 @@ class ClaimBook:
             return
         self.wanted.set()
         uid = pod["metadata"]["uid"]
-        names = {name: object_name for name, object_name, _ in claim_names(pod)}
-        self._pods[uid] = WaitingClaims(resource_version(pod), names)
+        given = named_claims(pod)
+        self._pods[uid] = WaitingClaims(resource_version(pod), {name: object_name for name, object_name, _ in given})
+        self._note_names(uid, _keys_of(pod))
         self._tell(uid)
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""
         if self._pods.pop(pod_uid, None) is not None:
+            self._kept.names(pod_uid, frozenset())
             self._tell(pod_uid)
             self.on_waits_no_more(pod_uid)
 
@@ -152,13 +156,25 @@ class ClaimBook:
         """See BoundPodTracker."""
         if has_claims(pod):
             self.wanted.set()
+            self._note_names(pod["metadata"]["uid"], frozenset() if is_finished(pod) else _keys_of(pod))
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """See BoundPodTracker."""
+        if pod_uid not in self._pods:
+            self._kept.names(pod_uid, frozenset())
 
     def known_bound(self) -> AbstractSet[str]:
         """See BoundPodTracker."""
-        return frozenset()
+        return self._kept.pods() - self._pods.keys()
+
+    def naming(self, kind: Kind, name: Name) -> AbstractSet[str]:
+        """Return the UIDs of the pods that name a claim or a template."""
+        return self._kept.naming(kind, name)
+
+    def _note_names(self, pod_uid: str, keys: frozenset[Key]) -> None:
+        for key in self._kept.names(pod_uid, keys):
+            self._to_read[key] = None
+            self._reading.set()
 
     def waiting(self, pod_uid: str) -> WaitingClaims | None:
         """Return what the watch has shown of a pod that waits and brings claims."""
@@ -184,19 +200,44 @@ class ClaimBook:
     # Objects.
 
     async def ready_for(self, pod: Json) -> None:
-        """Know what a pod's claims are that kube-scheduler asks about, even before the watch has shown the pod."""
-        if not has_claims(pod):
-            return
-        known = self._pods.get(pod["metadata"]["uid"])
-        if known is None:
+        """Know what a pod's claims are that kube-scheduler asks about, even before the watch has shown the pod.
+
+        Raises ApiError.
+        """
+        if has_claims(pod) and pod["metadata"]["uid"] not in self._pods:
             self.observe_pending(pod)
-        await self.lists_are_read()
+        await self.know_claims_of(pod)
 
     async def know_claims_of(self, pod: Json) -> None:
-        """Know what the claims of a pod ask for that does not exist yet."""
-        if has_claims(pod):
-            self.wanted.set()
-            await self.lists_are_read()
+        """Know what the claims of a pod ask for, which need not exist yet. Raises ApiError."""
+        if not has_claims(pod):
+            return
+        self.wanted.set()
+        await self.lists_are_read()
+        # What was made for a pod may be there before the watch shows it.
+        made = {name for _, name, template in named_claims(pod) if template}
+        unknown = [key for key in _keys_of(pod) if self._kept.find(*key) is None]
+        await all_of([self._read(key) for key in unknown if self._kept.is_there(key) or key[1][1] in made])
+
+    async def read_what_pods_name(self) -> None:
+        """Read what pods name and is not in memory, one after the other, until cancelled."""
+        while True:
+            await self._reading.wait()
+            for key in list(self._to_read):
+                try:
+                    await self._read(key)
+                except ApiError as error:
+                    logger.info("%s %s/%s can't be read, retrying: %s", key[0], *key[1], error)
+                    await asyncio.sleep(READ_PAUSE_S)
+                else:
+                    del self._to_read[key]
+            if not self._to_read:
+                self._reading.clear()
+
+    async def _read(self, key: Key) -> None:
+        kind, (namespace, name) = key
+        with suppress(NotFound):  # its deletion is about to be seen
+            self.observe(kind, await self._reads.claim_object(kind, namespace, name), gone=False)
 
     async def lists_are_read(self) -> None:
         """Wait until each kind was read, or could not be; for a while, and only if a pod has brought a claim."""
@@ -204,8 +245,8 @@ class ClaimBook:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LISTS_WAIT_S):
-                for kept in self._kept.values():
-                    await kept.tried.wait()
+                for tried in self._tried.values():
+                    await tried.wait()
 
     def observe(self, kind: Kind, obj: Json, gone: bool) -> None:
         """Observe an object of a kind."""
@@ -215,21 +256,20 @@ class ClaimBook:
             if gone:
                 self._forget(kind, name, metadata["uid"])
                 return
-            kept = self._kept[kind]
-            is_new = name not in kept.objects
-            kept.objects[name] = found = _READERS[kind](obj)
-            kept.uids[name] = metadata["uid"]
+            found = _READERS[kind](obj)
+            is_new = self._kept.put(kind, name, metadata["uid"], found)
             if kind is Kind.CLAIMS:
                 self._changed(name, found)
             else:
                 self.changes += 1
             if is_new:
                 self.on_appeared(kind, name)
+            if self._kept.naming(kind, name):
+                self._kept.asked(kind, name)  # what is refused of it is logged, and counted
 
     def learn(self, claim: Claim) -> None:
         """Note a claim as the API server has answered, before the watch shows it."""
-        kept, name = self._kept[Kind.CLAIMS], (claim.namespace, claim.name)
-        kept.objects[name], kept.uids[name] = claim, claim.uid
+        self._kept.put(Kind.CLAIMS, (claim.namespace, claim.name), claim.uid, claim)
 
     def _changed(self, name: Name, claim: Claim) -> None:
         self._tell(claim.owner)
@@ -237,29 +277,36 @@ class ClaimBook:
 
     def listing(self, kind: Kind) -> Callable[[set[str]], None]:
         """See `follow`."""
-        before = dict(self._kept[kind].uids)
+        before = self._kept.uids(kind)
 
         def listed(uids: set[str]) -> None:
             for name, uid in before.items():
                 if uid not in uids:
                     self._forget(kind, name, uid)
-            self._kept[kind].tried.set()
+            self._tried[kind].set()
 
         return listed
 
     def can_not_be_read(self, kind: Kind, why: str) -> None:
         """Note that a kind can't be read."""
-        if not self._kept[kind].tried.is_set():
+        if not self._tried[kind].is_set():
             logger.warning("%s can't be read: %s; pods that bring claims get no cards by them", kind, why)
-        self._kept[kind].tried.set()
+        self._tried[kind].set()
 
     def _forget(self, kind: Kind, name: Name, uid: str) -> None:
-        kept = self._kept[kind]
-        if kept.uids.get(name) != uid:  # another one has its name by now
+        if not self._kept.forget(kind, name, uid):
             return
-        del kept.uids[name]
-        kept.objects.pop(name, None)
         if kind is Kind.CLAIMS:
             self.on_claim(name)
         else:
             self.changes += 1
+
+
+def _keys_of(pod: Json) -> frozenset[Key]:
+    """Return the claims and templates that a pod names."""
+    namespace = str(pod["metadata"]["namespace"])
+    named = [(kind, name) for _, *names in named_claims(pod) for kind, name in zip(_NAMED, names, strict=True)]
+    return frozenset((kind, (namespace, name)) for kind, name in named if name)
+
+
+_NAMED = (Kind.CLAIMS, Kind.TEMPLATES)

@@ -87,8 +87,10 @@ class ClaimStatusWriter:
 
     def _known(self, namespace: str, name: str, uid: str) -> Json | None:
         """Return a claim of whose status nothing has to be known: it has none yet."""
-        stored = self._book.claim(namespace, name) if self._book is not None else None
+        stored = self._book.stored(namespace, name) if self._book is not None else None
         if stored is None or stored.uid != uid or stored.is_allocated or stored.reserved_for:
+            return None
+        if stored.finalizers is None:
             return None
         metadata = {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": stored.resource_version}
         return {"metadata": {**metadata, "finalizers": list(stored.finalizers)}}

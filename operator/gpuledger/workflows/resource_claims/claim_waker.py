@@ -6,12 +6,13 @@ kube-scheduler itself looks at no claims of our profiles, so nothing else would 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Pod
 from gpuledger.workflows.pending.pod_waker import PodWaker
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind, Name
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.kept_objects import Kind, Name
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +36,15 @@ class ClaimWaker:
         self._refused.pop(pod_uid, None)
 
     def _claim_has_changed(self, name: Name) -> None:
-        for pod in list(self._refused.values()):
-            waiting = self._book.waiting(pod.uid)
-            if pod.namespace == name[0] and waiting is not None and name[1] in waiting.names.values():
-                self._wake(pod)
+        self._wake_all(self._book.naming(Kind.CLAIMS, name))
 
     def _object_is_there(self, kind: Kind, name: Name) -> None:
-        if kind is Kind.CLAIMS:
-            return
-        for pod in list(self._refused.values()):
-            if name[0] in ("", pod.namespace):
-                self._wake(pod)
+        if kind is not Kind.CLAIMS:
+            self._wake_all(self._refused if kind is Kind.CLASSES else self._book.naming(kind, name))
+
+    def _wake_all(self, pod_uids: Iterable[str]) -> None:
+        for pod in list(filter(None, map(self._refused.get, pod_uids))):
+            self._wake(pod)
 
     def _wake(self, pod: Pod) -> None:
         del self._refused[pod.uid]

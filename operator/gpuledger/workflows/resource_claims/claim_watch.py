@@ -9,7 +9,8 @@ from functools import partial
 from gpuledger.kube_api.reads import claim_objects_of
 from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.errors import ApiError, Denied, NotFound
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ async def follow_claims(api: Api, book: ClaimBook) -> None:
     """Follow all three kinds until cancelled."""
     await book.wanted.wait()
     async with asyncio.TaskGroup() as kinds:
+        kinds.create_task(book.read_what_pods_name(), name="read claims that pods name")
         for kind in Kind:
             kinds.create_task(_follow_kind(api, book, kind), name=f"follow {kind}")
 

@@ -19,12 +19,11 @@ from gpuledger.formats.resource_claims.allocation import (
     is_allocated_as,
     with_consumer,
 )
-from gpuledger.formats.resource_claims.objects import Claim, read_claim
-from gpuledger.formats.resource_claims.pod_claims import claim_names, has_claims
+from gpuledger.formats.resource_claims.objects import Claim
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BindFailed, NotFound
+from gpuledger.model.errors import BindFailed
 from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, stamped
@@ -71,21 +70,7 @@ class ClaimWriter:
 
         It may have seen that a claim was made for the pod before our watch shows the claim. Raises ApiError.
         """
-        if not has_claims(pod):
-            return
         await self._book.ready_for(dict(pod))
-        namespace = str((pod.get("metadata") or {}).get("namespace"))
-        for _, object_name, template in claim_names(pod):
-            if template and object_name and self._book.claim(namespace, object_name) is None:
-                await self._learn(namespace, object_name)
-
-    async def _learn(self, namespace: str, name: str) -> None:
-        try:
-            self._book.learn(read_claim(await self._store.resource_claim(namespace, name)))
-        except NotFound:
-            return  # it was deleted, which the pod is told
-        except (KeyError, TypeError, AttributeError) as error:
-            raise BindFailed(f"ResourceClaim {namespace}/{name} can't be read: {error!r}") from error
 
     async def identified(
         self, pod: Pod, version: str, request: PodRequest, placement: Placement
@@ -109,7 +94,7 @@ class ClaimWriter:
         while True:
             waiting = self._book.waiting(pod.uid)
             name = claim.object_name or (waiting.names.get(claim.name, "") if waiting else "")
-            stored = self._book.claim(pod.namespace, name) if name else None
+            stored = self._book.stored(pod.namespace, name) if name else None
             if stored is not None:
                 _check(claim, stored)
                 return replace(claim, object_name=name, uid=stored.uid)

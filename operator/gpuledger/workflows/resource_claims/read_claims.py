@@ -12,7 +12,7 @@ from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.seen_claim import SeenClaim
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.workflows.resource_claims.claim_book import Kind
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 logger = logging.getLogger(__name__)
 

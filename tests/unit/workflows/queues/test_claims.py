@@ -10,7 +10,8 @@ from fakes.queue_scene import QueueScene
 from fakes.queue_server import QueueServer
 from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.model.node_offer import NodeOffer
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "whole"}]
 

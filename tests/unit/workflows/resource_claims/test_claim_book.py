@@ -12,7 +12,8 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]
 

@@ -17,9 +17,10 @@ from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Share
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, Kind
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, PROTECTION
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]
 
@@ -35,7 +36,7 @@ class Scene:
 
     def __init__(self, api: ApiServer) -> None:
         self.api, ledger = api, a_ledger(CARD, OTHER)
-        self.book = ClaimBook(ledger, Counts())
+        self.book = ClaimBook(ledger, Counts(), api.store)
         self.book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "c"}}, False)
         self.writer = ClaimWriter(self.book, ledger, api.store, LoopClock())
 
