@@ -30,17 +30,23 @@ def gangs_of(pods: Iterable[Json]) -> dict[GangName, list[Json]]:
     return gangs
 
 
-def divided(name: GangName, pods: Collection[Json], ours: Collection[str]) -> Iterator[str]:
+def placed_by(pod: Json) -> tuple[str, int]:
+    """Return what `divided` needs of a pod: its scheduler, and its priority."""
+    return scheduler_of(pod) or "no scheduler", pod_identity(pod).priority
+
+
+def divided(name: GangName, pods: Collection[tuple[str, int]], ours: Collection[str]) -> Iterator[str]:
     """Yield a sentence if some of a gang's pods are another scheduler's, and if priorities differ that must not.
 
-    `ours` are the names of our scheduler's profiles. Of a gang without any pods of ours: nothing.
+    `pods` are as `placed_by` returns them, `ours` the names of our scheduler's profiles. Of a gang without any pods of
+    ours: nothing.
     """
-    schedulers = Counter(scheduler_of(pod) or "no scheduler" for pod in pods)
+    schedulers = Counter(scheduler for scheduler, _ in pods)
     if schedulers.keys().isdisjoint(ours):
         return
     if others := [f"{count} by {name}" for name, count in sorted(schedulers.items()) if name not in ours]:
         yield f"of its {len(pods)} pods, some are placed by others: {_some_of(others)}"
-    priorities = sorted({pod_identity(pod).priority for pod in pods})
+    priorities = sorted({priority for _, priority in pods})
     if name.way is GangWay.KUBERNETES and len(priorities) > 1:
         yield f"its pods have different priorities: {_some_of(list(map(str, priorities)))}"
 

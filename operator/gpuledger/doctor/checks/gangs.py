@@ -12,7 +12,7 @@ from gpuledger.doctor.facts import Facts, known
 from gpuledger.doctor.finding import Finding
 from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.formats.objects.gang import described
-from gpuledger.reports.gang_parts import divided, gangs_of
+from gpuledger.reports.gang_parts import divided, gangs_of, placed_by
 
 Json = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ def check_groups(facts: Facts) -> Iterator[Finding]:
     texts = (
         (gang, text)
         for gang, pods in sorted(gangs_of(known(facts.pods)).items())
-        for text in divided(gang, pods, names)
+        for text in divided(gang, list(map(placed_by, pods)), names)
     )
     for gang, text in islice(texts, GROUPS_SHOWN):
         yield Finding.of(FindingKind.GROUP_DIVIDED, f"{gang.namespace}, {described(gang)}", text)

@@ -48,7 +48,7 @@ from gpuledger.reports.explanation import (
     nearness,
     refused_by_scheduler,
 )
-from gpuledger.reports.gang_parts import divided, gangs_of
+from gpuledger.reports.gang_parts import divided, gangs_of, placed_by
 from gpuledger.reports.quota import quota_text
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
@@ -144,8 +144,9 @@ class PodExplainer:
     async def _of_gang(self, pod: Json) -> list[str]:
         """Return what keeps a pod's gang apart, which only all pods of its namespace show; kube-scheduler does not."""
         for name in gangs_of([pod]):
-            pages = self._store.selected_pods(name.namespace, "")
-            pods = [each async for page in pages for each in gangs_of(page).get(name, ()) if not is_finished(each)]
+            pods: list[tuple[str, int]] = []
+            async for page in self._store.selected_pods(name.namespace, ""):
+                pods += [placed_by(each) for each in gangs_of(page).get(name, ()) if not is_finished(each)]
             texts = [*divided(name, pods, self._scheduler_names), *self._members.other_priority(pod)]
             return [f"gang {name.name}: {text}" for text in texts]
         return []

@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -68,6 +68,20 @@ class _Bound:
     """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
     cards: set[str] = field(default_factory=set)
     """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What matters of a pod that was read: many are judged at once, and users choose how long they are."""
+
+    node_name: str
+    is_being_deleted: bool
+    has_ended: bool
+    is_finished: bool
+    cards: frozenset[str]
+    """UUIDs in its annotation, which users can write."""
+    request: PodRequest | None
+    """None if it can't be read."""
 
 
 class PodReleaser:
@@ -243,13 +257,13 @@ class PodReleaser:
             may_run = marked or bound is None or not bound.ended
             await self._settle(pod, found, lambda holder: may_run and holder.state is not HolderState.RESERVED)
 
-    async def _settle(self, pod: Pod, found: Json | None, may_run: Callable[[Holder], bool]) -> None:
+    async def _settle(self, pod: Pod, found: _Seen | None, may_run: Callable[[Holder], bool]) -> None:
         """Make the ledger agree with a pod that was read; None if it is gone.
 
         `may_run` tells whether a pod that is gone may still run on a holder's card.
         """
         marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
-        if found is not None and not bound_node(found) and not is_being_deleted(found):
+        if found is not None and not found.node_name and not found.is_being_deleted:
             if all(self._seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
                 return  # others have left these cards for it: until its time is over, they are its own
             await self._mark(self._holders(pod.uid))
@@ -257,34 +271,41 @@ class PodReleaser:
             found = await self._fence(pod)
         if found is None:
             await self._release_gone(pod.uid, may_run)
-        elif is_being_deleted(found) and not bound_node(found):
+        elif found.is_being_deleted and not found.node_name:
             await self._remove(pod.uid, was_bound=False)
-        elif not bound_node(found):
+        elif not found.node_name:
             self.on_not_bound(pod.uid)
             await self._remove_these(pod.uid, marked, was_bound=False)
-        elif has_ended(found):
+        elif found.has_ended:
             await self._remove(pod.uid)
-        elif is_finished(found):
+        elif found.is_finished:
             await self._release_gone(pod.uid, may_run)
         else:
             await self._keep(pod.uid, found)
 
-    async def _read(self, pod: Pod) -> Json | None:
+    async def _read(self, pod: Pod) -> _Seen | None:
         try:
             found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             return None
-        return found if found["metadata"]["uid"] == pod.uid else None
+        return self._seen(found) if found["metadata"]["uid"] == pod.uid else None
 
-    async def _fence(self, pod: Pod) -> Json | None:
+    def _seen(self, pod: Json) -> _Seen:
+        request = None
+        with suppress(BadInput):
+            request = self._read_request(pod)
+        leaves, cards = is_being_deleted(pod), annotated_cards(pod)
+        return _Seen(bound_node(pod), leaves, has_ended(pod), is_finished(pod), cards, request)
+
+    async def _fence(self, pod: Pod) -> _Seen | None:
         """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
         try:
-            return await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex)
+            return self._seen(await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
         except NotFound:
             return None
         except Invalid:  # its UID is another one, or a policy refuses
             found = await self._read(pod)
-            if found is not None and not bound_node(found):
+            if found is not None and not found.node_name:
                 raise
             return found
 
@@ -316,10 +337,10 @@ class PodReleaser:
         marked = [replace(holder, state=HolderState.RELEASING, deadline=deadline) for holder in holders]
         await asyncio.gather(*(self._journal.change(holder) for holder in marked))
 
-    async def _keep(self, pod_uid: str, found: Json) -> None:
+    async def _keep(self, pod_uid: str, found: _Seen) -> None:
         """Leave a bound pod what it is bound with, and nothing else."""
         holders = self._ledger.holders_of(pod_uid)
-        kept = _rightful(holders, found, self._request(found))
+        kept = _rightful(holders, found)
         self._note_bound(pod_uid, kept)
         for _, holder in holders:
             uuid = holder.share.uuid
@@ -328,12 +349,6 @@ class PodReleaser:
                 await self._journal.remove(uuid, pod_uid, holder)
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
-
-    def _request(self, found: Json) -> PodRequest | None:
-        try:
-            return self._read_request(found)
-        except BadInput:
-            return None
 
     async def _remove(self, pod_uid: str, was_bound: bool = True) -> None:
         """Take the pod off its cards: it can't be bound any more."""
@@ -387,14 +402,14 @@ def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:
     return {card.uuid for card, _ in holders} != annotated_cards(pod)
 
 
-def _rightful(holders: Sequence[tuple[Card, Holder]], pod: Json, request: PodRequest | None) -> set[str]:
+def _rightful(holders: Sequence[tuple[Card, Holder]], pod: _Seen) -> set[str]:
     """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
 
     Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
     which came with the one Binding that was accepted; so no user can give up a share by editing an annotation.
     """
-    here = [holder.share for card, holder in holders if card.node_name == bound_node(pod)]
-    named = [share for share in here if share.uuid in annotated_cards(pod)]
-    if request is not None and not fitting_variant(here, request) and fitting_variant(named, request):
+    here = [holder.share for card, holder in holders if card.node_name == pod.node_name]
+    named = [share for share in here if share.uuid in pod.cards]
+    if pod.request is not None and not fitting_variant(here, pod.request) and fitting_variant(named, pod.request):
         here = named
     return {share.uuid for share in here}

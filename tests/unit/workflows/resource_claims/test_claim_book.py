@@ -10,6 +10,7 @@ from builders import a_card, a_pod, stored
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
+from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
@@ -20,8 +21,22 @@ Json = dict[str, Any]
 CARD = a_card()
 
 
-def a_book(ledger: Ledger | None = None) -> ClaimBook:
-    return ClaimBook(ledger or Ledger(), Counts(), "gpuledger-all-drivers")
+class Stored:
+    """The objects that the API server has, and how often one was asked for."""
+
+    def __init__(self, *objects: Json) -> None:
+        self.objects = {each["metadata"]["name"]: each for each in objects}
+        self.asked: list[str] = []
+
+    async def claim_object(self, kind: str, namespace: str, name: str) -> Json:
+        self.asked.append(name)
+        if name not in self.objects:
+            raise NotFound(name, 404)
+        return self.objects[name]
+
+
+def a_book(ledger: Ledger | None = None, *objects: Json) -> ClaimBook:
+    return ClaimBook(ledger or Ledger(), Counts(), Stored(*objects), "gpuledger-all-drivers")
 
 
 def with_uid(obj: Json, uid: str) -> Json:
@@ -105,7 +120,7 @@ def test_who_shares_with_others_makes_no_room_by_leaving(users: list[str], share
 def test_only_one_profile_serves_other_drivers_if_there_is_one() -> None:
     assert a_book().serves_other_drivers("gpuledger-all-drivers")
     assert not a_book().serves_other_drivers("gpuledger")
-    assert not ClaimBook(Ledger(), Counts()).serves_other_drivers("")
+    assert not ClaimBook(Ledger(), Counts(), Stored()).serves_other_drivers("")
 
 
 async def test_news_of_a_pod_are_its_own_change_and_that_of_a_claim_made_for_it() -> None:
