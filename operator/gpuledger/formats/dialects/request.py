@@ -23,6 +23,9 @@ from gpuledger.model.stranger import Counted
 
 Json = Mapping[str, Any]
 
+MOST_CONTAINERS = 512
+"""Of a pod with GPUs, those without any included: their names stay in memory for as long as it waits."""
+
 
 def pod_request(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None) -> PodRequest | None:
     """Return what the pod asks for, None if it asks for no card.
@@ -59,11 +62,14 @@ def _request(
 ) -> PodRequest:
     if len(found) + len(way) > dialects.most_containers:
         raise BadInput(too_many_containers(dialects.most_containers))
+    every = list(islice(containers(pod), MOST_CONTAINERS + 1))
+    if len(every) > MOST_CONTAINERS:
+        raise BadInput(f"the pod has more than {MOST_CONTAINERS} containers: spread them over several pods")
     return PodRequest(
         names=(*(each.name for each in way), *(each.name for each in found)),
         shape=(*(each.demand for each in way), *(each.demand for each in found)),
-        all_containers=tuple(str(container["name"]) for container, _ in containers(pod)),
-        init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in containers(pod)),
+        all_containers=tuple(str(container["name"]) for container, _ in every),
+        init_containers=sum(lifetime is not Lifetime.MAIN for _, lifetime in every),
         node_policy=chosen.node_policy,
         card_policy=chosen.card_policy,
         host=host_request(pod, dialects.elsewhere),

@@ -51,7 +51,8 @@ POLICIES = {
 TOPOLOGY = "topology"
 
 MAX_CHARACTERS = 16_384
-"""Of one annotation: a list of as many UUIDs as that is shorter."""
+"""Of all annotations of a pod for the choice of cards: a list of as many UUIDs as that is shorter. They stay in memory
+for as long as the pod waits."""
 
 OTHER_POLICIES = {
     "mutex": "to have a card alone, ask for all of its cores",
@@ -88,6 +89,11 @@ def selection(pod: Json) -> Selection:
     annotations, mode = _annotations(pod), isolation_wish(pod)
     if not annotations and not mode:
         return NOTHING_CHOSEN
+    written = (
+        annotations.get(name) for names in (USE_MODEL, AVOID_MODEL, USE_UUID, AVOID_UUID, MODE) for name in names
+    )
+    if sum(len(value) for value in written if isinstance(value, str)) > MAX_CHARACTERS:
+        raise BadInput(f"the annotations that choose cards have more than {MAX_CHARACTERS:,} characters together")
     node_policy, node_warnings = _policy(annotations, NODE_POLICY)
     card_policy, card_warnings = _policy(annotations, CARD_POLICY)
     if card_policy == TOPOLOGY and not node_policy:  # as HAMi's guide says: its nodes are chosen by it, too

@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.model.errors import BadInput
+
+LONGEST_SELECTOR = 16 * 1024
+"""Characters: a request with a longer one is near what servers take, and budgets are read by the dozen."""
+
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 
 
@@ -27,14 +32,20 @@ class Budget:
 
 
 def budget(found: Mapping[str, Any]) -> Budget:
-    """Return what a PodDisruptionBudget says. One without a status yet allows nothing, as for the API server."""
+    """Return what a PodDisruptionBudget says. One without a status yet allows nothing, as for the API server.
+
+    Raises BadInput for a selector that is too long for a request.
+    """
     metadata, status = found["metadata"], found.get("status") or {}
     selector = (found.get("spec") or {}).get("selector")
+    words = None if selector is None else label_selector(selector)
+    if words is not None and len(words) > LONGEST_SELECTOR:
+        raise BadInput(f"the selector of {metadata['name']} has {len(words):,} characters: shorten it")
     return Budget(
         namespace=metadata["namespace"],
         name=metadata["name"],
         allowed=int(status.get("disruptionsAllowed") or 0),
-        selector=None if selector is None else label_selector(selector),
+        selector=words,
     )
 
 

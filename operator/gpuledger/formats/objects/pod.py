@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from sys import intern
 from typing import Any
 
@@ -10,6 +11,7 @@ import orjson
 
 from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.resource_claims.objects import ClaimObjects
@@ -106,7 +108,7 @@ def annotated_cards(pod: Json) -> frozenset[str]:
     """Return the UUIDs in the pod's device annotation, none if it can't be read. Users can write it: it is a hint."""
     try:
         devices = orjson.loads((pod["metadata"].get("annotations") or {})[DEVICES_ANNOTATION])
-        return frozenset(str(card["uuid"]) for cards in devices.values() for card in cards)
+        return frozenset(islice((str(card["uuid"]) for cards in devices.values() for card in cards), MAX_CARDS))
     except (KeyError, TypeError, AttributeError, ValueError):
         return frozenset()
 

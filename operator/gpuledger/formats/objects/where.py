@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
+
+import orjson
 
 Json = Mapping[str, Any]
 
@@ -30,10 +32,13 @@ ANYWHERE = {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projec
 
 
 def where_it_can_go(pod: Json) -> str:
-    """Return a text that is the same for pods that can go to the same nodes. It may differ for others that can."""
+    """Return what is the same for pods that can go to the same nodes. It may differ for others that can.
+
+    32 characters, as users choose how much decides it.
+    """
     spec = pod.get("spec") or {}
     found = {name: spec[name] for name in OF_POD if name in spec}
     for kind in ("initContainers", "containers"):
         found[kind] = [{name: each.get(name) for name in OF_CONTAINERS} for each in spec.get(kind) or ()]
     found["volumes"] = [each for each in spec.get("volumes") or () if not ANYWHERE.intersection(each)]
-    return json.dumps(found, sort_keys=True)
+    return blake2b(orjson.dumps(found, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()

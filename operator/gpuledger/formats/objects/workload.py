@@ -11,17 +11,36 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+import orjson
+
 from gpuledger.formats.objects.condition import condition_of, shortened
 from gpuledger.formats.objects.queue import THOUSANDTHS
 from gpuledger.formats.quantity import amount
+from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
 
 CONTROLLER = "gpuledger.dev/cards"
 """The `controllerName` of admission checks that are ours."""
 
+NAME_LENGTH = 253
+"""Characters of an object's name, at most; users can write longer ones into annotations."""
+
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 POD_SET_LABEL = "kueue.x-k8s.io/podset"
+
+
+OF_POD = (
+    *("schedulerName", "priorityClassName", "resources", "overhead", "runtimeClassName", "resourceClaims"),
+    *("nodeSelector", "affinity", "tolerations"),
+)
+CONTAINERS, OF_CONTAINER = ("initContainers", "containers"), ("name", "resources", "restartPolicy")
+"""What is read of the pods of a workload."""
+
+LONGEST_BYTES = 128 * 1024
+"""Of that, for all of its sets of pods, as JSON: they stay in memory for as long as the workload has quota."""
+
+_TOO_LONG = "gpuledger.dev/too-long"
 
 
 class CheckState(StrEnum):
@@ -114,7 +133,12 @@ def workload(found: Json) -> Workload:
 
 
 def pod_sets(found: Json) -> list[PodSet]:
-    """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants."""
+    """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants.
+
+    Raises BadInput for those that `picked` has found to be too long.
+    """
+    if size := (found.get("spec") or {}).get(_TOO_LONG):
+        raise BadInput(f"what its pods ask for has {size:,} bytes as JSON, and {LONGEST_BYTES:,} are the most")
     namespace, uid = str(found["metadata"]["namespace"]), str(found["metadata"]["uid"])
     assigned = {str(each.get("name")): each for each in _assignments(found)}
     sets = []
@@ -129,6 +153,31 @@ def pod_sets(found: Json) -> list[PodSet]:
     return sets
 
 
+def picked(found: Json) -> bytes:
+    """Return, as JSON, what is read of a workload beside `Workload`; of one that is too long, nothing of its pods."""
+    metadata = {name: found["metadata"][name] for name in ("namespace", "name", "uid")}
+    assigned = [_only(each, ("name", "count", "flavors", "resourceUsage")) for each in _assignments(found)]
+    status = {"admission": {"podSetAssignments": assigned}}
+    sets = [_picked_set(each) for each in (found.get("spec") or {}).get("podSets") or ()]
+    text = orjson.dumps({"metadata": metadata, "spec": {"podSets": sets}, "status": status})
+    if len(text) <= LONGEST_BYTES:
+        return text
+    return orjson.dumps({"metadata": metadata, "spec": {_TOO_LONG: len(text)}, "status": status})
+
+
+def _picked_set(pod_set: Json) -> Json:
+    template = pod_set.get("template") or {}
+    spec = template.get("spec") or {}
+    containers = {kind: [_only(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    metadata = _only(template.get("metadata") or {}, ("annotations", "labels"))
+    pod = {"metadata": metadata, "spec": {**_only(spec, OF_POD), **containers}}
+    return {**_only(pod_set, ("name", "count")), "template": pod}
+
+
+def _only(found: Json, names: Collection[str]) -> Json:
+    return {name: found[name] for name in names if name in found}
+
+
 def pod_counts(found: Json) -> dict[str, int]:
     """Return how many pods of each set a workload was admitted with."""
     return {str(each.get("name")): int(each.get("count") or 0) for each in _assignments(found)}
@@ -140,7 +189,7 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     name = (metadata.get("annotations") or {}).get(WORKLOAD_ANNOTATION)
     if not name:
         return None
-    return WorkloadName(str(metadata.get("namespace")), str(name)), str(
+    return WorkloadName(str(metadata.get("namespace")), str(name)[:NAME_LENGTH]), str(
         (metadata.get("labels") or {}).get(POD_SET_LABEL) or ""
     )
 

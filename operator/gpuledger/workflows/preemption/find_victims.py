@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.objects.budget import Budget, budget
+from gpuledger.formats.objects.budget import budget
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError
+from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
@@ -59,7 +59,7 @@ class Budgets:
         self.namespaces.add(namespace)
         try:
             await self._read(reader, namespace)
-        except ApiError as error:
+        except (ApiError, BadInput) as error:
             logger.warning(
                 "namespace %s: its PodDisruptionBudgets can't be read, so none of its pods is evicted: %s",
                 namespace,
@@ -73,7 +73,7 @@ class Budgets:
         return (*covering, unreadable) if unreadable else covering
 
     async def _read(self, reader: KubeStore, namespace: str) -> None:
-        found: list[Budget] = [budget(each) async for page in reader.budgets(namespace) for each in page]
+        found = [each async for page in reader.budgets(namespace) for each in map(budget, page)]
         for each in found:
             self.allowed[str(each)] = each.allowed
             if each.selector is None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from gpuledger.formats.objects.workload import CheckState, Workload, WorkloadName, pod_counts, workload
+from gpuledger.formats.objects.workload import CheckState, Workload, WorkloadName, workload
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
@@ -94,12 +94,13 @@ class CardCheck:
         queued = self._known.get(now.uid)
         if queued is None or queued.workload.reserved_at != now.reserved_at:
             self._forget(now.uid)
-            queued = self._known[now.uid] = QueuedWorkload(now, str(check["name"]), found)
+            queued = self._known[now.uid] = QueuedWorkload(now, str(check["name"]))
             self._uids[now.name] = now.uid
         was_admitted = queued.workload.is_admitted
         if not queued.take(now):
             return
-        queued.found, queued.said = found, str(check.get("message") or "")
+        queued.note(found)
+        queued.said = str(check.get("message") or "")
         if check["state"] == CheckState.READY:
             self._said_ready(queued, str(check["lastTransitionTime"]), was_admitted)
         elif not self._writer.is_writing(now.uid):
@@ -163,7 +164,7 @@ class CardCheck:
         if named is None or queued is None or not queued.workload.is_admitted:
             return False
         alike = [uid for uid, pod_set in self._pods.pods(named[0]).items() if pod_set == named[1]]
-        return alike.index(pod_uid) < pod_counts(queued.found).get(named[1], 0)
+        return alike.index(pod_uid) < queued.counts.get(named[1], 0)
 
     def is_waiting(self, queued: QueuedWorkload) -> bool:
         """Tell whether a workload still waits for cards, with the quota that it had."""

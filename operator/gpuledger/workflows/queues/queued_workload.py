@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import orjson
+
 from gpuledger.formats.objects.node_rules import pod_rules
-from gpuledger.formats.objects.workload import Workload, pod_sets, with_flavors
+from gpuledger.formats.objects.workload import Workload, picked, pod_counts, pod_sets, with_flavors
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
@@ -44,8 +46,10 @@ class QueuedWorkload:
     workload: Workload
     check: str
     """The name of the AdmissionCheck."""
-    found: Json
-    """As it was read, for its pods."""
+    content: bytes = b"{}"
+    """What else matters of it: see `picked`."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Set of pods -> with how many it was admitted."""
     stage: Stage = Stage.WAITING
     until_s: float = 0.0
     """For how long room is reserved for it, where it is `RESUMED`."""
@@ -66,6 +70,15 @@ class QueuedWorkload:
             return False
         self.workload = now
         return True
+
+    def note(self, found: Json) -> None:
+        """Note what else matters of it."""
+        self.content, self.counts = picked(found), pod_counts(found)
+
+    @property
+    def found(self) -> Json:
+        """Return what matters of it beside `workload`, as an object."""
+        return dict(orjson.loads(self.content))
 
     @property
     def rank(self) -> tuple[bool, int, str, str]:

@@ -25,6 +25,7 @@ from math import inf
 from typing import Any
 from uuid import uuid4
 
+from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
 from gpuledger.formats.objects.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.kube_api.store import KubeStore
@@ -191,7 +192,9 @@ class PodReleaser:
         return max(0.0, self._deadlines.seconds_left(holder)) if holder.state is HolderState.RESERVED else 0.0
 
     def _note_bound(self, pod_uid: str, cards: AbstractSet[str]) -> None:
-        self._bound.setdefault(pod_uid, _Bound()).cards |= cards
+        bound = self._bound.setdefault(pod_uid, _Bound())
+        # Users can write the annotation, again and again.
+        bound.cards = {*cards} if len(bound.cards) > MAX_CARDS else bound.cards | cards
 
     def _note_ended(self, pod_uid: str) -> None:
         self._bound.pop(pod_uid, None)

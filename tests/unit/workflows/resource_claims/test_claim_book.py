@@ -1,8 +1,8 @@
 """What memory has of claims, from lists and watches."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +13,9 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.pending.pod_waker import PodWaker
+from gpuledger.workflows.resource_claims.claim_book import ClaimBook, WaitingClaims
+from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]
@@ -165,3 +167,93 @@ async def test_the_first_question_waits_until_each_kind_was_read_or_could_not_be
 
 async def test_a_question_does_not_wait_for_ever() -> None:
     await a_book().ready_for(a_claiming_pod("a", named="ours"))
+
+
+async def test_what_a_pod_names_is_read_if_it_came_before_and_is_not_in_memory_any_more() -> None:
+    """Also where kube-scheduler does not ask: on the replica that is not active."""
+    names = [f"t{number}" for number in range(200)]
+    texts = [{"cel": {"expression": f'"{name}{"x" * 30_000}" == ""'}} for name in names]
+    objects = [with_uid(a_template(name, selectors=[text]), name) for name, text in zip(names, texts, strict=True)]
+    book = a_book(None, *objects)
+    for each in objects:
+        book.observe(Kind.TEMPLATES, each, gone=False)
+    assert book.template("default", "t0") is None
+    book.observe_pending(a_claiming_pod("a", template="t0"))
+    reading = asyncio.create_task(book.read_what_pods_name())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    reading.cancel()
+    found = book.template("default", "t0")
+    assert found is not None
+    assert "t0xxx" in found.requests[0][0].selectors[0]
+
+
+async def test_a_question_reads_what_its_pod_names_and_asks_for_nothing_that_is_not_there() -> None:
+    book = a_book(None, a_resource_claim("made", owner="a"))
+    for kind in Kind:
+        book.listing(kind)(set())
+    await book.ready_for(a_claiming_pod("a", template="quarter", made="made"))
+    await book.ready_for(a_claiming_pod("b", named="nowhere"))
+    assert book.claim("default", "made") is not None
+    assert isinstance(book._reads, Stored)
+    assert book._reads.asked == ["made"]
+
+
+async def test_a_pod_that_names_too_many_claims_names_none() -> None:
+    pod = a_claiming_pod("a", named="ours")
+    pod["spec"]["resourceClaims"] = [{"name": f"c{n}", "resourceClaimName": f"claim-{n}"} for n in range(20_000)]
+    book = a_book()
+    book.observe_pending(pod)
+    waiting = book.waiting("uid-a")
+    assert waiting is not None
+    assert waiting.names == {}
+    assert book.naming(Kind.CLAIMS, ("default", "claim-0")) == set()
+
+
+async def test_bound_pods_name_their_claims_too_until_they_have_ended_or_are_gone() -> None:
+    book, ours = a_book(), ("default", "ours")
+    book.observe_bound(a_claiming_pod("a", named="ours"), bound_before=True)
+    book.observe_bound(a_claiming_pod("b", named="ours"), bound_before=True)
+    assert (book.naming(Kind.CLAIMS, ours), book.known_bound()) == ({"uid-a", "uid-b"}, {"uid-a", "uid-b"})
+    ended = a_claiming_pod("a", named="ours") | {"status": {"phase": "Succeeded"}}
+    book.observe_bound(ended, bound_before=False)
+    book.forget_bound("uid-b", None)
+    assert (book.naming(Kind.CLAIMS, ours), book.known_bound()) == (set(), set())
+
+
+class Waker:
+    """Notes whom it is asked to wake."""
+
+    def __init__(self) -> None:
+        self.woken: list[str] = []
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        work.close()
+        self.woken.append(name)
+
+
+class CountingBook(ClaimBook):
+    """Counts how often it is asked about a pod that waits."""
+
+    looks = 0
+
+    def waiting(self, pod_uid: str) -> WaitingClaims | None:
+        self.looks += 1
+        return super().waiting(pod_uid)
+
+
+async def test_a_change_concerns_the_pods_that_name_what_has_changed_and_looks_at_no_others() -> None:
+    book, waker = CountingBook(Ledger(), Counts(), Stored()), Waker()
+    claim_waker = ClaimWaker(book, cast(PodWaker, waker), lambda: True)
+    for number in range(500):
+        book.observe_pending(a_claiming_pod(f"p{number}", named=f"claim-{number}"))
+        claim_waker.refused(a_pod(f"uid-p{number}"))
+    book.looks = 0
+    for number in range(1_000):
+        book.observe(Kind.CLAIMS, a_resource_claim(f"other-{number}"), gone=False)
+        book.observe(Kind.TEMPLATES, with_uid(a_template(f"other-{number}"), f"t{number}"), gone=False)
+    assert (book.looks, waker.woken) == (0, [])
+    book.observe(Kind.CLAIMS, a_resource_claim("claim-7"), gone=False)
+    assert len(waker.woken) == 1
+    book.observe(Kind.CLASSES, with_uid(OUR_CLASS, "c"), gone=False)
+    assert len(waker.woken) == 500
