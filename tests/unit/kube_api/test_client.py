@@ -1,6 +1,8 @@
 """What the API server answers becomes one of our errors."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +16,8 @@ from kubernetes_asyncio.client import Configuration
 
 from gpuledger.kube_api.client import CONNECTIONS, LONGEST_WAIT_S, KubeClient
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
-from gpuledger.kube_api.pages import PAGE_BYTES, pages_of
+from gpuledger.kube_api.pages import LONG_BYTES, PAGE_BYTES, pages_of
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import AnswerTooLong, ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 
 
@@ -111,6 +114,74 @@ async def test_a_list_of_long_objects_is_read_in_smaller_pages_and_none_is_missi
     assert [item["n"] for page in pages for item in page] == list(range(len(sizes)))
     assert max(sum(len(item["text"]) for item in page) for page in pages) <= PAGE_BYTES
     assert len(asked) < 25, "pages grow again where objects are short"
+
+
+class Traced(dict[str, Any]):
+    """An object of which a test can tell that it is gone."""
+
+    __hash__ = object.__hash__
+
+
+async def test_one_page_of_a_list_is_in_memory_at_a_time() -> None:
+    """Whatever those keep who go through it: a page, or what they have made of its objects."""
+    alive: weakref.WeakSet[Traced] = weakref.WeakSet()
+    most = 0
+
+    async def request(
+        method: str, path: str, *, parameters: Mapping[str, str], longest_bytes: int | None
+    ) -> dict[str, Any]:
+        nonlocal most
+        begin = int(parameters.get("continue", "0"))
+        gc.collect()
+        most = max(most, len(alive))
+        items = [Traced(number=number) for number in range(begin, begin + 10)]
+        for each in items:
+            alive.add(each)
+        token = str(begin + 10) if begin < 90 else ""
+        return {"metadata": {"resourceVersion": "7", "continue": token}, "items": items}
+
+    client = KubeClient(Configuration(host="http://localhost"))
+    client.request = request  # type: ignore[assignment, method-assign]
+    try:
+        picked = await KubeReads(client).pods_of_node("node-a", lambda pod: int(pod["number"]))
+    finally:
+        await client.close()
+    assert picked == list(range(100))
+    assert most <= 1, "the last one that was picked from"
+
+
+async def test_long_answers_are_read_two_at_a_time_and_keep_no_short_one_waiting() -> None:
+    """Dozens of pods are read at once, and each can be as long as etcd takes."""
+    begun, goes_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def long(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"text": "' + b"x" * LONG_BYTES)
+        begun.release()
+        await goes_on.wait()
+        await response.write(b'xx"}')
+        return response
+
+    async def short(request: web.Request) -> web.Response:
+        return web.json_response({})
+
+    application = web.Application()
+    application.router.add_get("/long", long)
+    application.router.add_get("/short", short)
+    async with TestServer(application) as server:
+        client = KubeClient(Configuration(host=str(server.make_url("")).rstrip("/")))
+        try:
+            reading = [asyncio.create_task(client.request("GET", "/long")) for _ in range(8)]
+            for _ in reading:
+                await begun.acquire()
+            assert await client.request("GET", "/short") == {}
+            assert client._long_answers.locked()
+            goes_on.set()
+            assert len(await asyncio.gather(*reading)) == len(reading)
+        finally:
+            await client.close()
+    assert not client._long_answers.locked()
 
 
 async def test_a_list_that_expires_between_two_pages_ends_with_that_error_and_does_not_go_on_from_another_moment() -> (

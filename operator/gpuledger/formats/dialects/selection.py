@@ -51,8 +51,8 @@ POLICIES = {
 TOPOLOGY = "topology"
 
 MAX_CHARACTERS = 16_384
-"""Of all annotations of a pod for the choice of cards: a list of as many UUIDs as that is shorter. They stay in memory
-for as long as the pod waits."""
+"""Of one annotation, and of all entries of a pod: a list of as many UUIDs as that is shorter. They stay in memory for as
+long as the pod waits."""
 
 OTHER_POLICIES = {
     "mutex": "to have a card alone, ask for all of its cores",
@@ -89,22 +89,21 @@ def selection(pod: Json) -> Selection:
     annotations, mode = _annotations(pod), isolation_wish(pod)
     if not annotations and not mode:
         return NOTHING_CHOSEN
-    written = (
-        annotations.get(name) for names in (USE_MODEL, AVOID_MODEL, USE_UUID, AVOID_UUID, MODE) for name in names
-    )
-    if sum(len(value) for value in written if isinstance(value, str)) > MAX_CHARACTERS:
-        raise BadInput(f"the annotations that choose cards have more than {MAX_CHARACTERS:,} characters together")
     node_policy, node_warnings = _policy(annotations, NODE_POLICY)
     card_policy, card_warnings = _policy(annotations, CARD_POLICY)
     if card_policy == TOPOLOGY and not node_policy:  # as HAMi's guide says: its nodes are chosen by it, too
         node_policy = TOPOLOGY
+    lists = [_entries(annotations, names) for names in (USE_MODEL, AVOID_MODEL, USE_UUID, AVOID_UUID, MODE)]
+    if sum(len(entry) for entries in lists for entry in entries) > MAX_CHARACTERS:
+        raise BadInput(f"the annotations that choose cards have more than {MAX_CHARACTERS:,} characters together")
+    use_models, avoid_models, use_uuids, avoid_uuids, modes = lists
     return Selection(
         cards=CardFilter(
-            use_models=_entries(annotations, USE_MODEL),
-            avoid_models=_entries(annotations, AVOID_MODEL),
-            use_uuids=_entries(annotations, USE_UUID),
-            avoid_uuids=_entries(annotations, AVOID_UUID),
-            modes=_entries(annotations, MODE) or mode,
+            use_models=use_models,
+            avoid_models=avoid_models,
+            use_uuids=use_uuids,
+            avoid_uuids=avoid_uuids,
+            modes=modes or mode,
         ),
         one_numa_node=_numa_bind(annotations),
         node_policy=node_policy,

@@ -187,9 +187,9 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     """Return of which workload a pod says that it is, and of which of its sets of pods; None if of none."""
     metadata = pod.get("metadata") or {}
     name = (metadata.get("annotations") or {}).get(WORKLOAD_ANNOTATION)
-    if not name:
+    if not name or len(str(name)) > NAME_LENGTH:
         return None
-    return WorkloadName(str(metadata.get("namespace")), str(name)[:NAME_LENGTH]), str(
+    return WorkloadName(str(metadata.get("namespace")), str(name)), str(
         (metadata.get("labels") or {}).get(POD_SET_LABEL) or ""
     )
 

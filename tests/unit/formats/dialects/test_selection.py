@@ -149,6 +149,16 @@ def test_a_longer_annotation_than_anybody_means_is_refused() -> None:
         selecting({"nvidia.com/use-gputype": "A" * (MAX_CHARACTERS + 1)})
 
 
+def test_all_that_a_pod_chooses_cards_by_has_a_limit_together() -> None:
+    """It stays in memory for as long as the pod waits, and there are twenty such annotations."""
+    half = MAX_CHARACTERS // 2
+    selecting({"nvidia.com/use-gputype": "A" * half, "nvidia.com/nouse-gputype": "B" * half})
+    with pytest.raises(BadInput, match="annotations that choose cards have more than 16,384 characters together"):
+        selecting(
+            {"nvidia.com/use-gputype": "A" * half, "hami.io/use-gputype": "B" * half, "nvidia.com/vgpu-mode": "x"}
+        )
+
+
 def test_what_is_chosen_holds_for_every_container_and_each_keeps_its_kind() -> None:
     """What is said of models is about NVIDIA's cards."""
     pod = an_annotated_pod(

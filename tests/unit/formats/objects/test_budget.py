@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpuledger.formats.objects.budget import Budget, budget, label_selector
+from gpuledger.model.errors import BadInput
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,10 @@ def test_a_budget_says_how_many_may_leave_and_of_whom(
     found = budget({"metadata": {"namespace": "team", "name": "keep"}, "spec": spec, "status": status})
     assert found == Budget("team", "keep", *wanted)
     assert str(found) == "team/keep"
+
+
+def test_a_selector_that_no_request_could_name_is_refused() -> None:
+    """Budgets are kept for a while by the namespace, and users write as many as they like."""
+    selector = {"matchExpressions": [{"key": "k", "operator": "In", "values": [f"v{n}" for n in range(5_000)]}]}
+    with pytest.raises(BadInput, match=r"the selector of keep has [0-9,]* characters: shorten it"):
+        budget({"metadata": {"namespace": "team", "name": "keep"}, "spec": {"selector": selector}})

@@ -12,7 +12,7 @@ from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container,
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects import container_request as request_format
-from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.request import MOST_CONTAINERS, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.objects.pod import (
@@ -270,6 +270,15 @@ def test_so_many_containers_of_a_pod_may_ask_for_cards_and_no_more() -> None:
     with pytest.raises(BadInput, match="more than 8 containers of this pod ask for GPUs: spread them"):
         request_of(*others, *asking[1:], initContainers=[asking[0]])
     assert request_of(*asking, dialects=dialects_with(most_containers=9))
+
+
+def test_a_pod_with_more_containers_than_a_node_could_start_is_refused() -> None:
+    """The names of all of them stay in memory for as long as it waits."""
+    others = [a_container(f"c{number}", {}) for number in range(MOST_CONTAINERS)]
+    asking = a_container("gpu", {GPU: "1"})
+    assert request_of(*others[1:], asking)
+    with pytest.raises(BadInput, match="the pod has more than 512 containers: spread them over several pods"):
+        request_of(*others, asking)
 
 
 def test_of_a_pod_with_thousands_of_containers_no_more_are_read_than_it_takes_to_refuse_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import orjson
 import pytest
 
 from fakes.objects import DIALECTS, GPU, MEMORY
@@ -21,6 +22,7 @@ from gpuledger.formats.objects.workload import (
     cluster_queue,
     flavor,
     is_ours,
+    picked,
     pod_counts,
     pod_sets,
     usage,
@@ -191,7 +193,7 @@ def test_whatever_users_write_into_a_template_is_read_or_refused(odd: str, where
 def test_whatever_a_pod_says_of_its_workload_is_a_name_or_none(odd: str) -> None:
     named = {"annotations": {"kueue.x-k8s.io/workload": odd}, "labels": {"kueue.x-k8s.io/podset": odd}}
     found = workload_of({"metadata": {"namespace": "default", **named}})
-    assert found == ((WorkloadName("default", odd), odd) if odd else None)
+    assert found == ((WorkloadName("default", odd), odd) if odd and len(odd) < 254 else None)
 
 
 @pytest.mark.parametrize("empty", [None, {}])
@@ -291,3 +293,25 @@ def test_usage_sums_the_sets_of_pods_by_flavor_and_resource() -> None:
     found["status"]["admission"]["podSetAssignments"][1]["flavors"] = {"cpu": "any", "gpus": "large"}
     assert usage(found) == {("any", "cpu"): 1_000, ("any", "gpus"): 2_000, ("large", "gpus"): 2_000}
     assert usage({"metadata": {}}) == {}
+
+
+def test_of_a_workload_that_waits_only_what_is_read_of_it_is_kept() -> None:
+    long = {"args": ["x" * 500_000], "env": [{"name": "TEXT", "value": "\N{GRINNING FACE}" * 100_000}]}
+    found = a_workload("job", *[a_pod_set("main", 2, {GPU: 1, MEMORY: 4_000}, tolerations=[{"key": "k"}])])
+    found["spec"]["podSets"][0]["template"]["spec"]["containers"][0] |= long
+    kept = picked(found)
+    assert len(kept) < 2_000
+    [now], [before] = pod_sets(orjson.loads(kept)), pod_sets(found)
+    assert pod_request(now.pod, DIALECTS) == pod_request(before.pod, DIALECTS)
+    assert pod_rules(now.pod) == pod_rules(before.pod)
+    assert (now.name, now.count, now.flavors) == (before.name, before.count, before.flavors)
+    assert usage(orjson.loads(kept)) == usage(found)
+
+
+def test_a_workload_whose_pods_ask_for_too_much_is_refused_in_words() -> None:
+    tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(10_000)]
+    found = a_workload("job", *[a_pod_set("main", 2, {GPU: 1}, tolerations=tolerations)])
+    kept = orjson.loads(picked(found))
+    assert pod_counts(kept) == pod_counts(found)
+    with pytest.raises(BadInput, match="bytes as JSON, and 131,072 are the most"):
+        pod_sets(kept)
