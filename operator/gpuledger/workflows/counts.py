@@ -94,7 +94,8 @@ class Counts:
         )
         _begin(self.words_without_effect, WarningKind)
         self.bad_input = counter("bad_input", "Objects that could not be parsed", ["kind"])
-        _begin(self.bad_input, ("allocation", "config", "node", "pod", "podgroup", "request", "resourcequota"))
+        kinds = ("allocation", "config", "node", "pod", "podgroup", "request", "resourcequota")
+        _begin(self.bad_input, (*kinds, "resourceclaims", "resourceclaimtemplates"))
 
 
 class JournalCounts:
