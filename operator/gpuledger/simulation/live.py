@@ -63,7 +63,7 @@ async def read_scene(reads: ClusterReads, scheduler_names: Sequence[str], dialec
         scene.running += [_given("Pod", pod) for pod in page]
     pending = [pod async for page in reads.pending_pods(scheduler_names) for pod in page]
     if any(map(has_claims, (*pending, *(given.content for given in scene.running)))):
-        read = await read_claims(reads, chain.from_iterable(cards.values()))
+        read = await read_claims(reads, list(chain.from_iterable(cards.values())))
         scene.claims, scene.claims_are_read = read[0] if read else ListedClaims(), True
     waiting = []
     for pod in pending:

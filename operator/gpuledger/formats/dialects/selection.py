@@ -51,8 +51,8 @@ POLICIES = {
 TOPOLOGY = "topology"
 
 MAX_CHARACTERS = 16_384
-"""Of one annotation, and of all entries of a pod: a list of as many UUIDs as that is shorter. They stay in memory for as
-long as the pod waits."""
+"""Of one annotation, and of all entries of a pod: a list of as many UUIDs as that is shorter. They stay in memory for
+as long as the pod waits."""
 
 OTHER_POLICIES = {
     "mutex": "to have a card alone, ask for all of its cores",

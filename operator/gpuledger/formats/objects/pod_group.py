@@ -13,6 +13,9 @@ from gpuledger.model.gang import MOST_MEMBERS, GangName, PodGroup
 Json = Mapping[str, Any]
 
 DISRUPTION = ("spec", "disruptionMode")
+NAME_LENGTH = 253
+"""Characters of a PriorityClass's name, at most."""
+
 TOGETHER = "PodGroup"
 """Kubernetes 1.36's word for what is a key, `all`, from 1.37 on."""
 
@@ -40,5 +43,5 @@ def pod_group(group: Json, words: GroupWords) -> PodGroup:
     return PodGroup(
         minimum=minimum if minimum > 1 else 0,
         leaves_whole=disruption == TOGETHER or (isinstance(disruption, Mapping) and "all" in disruption),
-        priority_class=priority if isinstance(priority, str) else "",
+        priority_class=priority[:NAME_LENGTH] if isinstance(priority, str) else "",
     )

@@ -30,10 +30,17 @@ class ListedClaims:
         holders: Mapping[str, str] | None = None,
     ) -> None:
         """Make one; `holders` are the pods that the ledger has cards for by a claim: UID of the claim -> of the pod."""
-        self.claims: dict[Name, Claim] = {(each.namespace, each.name): each for each in map(read_claim, claims)}
-        self._templates = {_name(each): read_template(each) for each in templates}
-        self._classes = {each.name: each for each in map(read_class, classes)}
+        self.claims: dict[Name, Claim] = {}
+        self._templates: dict[Name, ClaimSpec] = {}
+        self._classes: dict[str, DeviceClass] = {}
         self._holders = dict(holders or {})
+        self.add(claims, templates, classes)
+
+    def add(self, claims: Iterable[Json] = (), templates: Iterable[Json] = (), classes: Iterable[Json] = ()) -> None:
+        """Read objects, as from a page of a list: none of them is kept."""
+        self.claims |= {(each.namespace, each.name): each for each in map(read_claim, claims)}
+        self._templates |= {_name(each): read_template(each) for each in templates}
+        self._classes |= {each.name: each for each in map(read_class, classes)}
 
     def merged(self, others: ListedClaims) -> ListedClaims:
         """Return what both have, as of now; where both have one of a name, that of the others."""

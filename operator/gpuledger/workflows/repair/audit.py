@@ -32,7 +32,7 @@ from gpuledger.model.seen_claim import SeenClaim
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release.departures import ReleaseTimes
 from gpuledger.workflows.repair.repairer import Repairer
-from gpuledger.workflows.resource_claims.read_claims import claim_holders, read_claims, seen_claim, uuids_by_device
+from gpuledger.workflows.resource_claims.read_claims import claim_holders, read_claims
 
 Json = dict[str, Any]
 
@@ -182,9 +182,8 @@ class Auditor:
         self._claims = read[0] if read else None
         if read is None:
             return None
-        uuids, named = uuids_by_device(ledger), claim_holders(ledger)
-        found = (seen_claim(each, uuids) for each in read[1])
-        return {claim.uid: claim for claim in found if claim.cards or claim.uid in named}
+        named = claim_holders(ledger)
+        return {claim.uid: claim for claim in read[1] if claim.cards or claim.uid in named}
 
     async def _with_users(self, claim: SeenClaim, pods: Mapping[str, PodFacts]) -> SeenClaim:
         """Return a claim with those of its pods that live."""

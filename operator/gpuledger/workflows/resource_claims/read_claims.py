@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any, Protocol
 
 from gpuledger.formats.resource_claims.device import device_name
@@ -26,22 +26,26 @@ class ClaimReads(Protocol):
         """Yield all objects of a kind of resource.k8s.io/v1, page by page."""
 
 
-async def read_claims(reads: ClaimReads, cards: Iterable[StoredCard]) -> tuple[ListedClaims, list[Json]] | None:
-    """Return what there is, and the claims as they are stored; None where they are not served, or may not be read.
+async def read_claims(reads: ClaimReads, cards: Collection[StoredCard]) -> tuple[ListedClaims, list[SeenClaim]] | None:
+    """Return what there is, and what of it an audit compares; None where they are not served, or may not be read.
 
     `cards` are the ledger's: who holds what by a claim. Raises ApiError.
     """
+    found, seen, uuids = ListedClaims(holders=claim_holders(cards)), list[SeenClaim](), uuids_by_device(cards)
     try:
-        claims, templates, classes = [
-            [each async for page in reads.claim_objects(kind) for each in page]
-            for kind in (Kind.CLAIMS, Kind.TEMPLATES, Kind.CLASSES)
-        ]
+        async for page in reads.claim_objects(Kind.CLAIMS):
+            found.add(claims=page)
+            seen += [seen_claim(each, uuids) for each in page]
+        async for page in reads.claim_objects(Kind.TEMPLATES):
+            found.add(templates=page)
+        async for page in reads.claim_objects(Kind.CLASSES):
+            found.add(classes=page)
     except NotFound:
         return None
     except Denied as error:
         logger.warning("ResourceClaims are left out, for they can't be read: %s", error)
         return None
-    return ListedClaims(claims, templates, classes, claim_holders(cards)), claims
+    return found, seen
 
 
 def claim_holders(cards: Iterable[StoredCard]) -> dict[str, str]:
