@@ -23,6 +23,7 @@ from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.release.departures import Departures, Held
+from gpuledger.workflows.release.judged_pod import JudgedPod
 from gpuledger.workflows.release.release_pod import PodReleaser
 from simulation import card_checks
 from simulation.api_server import ApiServer, Operation
@@ -58,7 +59,7 @@ def no_give_back(patch: Patch) -> None:
 
 
 def give_back_without_fence(patch: Patch) -> None:
-    async def fence(self: PodReleaser, pod: Pod) -> Json | None:
+    async def fence(self: PodReleaser, pod: Pod) -> JudgedPod | None:
         return await self._read(pod)
 
     patch.setattr(PodReleaser, "_fence", fence)

@@ -119,7 +119,7 @@ async def test_a_list_of_long_objects_is_read_in_smaller_pages_and_none_is_missi
 class Traced(dict[str, Any]):
     """An object of which a test can tell that it is gone."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # by identity
 
 
 async def test_one_page_of_a_list_is_in_memory_at_a_time() -> None:

@@ -15,7 +15,7 @@ from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import ClaimRef, Holder, Pod, Share
 from gpuledger.workflows.repair.adopt import SETTLE_S
-from gpuledger.workflows.resource_claims.claim_book import Kind
+from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]
 CARD = a_card(0)

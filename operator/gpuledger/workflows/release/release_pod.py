@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
@@ -27,22 +27,23 @@ from uuid import uuid4
 
 from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
-from gpuledger.formats.objects.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
+from gpuledger.formats.objects.pod import annotated_cards, bound_node, has_ended, is_finished
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
+from gpuledger.model.errors import GpuledgerError, Invalid, NotFound
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
+from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.entries import Bequest
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.departures import Departures
+from gpuledger.workflows.release.judged_pod import JudgedPod, judged, rightful
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import pause
@@ -69,20 +70,6 @@ class _Bound:
     """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
     cards: set[str] = field(default_factory=set)
     """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What matters of a pod that was read: many are judged at once, and users choose how long they are."""
-
-    node_name: str
-    is_being_deleted: bool
-    has_ended: bool
-    is_finished: bool
-    cards: frozenset[str]
-    """UUIDs in its annotation, which users can write."""
-    request: PodRequest | None
-    """None if it can't be read."""
 
 
 class PodReleaser:
@@ -260,7 +247,7 @@ class PodReleaser:
             may_run = marked or bound is None or not bound.ended
             await self._settle(pod, found, lambda holder: may_run and holder.state is not HolderState.RESERVED)
 
-    async def _settle(self, pod: Pod, found: _Seen | None, may_run: Callable[[Holder], bool]) -> None:
+    async def _settle(self, pod: Pod, found: JudgedPod | None, may_run: Callable[[Holder], bool]) -> None:
         """Make the ledger agree with a pod that was read; None if it is gone.
 
         `may_run` tells whether a pod that is gone may still run on a holder's card.
@@ -286,24 +273,17 @@ class PodReleaser:
         else:
             await self._keep(pod.uid, found)
 
-    async def _read(self, pod: Pod) -> _Seen | None:
+    async def _read(self, pod: Pod) -> JudgedPod | None:
         try:
             found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             return None
-        return self._seen(found) if found["metadata"]["uid"] == pod.uid else None
+        return judged(self._read_request, found) if found["metadata"]["uid"] == pod.uid else None
 
-    def _seen(self, pod: Json) -> _Seen:
-        request = None
-        with suppress(BadInput):
-            request = self._read_request(pod)
-        leaves, cards = is_being_deleted(pod), annotated_cards(pod)
-        return _Seen(bound_node(pod), leaves, has_ended(pod), is_finished(pod), cards, request)
-
-    async def _fence(self, pod: Pod) -> _Seen | None:
+    async def _fence(self, pod: Pod) -> JudgedPod | None:
         """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
         try:
-            return self._seen(await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
+            return judged(self._read_request, await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
         except NotFound:
             return None
         except Invalid:  # its UID is another one, or a policy refuses
@@ -340,10 +320,10 @@ class PodReleaser:
         marked = [replace(holder, state=HolderState.RELEASING, deadline=deadline) for holder in holders]
         await asyncio.gather(*(self._journal.change(holder) for holder in marked))
 
-    async def _keep(self, pod_uid: str, found: _Seen) -> None:
+    async def _keep(self, pod_uid: str, found: JudgedPod) -> None:
         """Leave a bound pod what it is bound with, and nothing else."""
         holders = self._ledger.holders_of(pod_uid)
-        kept = _rightful(holders, found)
+        kept = rightful(holders, found)
         self._note_bound(pod_uid, kept)
         for _, holder in holders:
             uuid = holder.share.uuid
@@ -403,16 +383,3 @@ def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:
     if any(card.node_name != bound_node(pod) or holder.state is HolderState.RELEASING for card, holder in holders):
         return True
     return {card.uuid for card, _ in holders} != annotated_cards(pod)
-
-
-def _rightful(holders: Sequence[tuple[Card, Holder]], pod: _Seen) -> set[str]:
-    """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
-
-    Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
-    which came with the one Binding that was accepted; so no user can give up a share by editing an annotation.
-    """
-    here = [holder.share for card, holder in holders if card.node_name == pod.node_name]
-    named = [share for share in here if share.uuid in pod.cards]
-    if pod.request is not None and not fitting_variant(here, pod.request) and fitting_variant(named, pod.request):
-        here = named
-    return {share.uuid for share in here}
