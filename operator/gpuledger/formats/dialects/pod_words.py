@@ -7,8 +7,11 @@ all that it can depend on: the reader is shown that text, and nothing else of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import orjson
 
@@ -27,7 +30,7 @@ REMEMBERED = 512
 """Texts, the latest: more than there are templates of which pods come at a time."""
 
 LONGEST_TEXT_BYTES = 8 * 1024
-"""Annotations and labels can take 256 KiB; longer texts are read each time."""
+"""Annotations and labels can take 256 KiB. What longer texts say is one object as long as anybody keeps it."""
 
 OF_POD = ("resources", "overhead", "runtimeClassName")
 CONTAINERS = ("initContainers", "containers")
@@ -72,7 +75,18 @@ def _remembering(read: Callable[[Json], Read], part_of: Callable[[Json], Json]) 
             text = orjson.dumps(part_of(pod), option=orjson.OPT_PASSTHROUGH_DATETIME)
         except orjson.JSONEncodeError:  # a pod of a YAML file
             return read(pod)
-        return read_text(text) if len(text) <= LONGEST_TEXT_BYTES else read(pod)
+        return read_text(text) if len(text) <= LONGEST_TEXT_BYTES else read_long(pod, text)
+
+    in_use: WeakValueDictionary[bytes, Any] = WeakValueDictionary()  # hash of a long text -> what it says
+
+    def read_long(pod: Json, text: bytes) -> Read:
+        key = blake2b(text, digest_size=16).digest()
+        found: Read | None = in_use.get(key)
+        if found is None:
+            found = read(pod)
+            with suppress(TypeError):  # what is short is not shared
+                in_use[key] = found
+        return found
 
     return remembered
 

@@ -23,7 +23,7 @@ from gpuledger.model.stranger import Counted
 
 Json = Mapping[str, Any]
 
-MOST_CONTAINERS = 512
+MOST_CONTAINERS = 256
 """Of a pod with GPUs, those without any included: their names stay in memory for as long as it waits."""
 
 

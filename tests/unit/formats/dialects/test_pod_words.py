@@ -1,6 +1,8 @@
 """What is remembered of pods that say the same is what each of them says."""
 
 import datetime
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -102,11 +104,17 @@ def test_a_pod_whose_annotations_change_is_read_again() -> None:
     assert (before.shape[0].wanted.use_uuids, after.shape[0].wanted.use_uuids) == ((), ("GPU-1",))
 
 
-def test_what_is_too_long_to_be_remembered_is_read_each_time() -> None:
+def test_what_is_too_long_to_be_remembered_is_one_object_as_long_as_anybody_keeps_it() -> None:
+    """A pod that waits is remembered by several parts, and each would have its own otherwise."""
     words, pod = PodWords(DIALECTS), a_pod_object()
     pod["metadata"]["annotations"] = {"example.com/note": "x" * LONGEST_TEXT_BYTES}
-    assert words.request(pod) == pod_request(pod, DIALECTS)
-    assert words.request(pod) is not words.request(pod)
+    kept = words.request(pod)
+    assert kept is words.request({**pod, "status": {"phase": "Pending"}})
+    assert kept == pod_request(pod, DIALECTS)
+    still = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert still() is None
 
 
 def test_a_pod_of_a_file_is_read_whatever_yaml_has_made_of_its_words() -> None:

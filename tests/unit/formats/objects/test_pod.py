@@ -277,7 +277,7 @@ def test_a_pod_with_more_containers_than_a_node_could_start_is_refused() -> None
     others = [a_container(f"c{number}", {}) for number in range(MOST_CONTAINERS)]
     asking = a_container("gpu", {GPU: "1"})
     assert request_of(*others[1:], asking)
-    with pytest.raises(BadInput, match="the pod has more than 512 containers: spread them over several pods"):
+    with pytest.raises(BadInput, match="the pod has more than 256 containers: spread them over several pods"):
         request_of(*others, asking)
 
 
