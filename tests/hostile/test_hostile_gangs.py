@@ -154,8 +154,7 @@ def test_a_gang_that_its_own_namespace_overtakes_holds_back_no_other(cluster: Cl
         assert create(cluster, *a_gang(f"overtakes-{number}", 1, 1, lambda _: {COUNT: 1, MEMORY: 1}))
         if number == 0:
             time.sleep(OVERTAKEN_FOR_S)
-    cluster.wait(lambda: len(hostile_bound(cluster)) == 1 + OVERTAKING, "it is overtaken")
-    cluster.wait(lambda: cluster.metric(FIRST) > before, "it goes first in its namespace")
+    cluster.wait(lambda: cluster.metric(FIRST) > before, "it goes first, before the last of these or after them")
     starts_at_once(cluster, "a gang that is overtaken by its own namespace", say)
     assert "waits-0" not in hostile_bound(cluster)
 
