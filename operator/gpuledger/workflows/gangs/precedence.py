@@ -131,7 +131,7 @@ class Precedence:
     def _turns_of_now(self, namespace: str) -> Iterator[Turn]:
         now_s = self._clock.now_s()
         for turns in (self._among_all, self._within.get(namespace)):
-            turn = turns.current(now_s) if turns else None
+            turn = turns.current(now_s) if turns is not None else None
             if turn is not None:
                 yield turn
 
