@@ -150,6 +150,14 @@ def test_a_configuration_has_to_leave_claims_and_resources_to_the_extender() -> 
     assert resources.startswith("its profile gpuledger does not leave ")
 
 
+def test_the_secret_in_a_configuration_is_neither_compared_nor_shown() -> None:
+    own = config()
+    own["extenders"][0]["urlPrefix"] = "http://kube-scheduler:s3cret@127.0.0.1:8888"
+    assert problems(own) == []
+    (url,) = problems(own, Settings(listen_port=1))
+    assert url == "no extender at http://127.0.0.1:1, where the operator listens; there is http://127.0.0.1:8888"
+
+
 def test_a_configuration_has_to_name_extender_profiles_and_verbs() -> None:
     (url,) = problems(config(listen_port=1))
     assert url == "no extender at http://127.0.0.1:8888, where the operator listens; there is http://127.0.0.1:1"
