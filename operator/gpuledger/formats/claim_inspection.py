@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from gpuledger.formats.resource_claims.demands import Entry, claim_alternatives
+from gpuledger.formats.resource_claims.demands import Entry, check_selectors, claim_alternatives
 from gpuledger.formats.resource_claims.objects import ClaimObjects, ClaimSpec, read_spec
 from gpuledger.formats.resource_claims.pod_claims import MOST_CLAIMS, claim_names
 from gpuledger.model.card import ALL_CORES
@@ -67,6 +67,7 @@ def _names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 def _entries(name: str, spec: ClaimSpec, claims: ClaimObjects) -> tuple[list[Json], list[str]]:
     """Return what a claim prefers, and what else it takes. Raises BadInput."""
+    check_selectors([spec])
     first, *others = claim_alternatives(name, 0, spec, claims, CardFilter(), Lifetime.MAIN)
     notes = [f"claim {name}: or {' and '.join(map(_in_words, way))}" for way in others]
     return [_entry(entry) for entry in first], notes

@@ -14,15 +14,47 @@ MIG_PARENT = "mig-parent"
 """Mode of a GPU that is cut into MIG devices which are not listed. Nothing here chooses these, so no pod gets it."""
 
 
+class Payer(Protocol):
+    """Who pays for what expressions cost, in steps of a microsecond: a namespace, which has so much for a while."""
+
+    @property
+    def paid(self) -> int:
+        """How many steps it has paid for so far."""
+
+    @property
+    def skipped(self) -> int:
+        """How often it was said so far that something may not be done now."""
+
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether it has to wait for a while, not only for the next turn of the event loop."""
+
+    def may_go_on(self) -> bool:
+        """Tell whether an expression may be compiled, or evaluated, now. If not, it is to be asked for again."""
+
+    def pay(self, steps: int) -> None:
+        """Count what that has cost."""
+
+    def why_not(self) -> str:
+        """Return why something is not evaluated yet, for people."""
+
+
 class CardTest(Protocol):
-    """A condition on a card that is written as an expression. Two of the same text are equal."""
+    """A condition on a card that is written as an expression. Two of the same text and payer are equal."""
 
     @property
     def text(self) -> str:
         """The expression."""
 
+    @property
+    def payer(self) -> Payer | None:
+        """Who pays for it; None: it may cost what it costs."""
+
+    def compile(self) -> bool:
+        """Compile the expression if it is not; tell whether it is now. Raises BadInput if it can't be."""
+
     def admits(self, card: Card) -> bool:
-        """Tell whether the expression holds for the card; one that fails does not."""
+        """Tell whether the expression holds for the card. One that fails does not, nor one not evaluated yet."""
 
     def problem(self, card: Card) -> str:
         """Return why it can't be told whether it holds for the card, nothing if it can."""

@@ -22,6 +22,7 @@ from gpuledger.placement.fitting_nodes import LOOKED_AT, FittingNodes, Ranking
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, Policy, Preference
 from gpuledger.placement.pricers import Pricers
+from gpuledger.placement.selectors import compiled
 from gpuledger.placement.work import Work
 
 SETS_KEPT = 256
@@ -97,6 +98,8 @@ class Chooser:
             return Choice(placements, {}, None if avoided else known.ranking())
         if avoided and (placements := tuple(islice(self._placements(known, request, wanted), count))):
             return Choice(placements, {}, known.ranking())
+        if known.unseen and known.why_it_waits:
+            raise WorkLimitExceeded(known.why_it_waits)
         if known.unseen:
             raise WorkLimitExceeded(
                 f"the search for {len(request.shape)} containers takes long: {known.looked_at} nodes were "
@@ -113,7 +116,10 @@ class Chooser:
 
         The caller can do other things between the steps; `choose` then looks at what has changed meanwhile. A step
         that yields a function is over once that was called: it takes long, and a thread may call it.
+
+        Raises BadInput for a selector that can't be compiled, and WorkLimitExceeded if its namespace has to wait.
         """
+        yield from compiled(request)
         for preference in self._pricers.missing(self._policy.wished(request)):
             yield partial(self._pricers.load, preference)
         yield from self._set_of(request).look_around(_quick(node_names))
@@ -141,7 +147,12 @@ class Chooser:
     def is_unfinished(self, request: PodRequest) -> bool:
         """Tell whether `best` has had no work left to look at all nodes, and goes on where it was."""
         known = self._set_of(request)
-        return bool(known.unseen) and not known.is_tired
+        return bool(known.unseen) and not known.is_tired and not known.why_it_waits
+
+    def why_it_waits(self, request: PodRequest) -> str:
+        """Return why `best` can't look at all nodes now, for people; empty if it can."""
+        known = self._set_of(request)
+        return known.why_it_waits if known.unseen else ""
 
     def fits(self, shape: Shape, node_name: str, work: Work) -> bool:
         """Tell whether a pod of this shape fits on a node now, once spares are taken back. It is spent of `work`."""
@@ -169,7 +180,10 @@ class Chooser:
     def choose_on(self, request: PodRequest, node_name: str) -> Placement | Refusal:
         """Return the pod's cards on one given node, or why it does not fit."""
         decider = Decider(*self._key(request), self._pricers)
-        [decision] = decider.decide([self._ledger.node_room(node_name)])
+        decisions = decider.decide([self._ledger.node_room(node_name)])
+        if not decisions:
+            raise WorkLimitExceeded(decider.why_it_waits or "selectors of the pod's claims are still being evaluated")
+        [decision] = decisions
         if isinstance(decision, Refusal):
             return decision
         return self._placement(request, node_name, decision.assignment)
@@ -183,7 +197,8 @@ class Chooser:
 
     def look_further(self) -> bool:
         """Look at some nodes for an ask that is new, in a moment that no one waits for; tell whether there are any."""
-        known = next((known for known in reversed(self._sets.values()) if known.unseen), None)
+        sets = (known for known in reversed(self._sets.values()) if known.unseen and not known.waits)
+        known = next(sets, None)
         if known is not None:
             known.question()
             known.look_further(LOOKED_AT)

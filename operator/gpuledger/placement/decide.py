@@ -19,6 +19,7 @@ from gpuledger.model.share import Assignment
 from gpuledger.placement.candidates import Candidate, Footprint, differing_candidates
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, connectivity_of
+from gpuledger.placement.selectors import payers_of
 from gpuledger.placement.work import Work
 
 PLAIN_STEPS = 64
@@ -74,21 +75,50 @@ class Decider:
         self._node_pricer = None if policy.nodes in NODE_RANKS else pricers[policy.nodes]
         self.hard_steps = 0
         """Steps of searches so far beyond what a plain request takes on a node."""
+        self.is_cut = False
+        """It has ended before the last of the nodes the last time, as a selector was not evaluated yet."""
+        self._payers = payers_of(footprint.shape)
 
     @property
     def version(self) -> int:
         """Number of the prices that ranks are made from; after a change, earlier ranks are a little old."""
         return self._node_pricer.version if self._node_pricer else 0
 
+    @property
+    def paid(self) -> int:
+        """Steps that were paid for selectors of such pods' namespace so far."""
+        return sum(payer.paid for payer in self._payers)
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether selectors can't be evaluated for a while."""
+        return any(payer.is_spent for payer in self._payers)
+
+    @property
+    def why_it_waits(self) -> str:
+        """Why selectors can't be evaluated, now or for a while, for people; empty if they can."""
+        return next((payer.why_not() for payer in self._payers if self.is_cut or payer.is_spent), "")
+
     def decide(self, nodes: Sequence[NodeRoom], hard_steps_allowed: int | None = None) -> list[Decision | Refusal]:
-        """Return the decision for each node, for the first of them only if `hard_steps` would be more than that."""
+        """Return the decision for each node, for the first of them only if `hard_steps` would be more than that.
+
+        Neither is there one for a node with a card for which a selector is not evaluated yet, nor for those behind it.
+        """
         offers: list[Sequence[Candidate] | Decision | Refusal] = []
+        skipped, self.is_cut = self._skipped(), False
         for node in nodes:
             if hard_steps_allowed is not None and self.hard_steps >= hard_steps_allowed:
                 break
-            offers.append(self._candidates(node) if node.counted is None else self._counted(node, node.counted))
+            offer = self._candidates(node) if node.counted is None else self._counted(node, node.counted)
+            self.is_cut = self._skipped() != skipped
+            if self.is_cut:
+                break
+            offers.append(offer)
         chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal | Decision)]))
         return [offer if isinstance(offer, Refusal | Decision) else next(chosen) for offer in offers]
+
+    def _skipped(self) -> int:
+        return sum(payer.skipped for payer in self._payers)
 
     def rank_again(self, decisions: Sequence[Decision]) -> list[Decision]:
         """Return decisions with the ranks that they have by the prices of now. Their nodes have not changed."""

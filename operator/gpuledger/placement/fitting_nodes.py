@@ -38,6 +38,9 @@ HARD_STEPS = 4_096
 """Steps of one question, beyond what plain requests take: some 5 ms, and those of its last node. Who asks for more is
 told to ask again; what was found out is kept, and between the questions the rest is looked at."""
 
+PAID_STEPS = 200_000
+"""What selectors of one question may cost, some microsecond each: kube-scheduler asks nothing else meanwhile."""
+
 RANKS_SHOWN = 3
 """Nodes whose ranks are remembered with a choice."""
 
@@ -73,7 +76,7 @@ class FittingNodes:
         self.refused: dict[str, Refusal] = {}  # node name -> why not; nodes of the ledger only
         self._reasons: dict[Refusal, Refusal] = {}  # each reason once: thousands of nodes share a few
         self.evaluations = 0
-        self._hard_steps_allowed = HARD_STEPS
+        self._hard_steps_allowed, self._paid_allowed = HARD_STEPS, PAID_STEPS
 
     @property
     def looked_at(self) -> int:
@@ -88,6 +91,7 @@ class FittingNodes:
     def question(self) -> None:
         """Begin a question: it may cost so much, and no more."""
         self._hard_steps_allowed = self._decider.hard_steps + HARD_STEPS
+        self._paid_allowed = self._decider.paid + PAID_STEPS
 
     @property
     def hard_steps(self) -> int:
@@ -97,7 +101,18 @@ class FittingNodes:
     @property
     def is_tired(self) -> bool:
         """Tell whether the question has cost what it may."""
-        return self._decider.hard_steps >= self._hard_steps_allowed
+        spent = self._decider.hard_steps >= self._hard_steps_allowed or self._decider.paid >= self._paid_allowed
+        return spent or self.waits
+
+    @property
+    def waits(self) -> bool:
+        """See Decider."""
+        return self._decider.waits
+
+    @property
+    def why_it_waits(self) -> str:
+        """See Decider."""
+        return self._decider.why_it_waits
 
     @property
     def _many(self) -> bool:
@@ -113,7 +128,10 @@ class FittingNodes:
         self.look_further(number - self._update(number))
         while self._unseen and not self.is_tired and not (self._many and self._is_any_of(node_names)):
             yield
+            before = self.evaluations + self._decider.paid
             self.look_further(LOOKED_AT_A_TIME)
+            if self.evaluations + self._decider.paid == before:  # others use up the namespace's turns
+                return
 
     def _is_any_of(self, node_names: Container[str] | None) -> bool:
         """Tell whether one of these fits."""

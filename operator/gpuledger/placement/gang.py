@@ -230,6 +230,8 @@ class _Trial:
         if placement is None:
             placement = self._chooser.best(seat.request, names)
         if placement is None:
+            if why := self._chooser.why_it_waits(seat.request):
+                raise WorkLimitExceeded(why)
             if self._chooser.is_unfinished(seat.request):
                 raise WorkLimitExceeded("the search for the gang takes long; it continues at the next request")
             return False

@@ -70,6 +70,7 @@ from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
 from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
+from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
 from gpuledger.workflows.workflows import Workflows, wired
 
 
@@ -85,6 +86,8 @@ def connect(
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
     ledger, counts = Ledger(settings.gang_zones), Counts()
     claim_book = ClaimBook(ledger, counts, store, settings.all_drivers_scheduler_name)
+    accounts = SelectorAccounts(clock)
+    claim_book.payer_of = accounts.of
     claims = ClaimWriter(claim_book, ledger, store, clock)
     claim_pod_waker = PodWaker(store, counts)
     trail = Trail(clock=clock, kept=settings.trail_kept)
@@ -143,6 +146,8 @@ def connect(
     queues = connect_queues(
         ledger, chooser, waiting, placement.request, store, claim_book, settings, counts, clock, is_active
     )
+    accounts.on_more.append(waiting.more_evaluated)
+    accounts.on_more.append(lambda account: queues.check.may_have_more(account.namespace))
     ahead = AheadNominator(
         ledger=ledger,
         chooser=chooser,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice, product
 
 from gpuledger.formats.custom_resource.resource import MAX_CORES, MAX_MEMORY_MIB
@@ -33,8 +32,9 @@ EXACT_COUNT, ALL = "ExactCount", "All"
 MOST_CONSTRAINTS = 32
 """Of one claim: the API server's limit."""
 
-TESTS_KEPT = 512
-"""Different expressions whose answers are remembered."""
+MOST_SELECTORS, MOST_SELECTOR_BYTES = 64, 32 * 1024
+"""Different selectors of all claims of a pod, those of DeviceClasses apart. Each is compiled, and then evaluated for
+each kind of card."""
 
 _ONLY_THE_DRIVER = re.compile(rf"""^\s*device\.driver\s*==\s*(["']){re.escape(DRIVER)}\1\s*$""")
 """The selector of our DeviceClass: it holds for all cards."""
@@ -49,14 +49,32 @@ class Entry:
     demand: Demand
 
 
+def check_selectors(specs: Iterable[ClaimSpec]) -> None:
+    """Raise BadInput if the claims of a pod have more selectors than one pod may have, or longer ones."""
+    texts = {text for spec in specs for wishes in spec.requests for wish in wishes for text in wish.selectors}
+    size = sum(len(text.encode(errors="replace")) for text in texts)
+    if len(texts) > MOST_SELECTORS or size > MOST_SELECTOR_BYTES:
+        raise BadInput(
+            f"the pod's claims have {len(texts)} different selectors of {size} bytes together, and may have "
+            f"{MOST_SELECTORS} of {MOST_SELECTOR_BYTES}: write fewer and shorter ones, or put them into a DeviceClass"
+        )
+
+
 def claim_alternatives(
-    claim_name: str, number: int, spec: ClaimSpec, objects: ClaimObjects, chosen: CardFilter, lifetime: Lifetime
+    claim_name: str,
+    number: int,
+    spec: ClaimSpec,
+    objects: ClaimObjects,
+    chosen: CardFilter,
+    lifetime: Lifetime,
+    namespace: str = "",
 ) -> list[tuple[Entry, ...]]:
     """Return the ways to serve a claim of our classes, the preferred first.
 
-    `number` tells the claims of a pod apart. Raises BadInput, naming the claim and its request.
+    `number` tells the claims of a pod apart. Selectors are not compiled yet where somebody pays for that: see
+    `ClaimObjects.payer`. Raises BadInput, naming the claim and its request.
     """
-    reader = _Reader(claim_name, number, spec, objects, chosen, lifetime)
+    reader = _Reader(claim_name, number, spec, objects, chosen, lifetime, namespace)
     ways = list(islice(_by_preference(spec), MOST_ALTERNATIVES + 1))
     if len(ways) > MOST_ALTERNATIVES:
         raise BadInput(f"claim {claim_name} can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
@@ -79,14 +97,22 @@ class _Reader:
         objects: ClaimObjects,
         chosen: CardFilter,
         lifetime: Lifetime,
+        namespace: str,
     ) -> None:
         self._claim_name, self._number, self._spec, self._objects = claim_name, number, spec, objects
-        self._chosen, self._lifetime = chosen, lifetime
+        self._chosen, self._lifetime, self._namespace = chosen, lifetime, namespace
+        self._payer = objects.payer(namespace)
+        self._entries: dict[int, Entry] = {}  # identity of a wish -> its entry, the same in all ways
+        self._tests: dict[str, CardTest] = {}  # expression -> its test
 
     def entry(self, wish: Wish) -> Entry:
         """Return one request, or one alternative of it, as a demand."""
+        found = self._entries.get(id(wish))
+        if found is not None:
+            return found
         try:
-            return Entry(f"{self._claim_name}/{wish.name}", self._demand(wish))
+            found = self._entries[id(wish)] = Entry(f"{self._claim_name}/{wish.name}", self._demand(wish))
+            return found
         except BadInput as error:
             raise BadInput(f"claim {self._claim_name}, request {wish.name}: {error}") from None
 
@@ -143,17 +169,22 @@ class _Reader:
             use_uuids=(*chosen.use_uuids, *parameters.uuids),
             avoid_uuids=(*chosen.avoid_uuids, *parameters.avoid_uuids),
             modes=parameters.isolation or chosen.modes,
-            tests=tuple(map(_test, needed)),
+            tests=tuple(self._test(each, wish) for each in needed),
         )
 
+    def _test(self, expression: str, wish: Wish) -> CardTest:
+        """Return an expression as a test of cards. Raises BadInput where nobody pays, and it can't be compiled."""
+        # Only here: its library is not needed otherwise.
+        from gpuledger.formats.resource_claims.selectors import SelectorTest
 
-@lru_cache(TESTS_KEPT)
-def _test(expression: str) -> CardTest:
-    """Return an expression as a test of cards, always the same one: it remembers its answers."""
-    # Only here: its library is not needed otherwise.
-    from gpuledger.formats.resource_claims.selectors import SelectorTest, compile_selector
-
-    return SelectorTest(compile_selector(expression, "selector"), _device_of)
+        found = self._tests.get(expression)
+        if found is None:
+            if self._payer is None:
+                SelectorTest(expression, _device_of, where="selector").compile()
+            where = f"claim {self._claim_name}, request {wish.name}: selector"
+            test = SelectorTest(expression, _device_of, self._namespace, where, self._payer)
+            found = self._tests[expression] = test
+        return found
 
 
 def _device_of(card: Card) -> Mapping[str, object]:

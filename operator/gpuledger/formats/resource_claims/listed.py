@@ -14,6 +14,7 @@ from gpuledger.formats.resource_claims.objects import (
     read_class,
     read_template,
 )
+from gpuledger.model.card_filter import Payer
 
 Json = Mapping[str, Any]
 Name = tuple[str, str]  # namespace, name
@@ -76,6 +77,9 @@ class ListedClaims:
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects."""
         return self._holders.get(claim.uid, "")
+
+    def payer(self, namespace: str) -> Payer | None:
+        """See ClaimObjects."""
 
     def take(self, pod_uid: str, namespace: str, name: str, node_name: str) -> None:
         """Note who holds a claim's cards by now, and where."""

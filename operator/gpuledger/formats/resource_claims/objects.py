@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import orjson
 
 from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
+from gpuledger.model.card_filter import Payer
 from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]
@@ -154,6 +155,9 @@ class ClaimObjects(Protocol):
     def holder_of(self, claim: Claim) -> str:
         """Return the UID of the pod that holds the claim's cards in the ledger; empty if none does."""
 
+    def payer(self, namespace: str) -> Payer | None:
+        """Return who pays for selectors of a namespace's pods; None where nobody else waits meanwhile."""
+
 
 class NoClaimObjects:
     """No objects at all: where claims are not served, or not known."""
@@ -174,6 +178,9 @@ class NoClaimObjects:
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects."""
         return ""
+
+    def payer(self, namespace: str) -> Payer | None:
+        """See ClaimObjects."""
 
 
 NO_CLAIM_OBJECTS = NoClaimObjects()

@@ -8,7 +8,7 @@ from itertools import islice, product
 from typing import Any
 
 from gpuledger.formats.resource_claims.container_uses import UsedClaim, check_containers
-from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, claim_alternatives
+from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, check_selectors, claim_alternatives
 from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.formats.resource_claims.objects import Claim, ClaimObjects, ClaimSpec
 from gpuledger.model.card_filter import CardFilter
@@ -55,16 +55,22 @@ def claims_of_pod(
         raise BadInput(f"the pod has more than {MOST_CLAIMS} ResourceClaims: spread them over several pods")
     lifetime = _lifetime(pod)
     leaves_others = objects.serves_other_drivers(str(pod["spec"].get("schedulerName") or ""))
-    alternatives, claims, joined = [], [], []
+    asking: list[tuple[int, PodClaim, ClaimSpec]] = []
+    joined = []
     for number, names in enumerate(given):
         found = _resolved(pod, *names, objects, is_bound)
         if isinstance(found, JoinedClaim):
             joined.append(found)
         elif found is not None and _is_ours(found, objects, leaves_others or is_bound):
-            claims.append(found)
-            spec = found.wishes
-            assert isinstance(spec, ClaimSpec)  # noqa: S101 - that is what _resolved puts there
-            alternatives.append(claim_alternatives(found.name, number, spec, objects, chosen, lifetime))
+            assert isinstance(found.wishes, ClaimSpec)  # noqa: S101 - that is what _resolved puts there
+            asking.append((number, found, found.wishes))
+    claims, namespace = [claim for _, claim, _ in asking], str(pod["metadata"]["namespace"])
+    if not is_bound:
+        check_selectors(spec for _, _, spec in asking)
+    alternatives = [
+        claim_alternatives(claim.name, number, spec, objects, chosen, lifetime, namespace)
+        for number, claim, spec in asking
+    ]
     _check_nodes(joined)
     if not is_bound:
         check_containers(

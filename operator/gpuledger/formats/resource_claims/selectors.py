@@ -3,15 +3,19 @@
 A device for which the expression fails is not chosen. kube-scheduler goes further: it does not place the pod at all
 while a device that it looks at makes it fail. The sentence is kept for whoever asks why a card is not taken.
 
+An expression is compiled, and evaluated for a card, when its answer is wanted and not known. Cards between which it
+can't tell have one answer: those of a model, for an expression that speaks of nothing else. Who pays says when it may
+go on; till then, a card for which there is no answer is not admitted.
+
 Source: resource.k8s.io/v1 (CELDeviceSelector), and `DeviceMatches` of k8s.io/dynamic-resource-allocation 0.36
 (cel/compile.go).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from gpuledger.formats.resource_claims.cel.environment import (
     ATTRIBUTES,
@@ -19,39 +23,50 @@ from gpuledger.formats.resource_claims.cel.environment import (
     DRIVER,
     SHARED,
     check,
+    check_cost,
     place_of,
 )
-from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS, Run, Step, compiled, unknown_function, walk
-from gpuledger.formats.resource_claims.cel.expression import Call, Checked, Const, Ident
-from gpuledger.formats.resource_claims.cel.patterns import pattern_problem
+from gpuledger.formats.resource_claims.cel.evaluation import (
+    MOST_STEPS,
+    Run,
+    Step,
+    compiled,
+    literal_pattern,
+    unknown_function,
+    walk,
+)
+from gpuledger.formats.resource_claims.cel.expression import Checked, Ident, Node
+from gpuledger.formats.resource_claims.cel.patterns import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
 from gpuledger.formats.resource_claims.cel.quantities import TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
 from gpuledger.formats.resource_claims.cel.versions import parse_version
+from gpuledger.formats.resource_claims.views import View, view_of
 from gpuledger.model.card import Card
+from gpuledger.model.card_filter import Payer
 from gpuledger.model.errors import BadInput, GpuledgerError
 
-_KEPT_EXPRESSIONS = 512
-_KEPT_DEVICES = 4096
+MOST_PATTERNS = 8
+"""Different regular expressions of one expression."""
 
+KEPT_BYTES = 32 * 2**20
+"""Of all compiled expressions with their answers, as far as they are counted here; those used last are kept."""
 
-ORDINARY_STEPS, MOST_STEPS_OF_ALL = 500, 200 * MOST_STEPS
-"""An evaluation with more steps than the first number is expensive. An expression may cost the second one in such
-evaluations, for all devices together, and none after that: a second or so of the operator's time."""
+_NODE_BYTES, _ANSWER_BYTES, _TEXT_BYTES = 600, 250, 4
+"""What is counted: for a node of an expression, an answer that is kept, a character of its text."""
+
+DEVICE_STEPS = 60
+"""What it costs to make a device of a card, beside the evaluation."""
 
 
 class SelectorError(GpuledgerError):
     """An expression that fails for a device. `str()` says why."""
 
+    steps = 0
+    """What the evaluation has taken."""
+
 
 class SelectorRefused(SelectorError):  # noqa: N818
     """An expression that gpuledger does not evaluate for a device, and Kubernetes would."""
-
-
-@dataclass(slots=True)
-class _Allowance:
-    """Steps that are left for expensive evaluations of one expression."""
-
-    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +74,39 @@ class Selector:
     """A compiled expression. Two with the same text are the same."""
 
     text: str
+    view: View = field(compare=False, repr=False)
+    """Card -> what the expression can see of it."""
+    kept_bytes: int = field(compare=False, repr=False)
     _step: Step = field(compare=False, repr=False)
-    _allowance: _Allowance = field(compare=False, repr=False)
+    answers: dict[object, bool | str] = field(default_factory=dict, compare=False, repr=False)
+    """View -> whether its cards are meant, or why that can't be told."""
 
     def matches(self, device: Mapping[str, object]) -> bool:
         """Tell whether a device is meant: one of a ResourceSlice's `spec.devices`, with its `driver` beside.
 
         Raises SelectorError if the expression fails for it, or the device is not one.
         """
-        return self.accepts(seen_of(device))
+        return self.run(device)[0]
 
-    def accepts(self, seen: Mapping[str, object]) -> bool:
-        """Do the same for what `seen_of` made of a device. Raises SelectorError."""
-        if self._allowance.left < 0:
-            raise SelectorRefused(
-                f"gpuledger does not evaluate {_shortened(self.text)!r} any more: "
-                f"it takes more than {MOST_STEPS_OF_ALL} steps for all devices together"
-            )
-        run = Run(seen, MOST_STEPS)
+    def run(self, device: Mapping[str, object]) -> tuple[bool, int]:
+        """Do the same; return the steps that it took, too. The error of one that fails has them as `steps`."""
+        run = Run(seen_of(device), MOST_STEPS)
         try:
             result = self._step(run)
         except CelError as error:
-            raise SelectorError(f"{_shortened(self.text)!r} can't be evaluated: {error}") from None
+            raise _failed(SelectorError(f"{_shortened(self.text)!r} can't be evaluated: {error}"), run) from None
         except Unsupported as error:
-            raise SelectorRefused(f"gpuledger does not evaluate {_shortened(self.text)!r}: {error}") from None
-        finally:
-            taken = MOST_STEPS - run.left
-            if taken > ORDINARY_STEPS:
-                self._allowance.left -= min(taken, MOST_STEPS)
+            text = f"gpuledger does not evaluate {_shortened(self.text)!r}: {error}"
+            raise _failed(SelectorRefused(text), run) from None
         if not isinstance(result, bool):
-            raise SelectorError(f"{_shortened(self.text)!r} is neither true nor false for this device")
-        return result
+            text = f"{_shortened(self.text)!r} is neither true nor false for this device"
+            raise _failed(SelectorError(text), run)
+        return result, MOST_STEPS - run.left
+
+
+def _failed(error: SelectorError, run: Run) -> SelectorError:
+    error.steps = min(MOST_STEPS - run.left, MOST_STEPS)
+    return error
 
 
 def compile_selector(text: str, where: str) -> Selector:
@@ -97,42 +114,97 @@ def compile_selector(text: str, where: str) -> Selector:
 
     Raises BadInput: with line and column, for what CEL, Kubernetes or gpuledger does not take.
     """
-    problem, selector = _compiled_selector(text)
-    if selector is None:
-        raise BadInput(f"{where}: {problem}")
-    return selector
+    found = KEPT.get(text) or KEPT.compile(text)
+    if isinstance(found, str):
+        raise BadInput(f"{where}: {found}")
+    return found
 
 
-@lru_cache(maxsize=_KEPT_EXPRESSIONS)
-def _compiled_selector(text: str) -> tuple[str, Selector | None]:
+class KeptSelectors:
+    """Compiled expressions with their answers, of which the sum of bytes is limited."""
+
+    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
+        self.most_bytes, self.bytes = most_bytes, 0
+        # Text -> the selector, or why there is none; the one used last is the last.
+        self._found: OrderedDict[str, Selector | str] = OrderedDict()
+
+    def get(self, text: str) -> Selector | str | None:
+        """Return what is known of a text: its selector, or why it is none; None if it is not compiled."""
+        found = self._found.get(text)
+        if found is not None:
+            self._found.move_to_end(text)
+        return found
+
+    def compile(self, text: str) -> Selector | str:
+        """Compile a text, whatever is known of it."""
+        self._drop(text)
+        self._found[text] = found = _selector(text)
+        self.bytes += _bytes(text, found)
+        self._shrink()
+        return found
+
+    def answer(self, selector: Selector, view: object, answer: bool | str) -> None:
+        """Keep an answer."""
+        if self._found.get(selector.text) is selector:
+            selector.answers[view] = answer
+            self.bytes += _ANSWER_BYTES
+            self._shrink()
+
+    def _shrink(self) -> None:
+        while self.bytes > self.most_bytes and len(self._found) > 1:
+            self._drop(next(iter(self._found)))
+        if self.bytes > self.most_bytes:  # answers of the last one
+            for selector in self._found.values():
+                if isinstance(selector, Selector):
+                    self.bytes -= _ANSWER_BYTES * len(selector.answers)
+                    selector.answers.clear()
+
+    def _drop(self, text: str) -> None:
+        found = self._found.pop(text, None)
+        self.bytes -= 0 if found is None else _bytes(text, found)
+
+
+def _bytes(text: str, found: Selector | str) -> int:
+    own = 1_000 + _TEXT_BYTES * len(text)
+    return own + (found.kept_bytes + _ANSWER_BYTES * len(found.answers) if isinstance(found, Selector) else len(found))
+
+
+KEPT = KeptSelectors()
+
+
+def _selector(text: str) -> Selector | str:
     try:
         checked = check(text, "")
-        _check_calls(text, checked)
-        return "", Selector(text, compiled(checked), _Allowance(MOST_STEPS_OF_ALL))
+        nodes = walk(checked.root)
+        patterns = _check_calls(text, checked, nodes)
+        kept_bytes = _NODE_BYTES * len(nodes) + MEMORY_BYTES * patterns
+        return Selector(text, view_of(checked.root), kept_bytes, compiled(checked))
     except BadInput as error:
-        return str(error).removeprefix(": "), None
+        return str(error).removeprefix(": ")
     except Unsupported as error:
-        return f"gpuledger does not evaluate {error}", None
+        return f"gpuledger does not evaluate {error}"
 
 
-def _check_calls(text: str, checked: Checked) -> None:
+def _check_calls(text: str, checked: Checked, nodes: list[Node]) -> int:
+    """Return how many regular expressions there are. Raises BadInput."""
     unknown = unknown_function(checked.root)
     if unknown:
         place = place_of(text, checked, unknown.id)
         raise BadInput(f"{place}: gpuledger does not evaluate {unknown.function}() in selectors")
-    for node in walk(checked.root):
+    patterns = [found for found in map(literal_pattern, nodes) if found is not None]
+    if len(patterns) > MOST_PATTERNS or sum(classes(pattern) for _, pattern in patterns) > MOST_CLASSES:
+        raise BadInput(
+            f"the expression has more than {MOST_PATTERNS} regular expressions, or more than {MOST_CLASSES} classes "
+            "such as \\pL in them"
+        )
+    for node in nodes:
         if isinstance(node, Ident) and "." in node.name and text[checked.offsets[node.id] :][:1] != ".":
             # The library takes has(device.driver) for device.driver.
             raise BadInput(f"{place_of(text, checked, node.id)}: every device has {node.name}; ask for what is in it")
-        if not isinstance(node, Call) or node.function not in ("matches", "find", "findAll") or len(node.args) < 2:
-            continue
-        pattern = node.args[1]
-        if (
-            isinstance(pattern, Const)
-            and isinstance(pattern.value, str)
-            and (problem := pattern_problem(pattern.value))
-        ):
-            raise BadInput(f"{place_of(text, checked, pattern.id)}: not a regular expression: {problem}")
+    for place_id, pattern in patterns:
+        if problem := Pattern(pattern).problem:
+            raise BadInput(f"{place_of(text, checked, place_id)}: not a regular expression: {problem}")
+    return len(patterns)
 
 
 def _shortened(text: str) -> str:
@@ -185,21 +257,22 @@ def _amount(name: str, found: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class SelectorTest:
-    """A selector as a condition on cards (`CardTest` of gpuledger.model.card_filter). Equal if the expression is."""
+    """A selector as a condition on cards (`CardTest` of gpuledger.model.card_filter).
 
-    selector: Selector
+    Equal if the expression is, and the namespace: each has its own to pay for.
+    """
+
+    text: str
     device_of: Callable[[Card], Mapping[str, object]] = field(compare=False, repr=False)
     """Card -> the device that selectors see; it changes only if the card does."""
-    _answers: dict[Card, bool | str] = field(default_factory=dict, compare=False, repr=False)
-    """Card -> whether it is meant, or why that can't be told; of the cards that were asked for last."""
-
-    @property
-    def text(self) -> str:
-        """The expression."""
-        return self.selector.text
+    namespace: str = ""
+    where: str = field(default="", compare=False, repr=False)
+    """Begins a sentence about what is wrong with the expression."""
+    payer: Payer | None = field(default=None, compare=False, repr=False)
+    """None: nobody else waits, so it may cost what it costs."""
 
     def admits(self, card: Card) -> bool:
-        """Tell whether the card is meant. One for which the expression fails is not."""
+        """Tell whether the card is meant. One for which the expression fails is not, nor one without an answer yet."""
         return self._answer(card) is True
 
     def problem(self, card: Card) -> str:
@@ -207,14 +280,39 @@ class SelectorTest:
         answer = self._answer(card)
         return answer if isinstance(answer, str) else ""
 
-    def _answer(self, card: Card) -> bool | str:
-        found = self._answers.get(card)
-        if found is None:
-            if len(self._answers) >= _KEPT_DEVICES:
-                self._answers.pop(next(iter(self._answers)))
-            try:
-                found = self.selector.matches(self.device_of(card))
-            except SelectorError as error:
-                found = str(error)
-            self._answers[card] = found
+    def compile(self) -> bool:
+        """Compile the expression if it is not; tell whether it is now. Raises BadInput if it can't be."""
+        found = self._selector()
+        if isinstance(found, str):
+            raise BadInput(f"{self.where}: {found}")
+        return found is not None
+
+    def _selector(self) -> Selector | str | None:
+        found = KEPT.get(self.text)
+        if found is None and (self.payer is None or self.payer.may_go_on()):
+            found = KEPT.compile(self.text)
+            if self.payer is not None:
+                self.payer.pay(check_cost(self.text))
         return found
+
+    def _answer(self, card: Card) -> bool | str:
+        selector = self._selector()
+        if not isinstance(selector, Selector):
+            return selector or self._waits()
+        view = selector.view(card)
+        found = selector.answers.get(view)
+        if found is not None:
+            return found
+        if self.payer is not None and not self.payer.may_go_on():
+            return self._waits()
+        try:
+            found, steps = selector.run(self.device_of(card))
+        except SelectorError as error:
+            found, steps = str(error), error.steps
+        if self.payer is not None:
+            self.payer.pay(steps + DEVICE_STEPS)
+        KEPT.answer(selector, view, found)
+        return found
+
+    def _waits(self) -> str:
+        return self.payer.why_not() if self.payer is not None else ""

@@ -30,6 +30,7 @@ from gpuledger.formats.objects.pod import (
     resource_version,
     was_tried,
 )
+from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -190,14 +191,16 @@ class AheadNominator:
 
     def _read(self, pod: Json) -> UnaskedPod | None:
         """Return what there is to know of a pod that can be nominated; None for one that can't be."""
-        if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or self._reservations.are_for(pod):
+        if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or has_claims(pod):
+            return None
+        if self._reservations.are_for(pod):
             return None
         demands = demands_on_nodes(pod)
         try:
             request, gang = self._settings.request(pod), gang_of(pod)
         except BadInput:
             return None
-        if demands is None or request is None or gang is not None or request.brings_claims:
+        if demands is None or request is None or gang is not None:
             return None
         return UnaskedPod(pod_identity(pod), request, demands, created_at(pod), resource_version(pod))
 

@@ -102,10 +102,8 @@ class PodPlacer:
         """Called with the UID of a pod that no node could take."""
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
-        self._failures = failures
-        self._trail = trail
-        self._gangs = gangs
-        self._quota_gate = quota_gate
+        self._failures, self._trail = failures, trail
+        self._gangs, self._quota_gate = gangs, quota_gate
         self._reservations = reservations
 
     def is_binding(self, pod_uid: str) -> bool:
@@ -155,7 +153,10 @@ class PodPlacer:
             if answer is not None:
                 return answer
             arguments = replace(arguments, node_names=[request.joined_node])
-        return (yield from self._filter_for(arguments, pod, request, gang))
+        try:
+            return (yield from self._filter_for(arguments, pod, request, gang))
+        except BadInput as error:  # a selector of its claims
+            return self._answers.bad_request(arguments, str(error))
 
     def _filter_for(
         self, arguments: FilterArguments, pod: Pod, request: PodRequest, gang: Gang | None

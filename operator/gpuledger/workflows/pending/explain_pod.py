@@ -24,7 +24,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.latest import Latest
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
@@ -34,6 +34,7 @@ from gpuledger.placement.fit import WORK_LIMIT
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
+from gpuledger.placement.selectors import compiled
 from gpuledger.placement.together import Trial
 from gpuledger.placement.work import Work
 from gpuledger.reports.advice import advice
@@ -59,6 +60,7 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
 from gpuledger.workflows.preemption.pod_lives import PodLives
 from gpuledger.workflows.tasks.pauses import TURN_S, rest
+from gpuledger.workflows.tasks.stepwise import giving_way
 
 Json = dict[str, Any]
 
@@ -177,6 +179,12 @@ class PodExplainer:
             state, text = _of_bound(pod, request, holders, self._ledger.only_counts(bound_node(pod)))
             text += self._of_others(request, bound_node(pod)) if state is PodState.PLACED else ""
             return Explanation(identity, state, text, since, request=request, holders=holders)
+        try:
+            await giving_way(compiled(request))
+        except BadInput as error:
+            return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed: {error}", since)
+        except WorkLimitExceeded:  # its cards say so
+            pass
         return await self._explain_waiting(pod, identity, request, of_now)
 
     async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:

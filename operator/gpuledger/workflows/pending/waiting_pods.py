@@ -19,6 +19,7 @@ from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.touches import Touch
+from gpuledger.model.card_filter import Payer
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
 from gpuledger.model.latest import Latest
@@ -28,6 +29,7 @@ from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.selectors import payers_of
 from gpuledger.placement.work import Work
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.blocked_pods import BlockedPods
@@ -78,11 +80,9 @@ class WaitingPods:
         clock: Clock,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
+        self._ledger, self._chooser = ledger, chooser
         self._waker = PodWaker(store, counts)
-        self._clock = clock
-        self._is_active = is_active
+        self._clock, self._is_active = clock, is_active
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
@@ -158,8 +158,7 @@ class WaitingPods:
 
     def call(self, pod_uid: str) -> None:
         """Have kube-scheduler try a pod that waits: then it says which nodes it would take for it."""
-        waiting = self._waiting.get(pod_uid)
-        if waiting is not None:
+        if (waiting := self._waiting.get(pod_uid)) is not None:
             self._waker.start(self._ask_for(waiting), f"ask for nodes of pod {waiting.pod}")
 
     async def _ask_for(self, waiting: WaitingPod) -> None:
@@ -181,8 +180,7 @@ class WaitingPods:
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
-        waiting = self._waiting.get(pod_uid)
-        if waiting is not None:
+        if (waiting := self._waiting.get(pod_uid)) is not None:
             placement = Placement(node_name, tuple(shares), waiting.request.host)
             self._ledger.hold(pod_uid, placement, NO_DEADLINE)
             self._earmark(waiting)
@@ -221,11 +219,17 @@ class WaitingPods:
                 break
         return False
 
+    def more_evaluated(self, payer: Payer) -> None:
+        """Note that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
+        shapes = {shape for shape in self._by_shape if payer in payers_of(shape)}
+        self._unchecked |= shapes
+        if shapes:
+            self.on_newcomer()
+
     def yield_to(self, pod: Pod) -> bool:
         """Take back room that is kept for pods of lower priority than this one; tell whether there was any."""
         lower = [earmark for earmark in self._earmarks.values() if earmark.waiting.pod.priority < pod.priority]
-        for earmark in lower:
-            waiting = earmark.waiting
+        for waiting in [each.waiting for each in lower]:
             self._remove(waiting.pod.uid)
             self._ledger.drop_hold(waiting.pod.uid)
             self._add(waiting)  # a woken one too: it may not be on its way yet, and must not lose its turn
@@ -382,8 +386,7 @@ class WaitingPods:
                 self._does_not_come(earmark)
             else:
                 if self._earmarks.get(pod.uid) is earmark:
-                    loop = asyncio.get_running_loop()
-                    earmark.timer = loop.call_later(EARMARK_S, self._does_not_come, earmark)
+                    earmark.timer = asyncio.get_running_loop().call_later(EARMARK_S, self._does_not_come, earmark)
             return
 
     def _does_not_come(self, earmark: _Earmark) -> None:

@@ -21,6 +21,7 @@ from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
 from gpuledger.model.listeners import Listeners
 from gpuledger.placement.gang import GangPlanner
 from gpuledger.placement.gang import Seat as Planned
+from gpuledger.placement.selectors import why_it_waits
 from gpuledger.placement.together import Trial
 from gpuledger.reports.quota import quota_text
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -228,18 +229,29 @@ class CardCheck:
             queued.tried = self._state
             self._is_not_reserved(queued, str(error))
             return
+        except WorkLimitExceeded as error:
+            self._waits_for_selectors(queued, str(error))
+            return
         state = self._state
         trial = Trial(self._ledger)
         await in_slices(trial.steps(asking(queued, seats)), self._clock)
         if self._known.get(queued.workload.uid) is not queued:
             return
         queued.tried = state
-        if trial.left and queued.stage is not Stage.RESUMED:
+        if trial.left and (why := why_it_waits(each.request.shape for each in trial.left)):
+            self._waits_for_selectors(queued, why)
+        elif trial.left and queued.stage is not Stage.RESUMED:
             self.on_no_room(queued, seats)
         elif trial.left:
             queued.stage = Stage.READY
         else:
             await self._reserve(queued, seats, trial)
+
+    def _waits_for_selectors(self, queued: QueuedWorkload, why: str) -> None:
+        """Have a workload tried again when more of its namespace's selectors may be evaluated: see `may_have_more`."""
+        queued.tried = self._state
+        if queued.stage is not Stage.RESUMED:
+            self.say_why(queued, why)
 
     async def _reserve(self, queued: QueuedWorkload, seats: list[Seat], trial: Trial) -> None:
         """Hold room for all, and say so."""

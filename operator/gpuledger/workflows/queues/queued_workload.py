@@ -17,11 +17,13 @@ from gpuledger.model.gang import MOST_MEMBERS
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.placement.gang import demand_order
+from gpuledger.placement.selectors import compiled
 from gpuledger.placement.together import Asking
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.reservations import SEAT, Seat
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.tasks.stepwise import giving_way
 
 Json = dict[str, Any]
 
@@ -116,7 +118,8 @@ class SeatReader:
     async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
         """Return what each of the pods asks for that need cards, the most of which differ in nothing but their keys.
 
-        `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed.
+        `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed, and
+        WorkLimitExceeded if their namespace has to wait for its selectors.
         """
         change, seats = queued.seats
         if change != self.changes:
@@ -134,6 +137,7 @@ class SeatReader:
             request = self._read_request(pod)
             if request is None:
                 continue
+            await giving_way(compiled(request))
             count = pod_set.count
             if len(seats) + count > MOST_MEMBERS:
                 raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")

@@ -22,6 +22,7 @@ from gpuledger.formats.resource_claims.objects import (
 )
 from gpuledger.formats.resource_claims.pod_claims import has_claims, named_claims
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.card_filter import Payer
 from gpuledger.model.errors import ApiError, NotFound
 from gpuledger.model.listeners import Listeners
 from gpuledger.workflows.apart import apart
@@ -75,6 +76,8 @@ class ClaimBook:
         self._reading = asyncio.Event()  # while there is any
         self._pods: dict[str, WaitingClaims] = {}  # UID of a pod without a node
         self._news: dict[str, list[asyncio.Future[None]]] = defaultdict(list)  # pod UID -> who waits for its claims
+        self.payer_of: Callable[[str], Payer | None] = lambda _: None
+        """Namespace -> who pays for the selectors of its pods' claims."""
         self.wanted = asyncio.Event()
         """Set when a pod has brought a claim."""
         self.on_claim = Listeners[[Name]]()
@@ -110,6 +113,10 @@ class ClaimBook:
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects. Who holds a claim's cards is among those that may use it."""
         return next((uid for uid in claim.reserved_for if self._holds(uid, claim.uid)), "")
+
+    def payer(self, namespace: str) -> Payer | None:
+        """See ClaimObjects."""
+        return self.payer_of(namespace)
 
     def shares_with_others(self, pod_uid: str) -> bool:
         """Tell whether other pods would go on using the cards that a pod holds: it makes no room by leaving."""

@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from any_expressions import expressions
 from fakes.claims import a_resource_claim
 from fakes.objects import DIALECTS, SHARE, a_container, a_pod_object
 from gpuledger.formats.custom_resource.resource import API_VERSION
@@ -24,15 +25,19 @@ VALUES = st.recursive(
     max_leaves=6,
 )
 QUANTITIES = st.from_regex(r"[0-9]{1,12}(\.[0-9]{1,3})?([KMGTPE]i|[kMGTPEmun]|[eE][+-]?[0-9]{1,2})?", fullmatch=True)
-EXPRESSIONS = st.text(max_size=20) | st.sampled_from(
-    [
-        "true",
-        f'device.driver == "{DRIVER}"',
-        f'device.attributes["{DRIVER}"].model.contains("A100")',
-        f'device.capacity["{DRIVER}"].memory.compareTo(quantity("40Gi")) >= 0',
-        'device.attributes["nic.example.com"].speed > 3',
-        "device.allowMultipleAllocations",
-    ]
+EXPRESSIONS = (
+    st.text(max_size=20)
+    | st.sampled_from(
+        [
+            "true",
+            f'device.driver == "{DRIVER}"',
+            f'device.attributes["{DRIVER}"].model.contains("A100")',
+            f'device.capacity["{DRIVER}"].memory.compareTo(quantity("40Gi")) >= 0',
+            'device.attributes["nic.example.com"].speed > 3',
+            "device.allowMultipleAllocations",
+        ]
+    )
+    | expressions()
 )
 SELECTORS = st.lists(st.fixed_dictionaries({"cel": st.fixed_dictionaries({"expression": EXPRESSIONS})}), max_size=2)
 CLASSES = st.sampled_from([DEVICE_CLASS, "big", "nic", "gone"])

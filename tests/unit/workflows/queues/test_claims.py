@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from fakes.claims import OUR_CLASS, a_template
@@ -12,6 +14,7 @@ from gpuledger.formats.resource_claims.names import DRIVER
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.resource_claims.selector_accounts import MOST_STEPS, STEPS_PER_S
 
 CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "whole"}]
 
@@ -53,5 +56,23 @@ async def test_a_workload_waits_for_its_template_and_is_tried_when_that_is_there
     state, message = api.said("job")
     assert (state, "there is no ResourceClaimTemplate whole in namespace default" in message) == ("Pending", True)
     know_template(book)
+    await scene.work()
+    assert api.state("job") == "Ready"
+
+
+async def test_a_workload_waits_for_its_selectors_if_its_namespace_has_used_up_what_they_may_cost(
+    api: QueueServer, scene: QueueScene, book: ClaimBook
+) -> None:
+    chosen = [{"cel": {"expression": f'device.attributes["{DRIVER}"].uuid != "of no card"'}}]
+    template = a_template("whole", selectors=chosen)
+    book.observe(Kind.TEMPLATES, {**template, "metadata": {**template["metadata"], "uid": "template"}}, gone=False)
+    account = book.payer("default")
+    assert account is not None
+    account.pay(2 * MOST_STEPS)
+    scene.submit("job", pod_sets=[a_pod_set("main", 2, {}, resourceClaims=CLAIMS)])
+    await scene.work()
+    state, message = api.said("job")
+    assert (state, "the selectors of namespace default take long to evaluate" in message) == ("Pending", True)
+    await asyncio.sleep(2 * MOST_STEPS / STEPS_PER_S)
     await scene.work()
     assert api.state("job") == "Ready"

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpuledger.formats.resource_claims.cel.expression import Checked, Unreadable, read_checked
 from gpuledger.formats.resource_claims.cel.functions import DECLARED
+from gpuledger.formats.resource_claims.cel.patterns import MOST_CLASSES
 from gpuledger.model.errors import BadInput
 
 DRIVER, ATTRIBUTES, CAPACITY = "device.driver", "device.attributes", "device.capacity"
@@ -21,6 +22,13 @@ SHARED = "device.allowMultipleAllocations"
 
 MOST_BYTES = 10 * 1024
 """Of an expression, as the API server has it (CELSelectorExpressionMaxLength)."""
+
+MOST_MACROS = 128
+"""Of an expression: each becomes some hundred bytes of what is read, see `expression.MOST_BYTES`."""
+
+_MACRO = re.compile(r"\b(?:all|exists|exists_one|map|filter|bind|optMap|optFlatMap)\s*\(")
+_DOUBLING = re.compile("optMap|optFlatMap")
+"""Macros that become two of what stands before them: the library makes hundreds of MiB of sixteen in a row."""
 
 _PROBLEM = re.compile(r"ERROR: <input>:(?P<line>-?\d+):(?P<column>-?\d+): (?P<text>[^\n]*)")
 _SIGNATURE = re.compile(r"(?:(?P<target>\w+)\.(?=\w+\())?(?P<name>[\w.]+)\((?P<parameters>[\w,]*)\) (?P<result>\w+)")
@@ -71,6 +79,12 @@ def _environment() -> Any:
     )
 
 
+def check_cost(text: str) -> int:
+    """Return about how many steps of an evaluation it takes to check an expression: some 100 ms at most."""
+    macros, classes = min(len(_MACRO.findall(text)), MOST_MACROS), min(text.lower().count("\\p"), MOST_CLASSES)
+    return 2_000 + 8 * len(text) + 400 * macros + 7_000 * classes
+
+
 def check(text: str, where: str) -> Checked:
     """Parse an expression and check its types. Raises BadInput with `where`, line and column, and what is wrong."""
     try:
@@ -79,6 +93,10 @@ def check(text: str, where: str) -> Checked:
         raise BadInput(f"{where}: the expression is not a text that can be sent") from None
     if length > MOST_BYTES:
         raise BadInput(f"{where}: the expression is longer than {MOST_BYTES} bytes")
+    if length << min(len(_DOUBLING.findall(text)), 16) > MOST_BYTES:
+        raise BadInput(f"{where}: it has too many parts: each optMap() and optFlatMap() doubles what is before it")
+    if len(_MACRO.findall(text)) > MOST_MACROS:
+        raise BadInput(f"{where}: it has too many parts: more than {MOST_MACROS} macros")
     try:
         expression = _environment().compile(text)
         kind = expression.return_type().name()

@@ -3,9 +3,9 @@
 No library of CEL for Python has such a limit, and none can hold Kubernetes' own types. So the library parses and
 checks, and the tree that it returns is evaluated here: each node becomes a function once, and these call each other.
 
-The cost of a call is counted in steps, of which one is about one node. What an expression costs without loops is
-limited by its length. Each turn of a loop counts the nodes in it, and each function counts what it looks at or makes,
-so that neither nested loops nor texts that double can go on for long.
+The cost of a call is counted in steps, of which one is about one node, and takes a microsecond at most: each node that
+is not in a loop, in each turn of a loop the nodes in it, and what a function looks at or makes. All of this is counted
+*before* it is done: values can share parts, and `[v, v]` some levels deep is more than anybody could walk through.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from gpuledger.formats.resource_claims.cel.costs import COSTS, Cost
 from gpuledger.formats.resource_claims.cel.expression import (
     Call,
     Checked,
@@ -26,7 +27,7 @@ from gpuledger.formats.resource_claims.cel.expression import (
 )
 from gpuledger.formats.resource_claims.cel.functions import FUNCTIONS
 from gpuledger.formats.resource_claims.cel.operators import OPERATORS, Function, has, select
-from gpuledger.formats.resource_claims.cel.patterns import search_cost
+from gpuledger.formats.resource_claims.cel.patterns import Pattern
 from gpuledger.formats.resource_claims.cel.values import (
     TYPE_NAMES,
     CelError,
@@ -34,12 +35,17 @@ from gpuledger.formats.resource_claims.cel.values import (
     TypeValue,
     Unsupported,
     no_overload,
+    parts,
+    size,
     type_name,
-    weight,
 )
 
 MOST_STEPS = 10_000
-"""Of one evaluation for one device: some milliseconds. Kubernetes' own limit is about a hundred times this."""
+"""Of one evaluation for one device: less than 10 ms. Kubernetes' own limit is about a hundred times this."""
+
+
+ERROR_STEPS = 8
+"""For an error that something gets over."""
 
 
 class Run:
@@ -57,11 +63,25 @@ class Run:
         if self.left < 0:
             raise Unsupported(f"it takes more than {MOST_STEPS} steps for one device")
 
+    def spend_on(self, value: object) -> int:
+        """Count what it takes to look at all of a value, a part of it as often as one comes to it; return that.
+
+        Nothing is looked at before it is counted, so this ends. Raises Unsupported.
+        """
+        before, waiting = self.left, [value]
+        while waiting:
+            each = waiting.pop()
+            self.spend(size(each))
+            if type(each) not in _FLAT:
+                waiting += parts(each)
+        return before - self.left
+
 
 Step = Callable[[Run], object]
 NOT_STRICT = "@not_strictly_false"
 _LAZY = {"_&&_": 2, "_||_": 2, "_?_:_": 3, "or": 2, "orValue": 2, NOT_STRICT: 1}
-_PLAIN = frozenset({"_&&_", "_||_", "!_", "_<_", "_<=_", "_>_", "_>=_", "size", "type", "dyn", "_[_]", "_[?_]", "_?._"})
+_FLAT = frozenset({str, bytes, bool, int, float, type(None)})
+_PLAIN = frozenset({"_&&_", "_||_", "!_", "size", "type", "dyn"})
 """Operators whose cost does not depend on how large their operands are."""
 
 
@@ -82,11 +102,12 @@ def walk(root: Node) -> list[Node]:
     while waiting:
         node = waiting.pop()
         found.append(node)
-        waiting.extend(_children(node))
+        waiting.extend(children(node))
     return found
 
 
-def _children(node: Node) -> tuple[Node, ...]:
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the nodes right below one."""
     if isinstance(node, Select):
         return (node.operand,)
     if isinstance(node, Call):
@@ -102,7 +123,13 @@ def _children(node: Node) -> tuple[Node, ...]:
 
 def compiled(checked: Checked) -> Step:
     """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported."""
-    return _step(checked.root, checked)
+    whole, nodes = _step(checked.root, checked), len(walk(checked.root))
+
+    def evaluate(run: Run) -> object:
+        run.spend(nodes)
+        return whole(run)
+
+    return evaluate
 
 
 def _step(node: Node, whole: Checked) -> Step:
@@ -139,15 +166,26 @@ def _type(name: str) -> TypeValue:
     return TypeValue(name)
 
 
+def literal_pattern(node: Node) -> tuple[int, str] | None:
+    """Return the regular expression of a call that has one as a literal, behind the literal's id."""
+    if not isinstance(node, Call) or node.function not in ("matches", "find", "findAll") or len(node.args) < 2:
+        return None
+    found = node.args[1]
+    return (found.id, found.value) if isinstance(found, Const) and isinstance(found.value, str) else None
+
+
 def _call(node: Call, whole: Checked) -> Step:
     steps = [_step(each, whole) for each in node.args]
-    name = node.function
+    name, pattern = node.function, literal_pattern(node)
+    if pattern is not None:
+        compiled_once = Pattern(pattern[1])
+        steps[1] = lambda run: compiled_once
     if _LAZY.get(name) == len(steps):
         return _lazy(name, steps)
     function = OPERATORS.get(name) or FUNCTIONS[name]
     if name in _PLAIN:
         return _plain(function, steps)
-    call = _weighed(name, function, steps)
+    call = _counted(function, COSTS.get(name), steps)
     if name in _FOLDED and all(isinstance(each, Const) for each in node.args):
         return _folded(call)
     return call
@@ -175,45 +213,19 @@ def _plain(function: Function, steps: list[Step]) -> Step:
     return lambda run: function(*[step(run) for step in steps])
 
 
-_SMALL = (bool, int, float, type(None))
-
-
-def _weighed(name: str, function: Function, steps: list[Step]) -> Step:
-    searches = name in ("matches", "find", "findAll")
-    squares, joins = name in _ALL_WITH_ALL, name == "_+_"
+def _counted(function: Function, cost: Cost | None, steps: list[Step]) -> Step:
+    """Return a call that counts what it costs before it is made: all of its arguments, if there is nothing to say."""
 
     def call(run: Run) -> object:
         args = [step(run) for step in steps]
-        for each in args:
-            if type(each) not in _SMALL:
-                run.spend(_length(each) if joins else weight(each))
-        if squares:
-            run.spend(weight(args[0]) * weight(args[-1]))
-        if name == "replace":
-            _spend_replaced(run, args)
-        elif searches:
-            run.spend(search_cost(*args[:2], all_of_them=name == "findAll"))
-        found = function(*args)
-        if isinstance(found, list):
-            run.spend(len(found))
-        return found
+        if cost is not None:
+            cost(run, *args)
+        else:
+            for each in args:
+                run.spend_on(each)
+        return function(*args)
 
     return call
-
-
-def _length(value: object) -> int:
-    return 1 + (len(value) >> 4) if isinstance(value, list | str | bytes) else 1
-
-
-_ALL_WITH_ALL = frozenset({"sets.contains", "sets.equivalent", "sets.intersects", "distinct", "sort"})
-"""These compare items with each other."""
-
-
-def _spend_replaced(run: Run, args: list[object]) -> None:
-    """Count what a text will be long, before it is made."""
-    text, old, new = args[:3]
-    if isinstance(text, str) and isinstance(old, str) and isinstance(new, str):
-        run.spend(text.count(old) * len(new) >> 5)
 
 
 def _lazy(name: str, steps: list[Step]) -> Step:
@@ -236,12 +248,14 @@ def _logical(one: Step, two: Step, name: str) -> Step:
         try:
             left = one(run)
         except CelError as error:
+            run.spend(ERROR_STEPS)
             problem = error
         if left is decides:
             return decides
         try:
             right = two(run)
         except CelError as error:
+            run.spend(ERROR_STEPS)
             raise problem or error from None
         if right is decides:
             return decides
@@ -269,6 +283,7 @@ def _not_strictly_false(condition: Step) -> Step:
         try:
             return condition(run) is not False
         except CelError:
+            run.spend(ERROR_STEPS)
             return True
 
     return evaluate
@@ -324,7 +339,11 @@ def _map(node: MapLiteral, whole: Checked) -> Step:
                 if not value.present:
                     continue
                 value = value.value
-            if key in found and type(key) is not type(next(each for each in found if each == key)):
+            if key in found:
+                run.spend(len(found))
+                if type(key) is type(next(each for each in found if each == key)):
+                    found[key] = value
+                    continue
                 raise Unsupported("a map with the same number twice, as keys of different types")
             found[key] = value
         return found
@@ -336,7 +355,7 @@ def _comprehension(node: Comprehension, whole: Checked) -> Step:
     over, start = _step(node.over, whole), _step(node.start, whole)
     condition, step, result = (_step(each, whole) for each in (node.condition, node.step, node.result))
     variable, result_name = node.variable, node.result_name
-    turn = len(walk(node.condition)) + len(walk(node.step))
+    turn = 3 + len(walk(node.condition)) + len(walk(node.step))
 
     def fold(run: Run) -> object:
         items = over(run)
@@ -346,7 +365,7 @@ def _comprehension(node: Comprehension, whole: Checked) -> Step:
         before = {name: names[name] for name in (variable, result_name) if name in names}
         try:
             names[result_name] = _held(start, run)
-            for item in cast("list[object]", list(items)):
+            for item in cast("list[object]", items):  # nothing changes a value
                 run.spend(turn)
                 names[variable] = item
                 if _held(condition, run) is False:
@@ -369,4 +388,5 @@ def _held(step: Step, run: Run) -> object:
     try:
         return step(run)
     except CelError as error:
+        run.spend(ERROR_STEPS)
         return error

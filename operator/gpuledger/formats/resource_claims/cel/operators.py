@@ -18,6 +18,7 @@ from gpuledger.formats.resource_claims.cel.values import (
     NUMBERS,
     UINT_MAX,
     CelError,
+    DomainMap,
     Optional,
     TypeValue,
     Uint,
@@ -39,8 +40,9 @@ _FEWEST_PLAIN_DIGITS = 6
 _INT_TEXT = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _UINT_TEXT = re.compile(r"[0-9]{1,30}", re.ASCII)
 _FLOAT_TEXT = re.compile(
-    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(inf|infinity)|nan", re.ASCII | re.IGNORECASE
+    r"[+-]?([0-9]++\.?+[0-9]*+|\.[0-9]++)([eE][+-]?[0-9]++)?|[+-]?(inf|infinity)|nan", re.ASCII | re.IGNORECASE
 )
+"""Possessive, as all forms here that texts of any length are compared with: no way is tried twice."""
 
 
 def in_range(kind: type, value: int) -> int:
@@ -153,7 +155,8 @@ def is_in(item: object, container: object) -> bool:
     if isinstance(container, list):
         return contains(container, item)
     if isinstance(container, dict):
-        return lookup(dict(container), item) is not MISSING
+        plain = dict(container) if isinstance(container, DomainMap) else container
+        return lookup(plain, item) is not MISSING
     raise no_overload("@in", item, container)
 
 
@@ -162,7 +165,7 @@ def find(container: object, key: object) -> object:
     if isinstance(container, dict):
         return lookup(container, key)
     if isinstance(container, list):
-        if isinstance(key, bool) or not isinstance(key, int | float) or key != int(key):
+        if isinstance(key, bool) or not isinstance(key, int | float) or key % 1 != 0:  # of infinity, that is NaN
             raise CelError("a list is indexed by whole numbers")
         return container[int(key)] if 0 <= key < len(container) else MISSING
     raise no_overload("_[_]", container, key)

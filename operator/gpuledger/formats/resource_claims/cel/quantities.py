@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass, field
 
 _FORM = re.compile(
-    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?(?P<suffix>[A-Za-z]*(?:[+-]?[0-9]+)?)", re.ASCII
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*+)(?:\.(?P<part>[0-9]*+))?+(?P<suffix>[A-Za-z]*+(?:[+-]?[0-9]++)?)", re.ASCII
 )
+"""Possessive: a text of any length is looked through once."""
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {f"{prefix}i": 10 * power for power, prefix in enumerate("KMGTPE", 1)}
 _EXPONENT = re.compile(r"[eE](?P<power>[+-]?[0-9]+)", re.ASCII)

@@ -95,7 +95,7 @@ def take(name: str, kind: type[T], *args: object) -> list[T]:
 def equal(left: object, right: object) -> bool:
     """Tell whether two values are equal as `==` has it. Raises CelError where it is an error to ask.
 
-    Its cost is the size of lists and maps; whoever calls it counts that (`weight`).
+    Its cost is the size of lists and maps; whoever calls it counts that first (`size`, `parts`).
     """
     kind, other = type(left), type(right)
     if left is None or right is None:
@@ -188,10 +188,34 @@ def compare(left: object, right: object) -> int | None:
     return bool(left > right) - bool(left < right)  # type: ignore[operator]
 
 
-def weight(value: object) -> int:
-    """Return how many values there are in a value, itself included: what it costs to look at all of it."""
-    if isinstance(value, list):
-        return 1 + sum(weight(each) if isinstance(each, list | dict) else 1 for each in value)
+def size(value: object) -> int:
+    """Return what it costs to look at a value itself, in steps: at a list without what is in it. Costs the same always.
+
+    A text is 32 characters a step, which is what compares, copies and hashes them.
+    """
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return 1 + (len(cast("str", value)) >> 5)
+    if kind is list:
+        return 1 + len(cast("list[object]", value))
     if isinstance(value, dict):
-        return 1 + sum(2 if not isinstance(each, list | dict) else 1 + weight(each) for each in value.values())
-    return 1 + (len(value) >> 5 if isinstance(value, str | bytes) else 0)
+        return 1 + 2 * len(value)
+    if kind is Version:
+        return cast("Version", value).size
+    return _QUANTITY_SIZE if kind is Quantity else 1
+
+
+_QUANTITY_SIZE = 4
+"""Numbers of some hundred digits at most."""
+
+_WITHOUT_PARTS = frozenset({type(None), bool, int, Uint, float, TypeValue})
+
+
+def parts(value: object) -> list[object]:
+    """Return the values in a value of which more than their number counts."""
+    if type(value) is list:
+        return [each for each in value if type(each) not in _WITHOUT_PARTS]
+    if isinstance(value, dict):
+        inside = [each for each in value.values() if type(each) not in _WITHOUT_PARTS]
+        return inside + [each for each in value if type(each) is str]
+    return [value.value] if type(value) is Optional and value.present else []

@@ -27,6 +27,8 @@ class Version:
     patch: int
     before_release: tuple[str, ...] = ()
     build: tuple[str, ...] = field(default=(), compare=False)
+    size: int = field(default=1, compare=False)
+    """What it costs to compare it, in steps of an evaluation."""
 
     def compare(self, other: Version) -> int:
         """Return -1, 0 or 1."""
@@ -47,7 +49,8 @@ def parse_version(text: str) -> Version | None:
     before, build = ((match[part] or "").split(".") if match[part] is not None else [] for part in ("before", "build"))
     if not all(before) or not all(build) or not all(_is_part(part) for part in before):
         return None
-    return Version(int(match[1]), int(match[2]), int(match[3]), tuple(before), tuple(build))
+    size = 4 + 2 * len(before) + (len(text) >> 5)
+    return Version(int(match[1]), int(match[2]), int(match[3]), tuple(before), tuple(build), size)
 
 
 def _is_part(part: str) -> bool:
