@@ -1,6 +1,7 @@
 """What somebody who may create pods in one namespace can write, beyond what anybody would. A new kind is one entry.
 
 test_hostile.py creates all of it in a cluster where nothing else goes wrong, and `make chaos` where everything does.
+Kinds of claims are in claim_kinds.py; what is done rather than written is in acts.py.
 
 Each entry is a name and what it creates; the API server may refuse it, and that is as good. Go's JSON, in which a watch
 shows a pod, writes a `<` in six bytes.
@@ -19,10 +20,13 @@ from gpuledger.formats.objects.node import REGISTER_ANNOTATION
 Json = dict[str, Any]
 
 NAMESPACE = "hostile"
+CLAIM_API = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}"
 PATHS = {
     "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
     "Pod": f"/api/v1/namespaces/{NAMESPACE}/pods",
     "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
+    "ResourceClaim": f"{CLAIM_API}/resourceclaims",
+    "ResourceClaimTemplate": f"{CLAIM_API}/resourceclaimtemplates",
 }
 """What a user of the namespace creates -> where. In the order in which all of it is deleted: a Job makes new pods."""
 
@@ -112,7 +116,10 @@ def affinity(terms: int) -> Json:
     }
 
 
+NOWHERE = {"kubernetes.io/hostname": "none"}
 LINKED = [f"GPU-hostile-{n}" for n in range(64)]
+EMOJI_TEXT = "\U0001f600" + "x" * 1_380_000
+"""One letter beyond the usual ones makes Python keep all of them in four bytes each."""
 PLAIN_TEXT, ANGLE_TEXT = "x" * 1_300_000, "<" * 720_000
 
 
@@ -207,7 +214,12 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
     ),
     "a gang of which kube-scheduler never asks for one member": lambda: [
         *a_gang("all-but-one", 7, 8),
-        *with_number(a_gang("all-but-one", 1, 8, nodeSelector={"kubernetes.io/hostname": "none"}), 7),
+        *with_number(a_gang("all-but-one", 1, 8, nodeSelector=NOWHERE), 7),
+    ],
+    "40 gangs of which kube-scheduler never asks for the last member": lambda: [
+        pod
+        for n in range(40)
+        for pod in [*a_gang(f"late-{n}", 3, 4), *with_number(a_gang(f"late-{n}", 1, 4, nodeSelector=NOWHERE), 3)]
     ],
     "gangs with numbers that are none": lambda: [
         pod
@@ -215,8 +227,15 @@ CATALOGUE: dict[str, Callable[[], list[Json]]] = {
         for pod in a_gang(f"odd-{n}", 2, said)
     ],
     # Elsewhere.
-    "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-0")],
-    "on no node": lambda: [a_pod("nowhere", nodeSelector={"kubernetes.io/hostname": "none"})],
+    "on a node by itself": lambda: [a_pod("by-hand", nodeName="node-1-1")],
+    "90 long ones on one node, and one that waits for its CPU": lambda: [
+        *(
+            a_pod(f"neighbour-{n}", container({}, args=[EMOJI_TEXT]), nodeName="node-1-1", schedulerName="none")
+            for n in range(90)
+        ),
+        a_pod("next-door", {**container(SHARE), "resources": {"limits": {**SHARE, "cpu": "1000"}}}),
+    ],
+    "on no node": lambda: [a_pod("nowhere", nodeSelector=NOWHERE)],
 }
 
 REGISTERS: dict[str, Callable[[], list[Json]]] = {
@@ -228,7 +247,7 @@ REGISTERS: dict[str, Callable[[], list[Json]]] = {
     ],
     "a register in which all cards are linked": lambda: [
         a_node(
-            "linked", json.dumps([{**c, "links": {f"GPU-hostile-{n}": n for n in range(64)}} for c in some_cards(64)])
+            "linked", json.dumps([{**c, "links": {uuid: n for n, uuid in enumerate(LINKED)}} for c in some_cards(64)])
         )
     ],
     "HAMi's register, of colons": lambda: [a_node("colons", ":" * 250_000, "hami.io/node-nvidia-register")],

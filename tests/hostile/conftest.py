@@ -1,7 +1,8 @@
-"""A cluster of three nodes in which one namespace is a hostile user's."""
+"""A cluster in which one namespace is a hostile user's."""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
@@ -12,23 +13,34 @@ from cluster.cluster import NODES, Cluster, RequestFailed
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from hostile.catalogue import NAMESPACE, NODE_PREFIX, PATHS
-from hostile.others import TOLD_AFTER_S
+from hostile.others import TOLD_AFTER_S, prepare
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
+
+DESCRIPTORS = 1_024
+"""What some container runtimes allow a program, in files and connections."""
+
+
+@pytest.fixture(scope="module")
+def node_count() -> int:
+    """Return how many nodes there are; a test can ask for others."""
+    return 3
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["without policies", "with policies"])
-def attacked(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def attacked(request: pytest.FixtureRequest, node_count: int) -> Iterator[Cluster]:
     with ControlPlane.run() as plane:
         settings = {**NO_KUBELET, "tell_waiting_after_s": TOLD_AFTER_S, **NOTHING_RUNS}
         installation = Installation(plane, settings)
         installation.install()
         if request.param:
             apply_policies(plane)
-        installation.start_operator()
+        operator = installation.start_operator()
+        resource.prlimit(operator.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
         installation.start_scheduler()
         found = Cluster(plane, installation)
         found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        found.add_nodes(3)
+        found.add_nodes(node_count)
+        prepare(found)
         yield found
         found.close()
 
@@ -51,7 +63,7 @@ def cluster(attacked: Cluster) -> Iterator[Cluster]:
     for path in PATHS.values():
         for found in attacked.request("GET", path)["items"]:
             if found["metadata"].get("finalizers"):
-                with suppress(RequestFailed):  # the Jobs' controller deletes its pods at the same time
+                with suppress(RequestFailed):  # controllers delete them, and take their own off, at the same time
                     attacked.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
         delete_all(attacked, path)
     for found in attacked.request("GET", NODES)["items"]:
