@@ -30,6 +30,9 @@ PATHS = {
 }
 """What a user of the namespace creates -> where. In the order in which all of it is deleted: a Job makes new pods."""
 
+WORKLOADS = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/workloads"
+"""Where the cluster has Kueue."""
+
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 """What others say of it."""
 
@@ -55,7 +58,7 @@ def a_pod(name: str, *containers: Json, annotations: Mapping[str, str] | None = 
 
 def path_of(body: Json) -> str:
     """Return the path to which an object is posted."""
-    return NODES if body["kind"] == "Node" else PATHS[body["kind"]]
+    return {"Node": NODES, "Workload": WORKLOADS, **PATHS}[body["kind"]]
 
 
 def with_text(name: str, text: str, limits: Mapping[str, object] = SHARE) -> list[Json]:
