@@ -23,6 +23,7 @@ from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
 from gpuledger.formats.objects.condition import ALLOCATED, condition_of
 from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, ends_annotation
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.json_text import read_json
 from installation import USER, Installation
 
 Json = dict[str, Any]
@@ -83,7 +84,7 @@ class Connection:
             try:
                 self._http.request(method, path, text, headers)
                 response = self._http.getresponse()
-                answer = json.loads(response.read() or b"{}")
+                answer = read_json(response.read() or b"{}")  # of claims, Python's own reader does not read all
             except (http.client.HTTPException, ConnectionError, ssl.SSLEOFError):  # the server ends idle ones
                 self.close()
                 if attempt == 2:

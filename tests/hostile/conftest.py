@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import pytest
 
-from cluster.cluster import NODES, Cluster, RequestFailed
+from cluster.cluster import DEADLINE_S, NODES, Cluster, Connection, RequestFailed
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from hostile.catalogue import NAMESPACE, NODE_PREFIX, PATHS
@@ -45,15 +45,25 @@ def attacked(request: pytest.FixtureRequest, node_count: int) -> Iterator[Cluste
         found.close()
 
 
+METADATA = {"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"}
+"""Asks for no more of objects: all of the hostile ones would be hundreds of megabytes."""
+
+
 def delete_all(cluster: Cluster, path: str) -> None:
     """Delete all objects of a kind. Of thousands, the API server deletes as many as it can within a minute."""
+    connection = Connection(cluster.plane, timeout_s=2 * DEADLINE_S, identity=METADATA)
+    for found in connection.request("GET", path)["items"] or ():
+        if found["metadata"].get("finalizers"):
+            with suppress(RequestFailed):  # controllers delete them, and take their own off, at the same time
+                cluster.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
     for is_last in (False, False, False, True):
         try:
-            cluster.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
-            return
+            connection.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            break
         except RequestFailed as error:
             if error.status != HTTPStatus.GATEWAY_TIMEOUT or is_last:
                 raise
+    connection.close()
 
 
 @pytest.fixture
@@ -61,12 +71,8 @@ def cluster(attacked: Cluster) -> Iterator[Cluster]:
     """Yield the cluster; what was created in it is gone afterwards."""
     yield attacked
     for path in PATHS.values():
-        for found in attacked.request("GET", path)["items"]:
-            if found["metadata"].get("finalizers"):
-                with suppress(RequestFailed):  # controllers delete them, and take their own off, at the same time
-                    attacked.patch(f"{path}/{found['metadata']['name']}", {"metadata": {"finalizers": None}})
         delete_all(attacked, path)
-    for found in attacked.request("GET", NODES)["items"]:
+    for found in attacked.request("GET", f"{NODES}?labelSelector=!type")["items"]:
         if found["metadata"]["name"].startswith(NODE_PREFIX):
             attacked.request("DELETE", f"{NODES}/{found['metadata']['name']}")
     attacked.delete(*attacked.pods())
