@@ -12,6 +12,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_failures import BindFailures
+from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
@@ -159,6 +160,7 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
+    costly = CostlyQuestions(clock)
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
@@ -178,6 +180,7 @@ def connect(
         claims=claims,
         claim_waker=ClaimWaker(claim_book, claim_pod_waker, is_active),
         ahead=ahead,
+        costly=costly,
     )
     carrier = PreemptionCarrier(
         ledger=ledger,
@@ -325,6 +328,7 @@ def connect(
             queues.reservations,
             refused_by_scheduler,
             ahead,
+            costly,
         ),
         reader=store,
         read_request=placement.request,

@@ -31,6 +31,7 @@ from gpuledger.workflows.binding.alternatives import choose_first, choose_first_
 from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.bind_permission import Bind, BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.entered_shares import EnteredShares
 from gpuledger.workflows.binding.filter_answers import FilterAnswers
 from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
@@ -79,18 +80,18 @@ class PodPlacer:
         claims: ClaimWriter,
         claim_waker: ClaimWaker,
         ahead: AheadNominator,
+        costly: CostlyQuestions,
     ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._store = store
         self._releaser = releaser
-        self._waiting = waiting
-        self._turns = turns
+        self._waiting, self._turns = waiting, turns
         self._settings = settings
         self._counts = counts
         self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock, claims)
         self._claims = claims
-        self._ahead = ahead
+        self._ahead, self._costly = ahead, costly
         self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)
         self._entered = EnteredShares(ledger)
         self._first_pods = FirstPods(lambda uid: uid in self._held or uid in self._binds)
@@ -103,8 +104,8 @@ class PodPlacer:
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
         self._failures, self._trail = failures, trail
-        self._gangs, self._quota_gate = gangs, quota_gate
-        self._reservations = reservations
+        self._gangs, self._reservations = gangs, reservations
+        self._quota_gate = quota_gate
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
@@ -121,11 +122,11 @@ class PodPlacer:
     # Filter.
 
     async def answer(self, arguments: FilterArguments) -> FilterResult:
-        """Do what `filter` does, and let others have their turn while many nodes are looked at."""
+        """Do what `filter` does, and let others have their turn: while many nodes are looked at, or before all that."""
         await self.before_filter(arguments.pod_uid)
         if self._settings.claims is not None:
             await self._claims.know_claims_of(arguments.pod)
-        return await giving_way(self._filter(arguments))
+        return await giving_way(self._costly.answered(arguments.pod, self.is_binding, self._filter(arguments)))
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
         """Choose a node and hold the pod's cards there.
