@@ -11,7 +11,6 @@ import http.client
 import itertools
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -21,7 +20,7 @@ from urllib.parse import urlsplit
 from cluster.claims import share
 from cluster.cluster import COUNT, MEMORY, Cluster, Connection, RequestFailed, container
 from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER
-from hostile.catalogue import NAMESPACE, PATHS, UUIDS, a_gang, a_pod
+from hostile.catalogue import NAMESPACE, PATHS, a_pod
 from hostile.claim_kinds import a_claim, a_claiming_pod
 from hostile.others import create
 
@@ -201,33 +200,6 @@ def remaking_pods(cluster: Cluster) -> Iterator[None]:
         yield
 
 
-# Gangs.
-
-WAITED_S = 12.0
-
-
-@contextmanager
-def overtaken_gang(cluster: Cluster) -> Iterator[None]:
-    """Have a gang wait for a card that one's own gang has, while one's own small gangs overtake it."""
-    holders = a_gang("holder", 1, 1, lambda _: {COUNT: 1})
-    for body in holders:
-        create(cluster, body)
-
-    def cards() -> list[str]:
-        return [uuid for uuid, found in cluster.holders().items() if any(each["pod"] == "holder-0" for each in found)]
-
-    cluster.wait(lambda: bool(cards()), "the gang that holds a card has it")
-    for body in a_gang("waits", 2, 2):
-        body["metadata"]["annotations"][UUIDS] = cards()[0]
-        create(cluster, body)
-    time.sleep(1)
-    for number in range(10):
-        for body in a_gang(f"overtakes-{number}", 2, 2, lambda _: {COUNT: 1, MEMORY: 1}):
-            create(cluster, body)
-    time.sleep(WAITED_S)
-    yield
-
-
 ACTS: dict[str, Act] = {
     "1,500 connections that say nothing": partial(connected, 1_500, b"", b""),
     "4,000 connections that say nothing": partial(connected, 4_000, b"", b""),
@@ -238,5 +210,4 @@ ACTS: dict[str, Act] = {
     "questions beside 90 long pods": asking_beside_long_pods,
     "claims that are made anew": remaking_claims,
     "pods that come and go": remaking_pods,
-    "a gang that its own namespace overtakes": overtaken_gang,
 }
