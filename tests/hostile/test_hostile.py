@@ -72,7 +72,7 @@ def test_what_is_done(cluster: Cluster, kind: str, say: Say) -> None:
 @pytest.mark.timeout(900)
 @WITH_ALL_POLICIES
 @pytest.mark.parametrize(
-    "kinds", [pytest.param(WRITTEN, marks=pytest.mark.long), KINDS], ids=["of a namespace", "and nodes"]
+    "kinds", [pytest.param(WRITTEN, marks=pytest.mark.long), CATALOGUE | REGISTERS], ids=["written", "pods and nodes"]
 )
 def test_all_kinds_together(cluster: Cluster, kinds: dict[str, Callable[[], list[Json]]], say: Say) -> None:
     """Behind hundreds of pods, how long others wait is kube-scheduler's affair, and only told."""
