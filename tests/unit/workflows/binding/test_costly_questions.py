@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 
-from fakes.objects import GPU, a_pod_object
+from builders import a_card
+from fakes.api_server import ApiServer
+from fakes.objects import GPU, MEMORY, a_pod_object
+from fakes.operator_parts import an_operator
+from fakes.virtual_time import LoopClock
+from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.workflows.binding.costly_questions import AT_ONCE_S, CHEAP_S, SHARE, CostlyQuestions
 from gpuledger.workflows.tasks.stepwise import Step, at_once
@@ -158,3 +163,36 @@ def test_what_was_taken_is_forgotten_with_time(questions: Questions) -> None:
         questions.ask(questions.come(f"brief-{number}"), 0.1)
         questions.time.time_s += 1
     assert len(questions.costly._ends_s) <= 3
+
+
+class SlowClock(LoopClock):
+    """By which each look at what work has taken finds two seconds more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._looks = 0.0
+
+    def work_s(self) -> float:
+        self._looks += 2
+        return self._looks
+
+
+async def test_kube_scheduler_is_told_to_ask_again_and_comes_to_the_others_first(api: ApiServer) -> None:
+    """As the parts are connected: pods are seen by the watch, and asked for by kube-scheduler."""
+    api.put_card(a_card(0))
+    parts = an_operator(api, clock=SlowClock())
+    for name, namespace in (("first", "costly"), ("second", "costly"), ("other", "default")):
+        pod = a_pod_object(name, {GPU: "1", MEMORY: "100"})
+        pod["metadata"]["namespace"] = namespace
+        api.put_pod(pod)
+
+    async def ask(name: str, namespace: str) -> list[str]:
+        question = FilterArguments(api.pods[namespace, name], ["node-a"])
+        return list((await parts.placer.answer(question)).node_names)
+
+    parts.watch()
+    assert await ask("first", "costly") == ["node-a"]
+    with pytest.raises(WorkLimitExceeded, match="namespace costly have taken long"):
+        await ask("second", "costly")
+    assert await ask("other", "default") == ["node-a"]
+    assert await ask("second", "costly") == ["node-a"]
