@@ -104,8 +104,8 @@ class PodPlacer:
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
         self._failures, self._trail = failures, trail
-        self._gangs, self._reservations = gangs, reservations
-        self._quota_gate = quota_gate
+        self._gangs, self._quota_gate = gangs, quota_gate
+        self._reservations = reservations
 
     def is_binding(self, pod_uid: str) -> bool:
         """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
