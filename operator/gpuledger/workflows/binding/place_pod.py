@@ -82,10 +82,8 @@ class PodPlacer:
         ahead: AheadNominator,
         costly: CostlyQuestions,
     ) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
-        self._store = store
-        self._releaser = releaser
+        self._ledger, self._chooser = ledger, chooser
+        self._store, self._releaser = store, releaser
         self._waiting, self._turns = waiting, turns
         self._settings = settings
         self._counts = counts
