@@ -11,7 +11,8 @@ import pytest
 from cluster.claims import API, claim_spec, claiming, create_class, serve_claims, share
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from gpuledger.formats.resource_claims.names import DRIVER
-from hostile.others import Say, memory_mib, worst_lag_s
+from hostile.machine import memory_mib
+from hostile.others import Say, worst_lag_s
 
 Json = dict[str, Any]
 

@@ -28,7 +28,7 @@ from cluster.claims import (
 )
 from cluster.cluster import COUNT, MEMORY, PODS, Cluster, container, pod
 from cluster.test_refused_by_scheduler import explained
-from hostile.others import memory_mib
+from hostile.machine import memory_mib
 
 OPERATOR_MIB, AGENT_MIB = 410, 205
 """Four fifths of the limits in manifests/deployment.yaml and manifests/agent/daemonset.yaml."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -60,6 +60,31 @@ def prepare(cluster: Cluster) -> None:
     cluster.request("POST", TEMPLATES, template(TEMPLATE, share("100Mi")))
 
 
+def metrics(cluster: Cluster) -> dict[str, float]:
+    """Return the operator's metrics."""
+    found: dict[str, float] = {}
+
+    def answers() -> bool:
+        found.update(cluster.installation.metrics())
+        return bool(found)
+
+    cluster.wait(answers, "the operator tells its metrics")
+    return found
+
+
+def lags(cluster: Cluster) -> dict[float, float]:
+    """Return bound in seconds -> how many lags of the operator's event loop were below it so far."""
+    bucket = "gpuledger_event_loop_lag_seconds_bucket"
+    samples = {sample: number for sample, number in metrics(cluster).items() if sample.startswith(bucket)}
+    return {float(sample.partition('le="')[2].partition('"')[0]): number for sample, number in samples.items()}
+
+
+def worst_lag_s(cluster: Cluster, before: Mapping[float, float] | None = None) -> float:
+    """Return the bound, in seconds, below which all lags were, those left out that were there before."""
+    late = {bound: number - (before or {}).get(bound, 0) for bound, number in lags(cluster).items()}
+    return min(bound for bound, number in late.items() if number == late[float("inf")])
+
+
 class Others:
     """A pod, a gang and a pod with a claim of another namespace, time and again; and what passed meanwhile."""
 
@@ -71,7 +96,7 @@ class Others:
         """What -> the longest from its creation to the last of its Bindings."""
         self.share = 1.0
         """The least part of the machine that was left to us meanwhile."""
-        self._computed_s, self._asked, self._late = cpu_s(self.pid), self._questions(), self._lags()
+        self._computed_s, self._asked, self._late = cpu_s(self.pid), self._questions(), lags(self.cluster)
 
     def come(self, name: str) -> None:
         """Create one of each, and wait for all."""
@@ -105,28 +130,11 @@ class Others:
 
     def late_s(self) -> float:
         """Return the bound, in seconds, below which all lags of the operator's event loop were."""
-        late = {bound: number - self._late[bound] for bound, number in self._lags().items()}
-        return min(bound for bound, number in late.items() if number == late[float("inf")])
+        return worst_lag_s(self.cluster, self._late)
 
     def _questions(self) -> int:
         """Return how many there were since the operator began."""
-        return round(self._metrics()[FILTERS])
-
-    def _lags(self) -> dict[float, float]:
-        """Return bound in seconds -> how many lags were below it."""
-        bucket = "gpuledger_event_loop_lag_seconds_bucket"
-        samples = {sample: number for sample, number in self._metrics().items() if sample.startswith(bucket)}
-        return {float(sample.partition('le="')[2].partition('"')[0]): number for sample, number in samples.items()}
-
-    def _metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-
-        def answers() -> bool:
-            found.update(self.cluster.installation.metrics())
-            return bool(found)
-
-        self.cluster.wait(answers, "the operator tells its metrics")
-        return found
+        return round(metrics(self.cluster)[FILTERS])
 
 
 @contextmanager
