@@ -1,12 +1,13 @@
 """The workflows of one operator over an API server in memory, connected as the real one connects them."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from builders import OFFER, a_pod
 from fakes.api_server import ApiServer
 from fakes.objects import DIALECTS
-from fakes.virtual_time import LoopClock
+from fakes.virtual_time import LoopClock, settle
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.lists_read import ListsRead
 from gpuledger.controller.wiring import Operator
@@ -185,6 +186,14 @@ class OperatorParts:
     async def bind(self, name: str, node_name: str, uid: str = "") -> None:
         """Have a pod bound, as kube-scheduler would."""
         await self.placer.bind(BindArguments(uid or f"uid-{name}", "default", name, node_name))
+
+    async def bind_watching(self, name: str, node_name: str) -> None:
+        """Have a pod bound, while the watches show what is written."""
+        binding = asyncio.create_task(self.bind(name, node_name))
+        while not binding.done():
+            await settle()
+            self.watch()
+        await binding
 
     def shares_left(self, uid: str) -> list[str]:
         """Return where a share of a pod counts: as an entry at the API server, as one in memory, or on hold."""

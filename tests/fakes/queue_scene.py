@@ -114,7 +114,7 @@ class QueueScene:
         """Let a pod of a workload come, and be bound."""
         node_names = self.comes(pod_name, workload, limits, **more)
         assert node_names, f"{pod_name} finds no cards"
-        await self.parts.bind(pod_name, node_names[0])
+        await self.parts.bind_watching(pod_name, node_names[0])
         await self.parts.idle()
 
     def pod(

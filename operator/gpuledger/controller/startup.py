@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_TO_ALL = Limits(connections_per_s=50, requests_per_s=100)
 """Of ports that users may reach. Some 3 % of a core, whatever they send."""
+Listed = Callable[[set[str]], None]
+Listing = Callable[[], Listed]
 
 START_PAUSE_S = 1.0
 
@@ -181,23 +183,27 @@ async def _follow_pods(operator: Operator) -> None:
     """Follow pods in one watch, from the first time that they are seen waiting to their end."""
     observer = operator.workflows.observer
 
-    def listing() -> Callable[[set[str]], None]:
-        pending, any_pod = observer.pending_listing(), operator.lists.listing()
-
-        def listed(uids: set[str]) -> None:
-            pending(uids)
-            any_pod(uids)
-
-        return listed
-
+    listing = partial(_listing_both, observer.pending_listing, operator.lists.listing)
     selector, version = followed_pods(observer.follows_all), await observer.first_pods.version()
     await follow(operator.client, PODS, selector, observer.any_pod, listing, version=version)
 
 
+def _listing_both(*listings: Listing) -> Listed:
+    """Note what is known, for several; return what tells each of them that a list has been read."""
+    each_listed = [listing() for listing in listings]
+
+    def listed(uids: set[str]) -> None:
+        for each in each_listed:
+            each(uids)
+
+    return listed
+
+
 async def _follow_cards(operator: Operator) -> None:
     observer = operator.workflows.observer
+    listing = partial(_listing_both, observer.cards_listing, operator.lists.listing)
     version = await observer.first_cards.version()
-    await follow(operator.client, ALLOCATIONS, {}, observer.allocation, operator.lists.listing, version=version)
+    await follow(operator.client, ALLOCATIONS, {}, observer.allocation, listing, version=version)
 
 
 async def _follow_agents(operator: Operator) -> None:

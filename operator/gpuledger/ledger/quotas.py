@@ -128,6 +128,22 @@ class Quotas:
                 return limit
         return None
 
+    def exceeded_by_holders(self, pod_uid: str, namespace: str) -> QuotaLimit | None:
+        """Return the first limit that the pods of a namespace exceed by what they hold, and this pod has a part in.
+
+        What is only promised to pods, or on hold for them, does not count: they come later, and are judged then.
+        """
+        own = _use(self._held.get(pod_uid, _NO_PARTS).values())
+        suspects = [
+            limit
+            for limit in self._limits.get(namespace, ())
+            if _sum(own, limit) > 0 and self.used(namespace, limit) > limit.most
+        ]
+        if not suspects:
+            return None
+        held = _use(part for uid in self._holding[namespace] for part in self._held.get(uid, _NO_PARTS).values())
+        return next((limit for limit in suspects if _sum(held, limit) > limit.most), None)
+
     def _are_far(self, namespace: str, more: Iterable[Amounts]) -> bool:
         """Tell whether a namespace exceeds none of its limits with so much more, of whichever cards all of that is."""
         return total((*self._sums.get(namespace, _NO_USE).values(), *more)).fits_in(self._lowest[namespace])

@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 class Leadership:
     """Follows the Lease of the kube-schedulers. The operator beside the one that holds it is active.
 
-    Two that take themselves for active do no harm, only double work: the ledger's rules hold for both.
+    Two that take themselves for active do no harm, only double work: the ledger's rules hold for both, and so do the
+    quotas of namespaces (quota/quota_fence.py).
     """
 
     def __init__(self, host_name: str | None) -> None:

@@ -42,7 +42,7 @@ from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.what_is_shown import FirstList, NodeVersions, ShownMeanwhile, version_of
+from gpuledger.workflows.what_is_shown import FirstList, NodeVersions, ShownMeanwhile, WatchedUpTo, version_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,7 @@ class ClusterObserver:
         starts: LateStarts,
         preemption: Preemption,
         node_rules: NodesByRules,
+        cards_watched: WatchedUpTo,
         host_tracker: HostTracker,
         bound_trackers: Sequence[BoundPodTracker],
         pending_trackers: Sequence[PendingPodTracker],
@@ -89,6 +90,7 @@ class ClusterObserver:
         self._starts = starts
         self._preemption = preemption
         self._node_rules = node_rules
+        self._cards_watched = cards_watched
         self._host_tracker = host_tracker
         self._bound_trackers = (host_tracker, *bound_trackers)
         self._pending_trackers = pending_trackers
@@ -142,6 +144,11 @@ class ClusterObserver:
         """Observe a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
         with apart("allocation", allocation, self._counts):
             self._take_card(stored_card(allocation), gone)
+        self._cards_watched.note(version_of(allocation))
+
+    def cards_listing(self) -> Callable[[set[str]], None]:
+        """Note that the watch of cards lists them; return what notes that it has."""
+        return self._cards_watched.listing()
 
     def _take_card(self, stored: StoredCard, gone: bool) -> None:
         uuid = stored.card.uuid

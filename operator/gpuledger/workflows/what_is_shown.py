@@ -1,12 +1,12 @@
 """What watches show while full lists are read, or show a second time: the later of both counts.
 
-And from where they begin, which is where the first full list has ended.
+And from where they begin, which is where the first full list has ended; and how far they have come.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any
@@ -54,6 +54,43 @@ class FirstList:
         return self._version
 
 
+class WatchedUpTo:
+    """How far a plain watch has come: all that was written up to this version is known, whoever has written it.
+
+    A watch shows its kind's objects in the order in which etcd has stored them; a list shows them in the order of their
+    names, and counts once it is complete.
+    """
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._of_list: int | None = None  # the newest version of a list that is being read
+        self._moved = asyncio.Event()
+
+    def note(self, version: int) -> None:
+        """Note that an object was shown, as it is or was in this version."""
+        if self._of_list is not None:
+            self._of_list = max(self._of_list, version)
+        elif version > self._version:
+            self._version = version
+            self._moved.set()
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Note that the watch lists everything anew; return what notes that it has."""
+        self._of_list = 0
+
+        def listed(_: set[str]) -> None:
+            version, self._of_list = self._of_list or 0, None
+            self.note(version)
+
+        return listed
+
+    async def reaches(self, version: int) -> None:
+        """Wait until the watch has come so far."""
+        while self._version < version:
+            self._moved.clear()
+            await self._moved.wait()
+
+
 class NodeVersions:
     """The newest version that was shown of each Node: a watch that starts again may begin with what it was before."""
 
@@ -77,6 +114,6 @@ class NodeVersions:
         self._newest = {name: version for name, version in self._newest.items() if name in names}
 
 
-def version_of(node: Json) -> int:
-    """Return the version of a Node, as a number."""
-    return int(node["metadata"].get("resourceVersion") or 0)
+def version_of(found: Json) -> int:
+    """Return the version of an object, as a number."""
+    return int(found["metadata"].get("resourceVersion") or 0)

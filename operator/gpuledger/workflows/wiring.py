@@ -12,6 +12,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_failures import BindFailures
+from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -61,6 +62,7 @@ from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
 from gpuledger.workflows.queues.wiring import connect_queues, follow_up
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
+from gpuledger.workflows.quota.quota_fence import QuotaFence
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
 from gpuledger.workflows.release.departures import Departures, ReleaseTimes
@@ -72,6 +74,7 @@ from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
 from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
+from gpuledger.workflows.what_is_shown import WatchedUpTo
 from gpuledger.workflows.workflows import Workflows, wired
 
 
@@ -85,7 +88,7 @@ def connect(
     gather_s: float,
 ) -> Workflows:
     """Return the workflows of an operator, connected. `gather_s` is how long the journal waits for more of a card."""
-    ledger, counts = Ledger(settings.gang_zones), Counts()
+    ledger, counts, cards_watched = Ledger(settings.gang_zones), Counts(), WatchedUpTo()
     claim_book = ClaimBook(ledger, counts, store, settings.all_drivers_scheduler_name)
     accounts = SelectorAccounts(clock)
     claim_book.payer_of = accounts.of
@@ -161,10 +164,20 @@ def connect(
         is_active=is_active,
     )
     costly = CostlyQuestions(clock)
+    binder = PodBinder(
+        journal=journal,
+        store=store,
+        releaser=releaser,
+        turns=turns,
+        bind_timeout_s=settings.bind_answer_s,
+        clock=clock,
+        claims=claims,
+        quota_fence=QuotaFence(ledger, cards_watched),
+    )
     placer = PodPlacer(
         ledger=ledger,
         chooser=chooser,
-        journal=journal,
+        binder=binder,
         store=store,
         releaser=releaser,
         waiting=waiting,
@@ -313,6 +326,7 @@ def connect(
         preemption=preemption,
         host_tracker=HostTracker(ledger.hosts, placement.host, bool(dialects.elsewhere), settings.scheduler_names),
         node_rules=queues.nodes,
+        cards_watched=cards_watched,
         bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
             claim_book,

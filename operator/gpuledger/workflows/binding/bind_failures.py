@@ -23,6 +23,7 @@ from gpuledger.model.errors import (
     GangIncomplete,
     GpuledgerError,
     NotFound,
+    QuotaExceeded,
 )
 from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
@@ -39,7 +40,7 @@ whole it has none: 1.37 was seen to try a member whose Bind is refused 140 times
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
 
-NOT_OF_THE_NODE = (NotFound, Conflict, BindAbandoned, GangIncomplete)
+NOT_OF_THE_NODE = (NotFound, Conflict, BindAbandoned, GangIncomplete, QuotaExceeded)
 """Errors that say nothing of the node."""
 
 NODES_KEPT = 64

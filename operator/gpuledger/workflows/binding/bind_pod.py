@@ -25,6 +25,7 @@ from gpuledger.placement.fitting_nodes import Ranking
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.journal.journal import Entered, Journal
+from gpuledger.workflows.quota.quota_fence import QuotaFence
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.tasks.pauses import pause
@@ -86,8 +87,10 @@ class PodBinder:
         bind_timeout_s: float,
         clock: Clock,
         claims: ClaimWriter,
+        quota_fence: QuotaFence,
     ) -> None:
         self._clock = clock
+        self._quota_fence = quota_fence
         self._claims = claims
         self._turns = turns
         self._journal = journal
@@ -209,14 +212,18 @@ class PodBinder:
     async def _enter(self, pod: Pod, placement: Placement, before: Sequence[Entered]) -> list[Entered]:
         """Enter the shares on all cards at once; where they were entered `before`, a look at the card may do.
 
-        Raises the first error when every card has answered.
+        Raises the first error when every card has answered, and QuotaExceeded where another operator was quicker.
         """
         holders = [Holder(pod, share) for share in placement.shares]
         async with self._place(placement):
-            if not before:
-                return await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
-            again = zip(holders, before, strict=True)
-            return await all_of([self._enter_again(holder, entered) for holder, entered in again])
+            if before:
+                again = zip(holders, before, strict=True)
+                entered = await all_of([self._enter_again(holder, each) for holder, each in again])
+            else:
+                entered = await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
+        if [each.attempt for each in entered] != [each.attempt for each in before]:
+            await self._quota_fence.check(pod, placement)
+        return entered
 
     async def _enter_again(self, holder: Holder, before: Entered) -> Entered:
         if not before.may_arrive_late and await self._journal.still_has(replace(holder, attempt=before.attempt)):

@@ -40,7 +40,6 @@ from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations
@@ -64,7 +63,7 @@ class PodPlacer:
         self,
         ledger: Ledger,
         chooser: Chooser,
-        journal: Journal,
+        binder: PodBinder,
         store: KubeStore,
         releaser: PodReleaser,
         waiting: WaitingPods,
@@ -87,7 +86,7 @@ class PodPlacer:
         self._waiting, self._turns = waiting, turns
         self._settings = settings
         self._counts = counts
-        self._binder = PodBinder(journal, store, releaser, turns, settings.bind_timeout_s, clock, claims)
+        self._binder = binder
         self._claims = claims
         self._ahead, self._costly = ahead, costly
         self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)

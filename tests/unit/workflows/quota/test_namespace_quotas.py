@@ -15,6 +15,7 @@ from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
+from gpuledger.model.errors import BindFailed
 from gpuledger.workflows.pending.waiting_pods import GRACE_S
 
 Json = dict[str, Any]
@@ -49,7 +50,7 @@ def asks(parts: OperatorParts, name: str, *nodes: str) -> bool:
 async def bind(parts: OperatorParts, name: str) -> None:
     hold = parts.ledger.hold_of(f"uid-{name}")
     assert hold is not None
-    await parts.bind(name, hold.placement.node_name)
+    await parts.bind_watching(name, hold.placement.node_name)
 
 
 async def ends(api: ApiServer, parts: OperatorParts, name: str) -> None:
@@ -164,11 +165,22 @@ async def test_a_quota_below_what_is_used_keeps_new_pods_out_and_nobody_else(
     api: ApiServer, parts: OperatorParts
 ) -> None:
     assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
-    set_quota(parts, {GPUMEM: "1000"})
     await bind(parts, "a")
+    set_quota(parts, {GPUMEM: "1000"})
     parts.watch()
     assert parts.shares_left("uid-a")
     assert not come(api, parts, "b", {GPU: "1", MEMORY: "10"})
+
+
+async def test_a_pod_whose_cards_are_chosen_is_not_bound_when_its_quota_has_become_less(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
+    set_quota(parts, {GPUMEM: "1000"})
+    with pytest.raises(BindFailed, match="quota"):
+        await bind(parts, "a")
+    await parts.idle()
+    assert not parts.shares_left("uid-a")
 
 
 async def test_all_quotas_of_a_namespace_count(api: ApiServer, parts: OperatorParts) -> None:
