@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import json
 import os
 import platform
 import re
@@ -133,6 +134,18 @@ def ensure_kueue() -> tuple[Path, Path]:
             if not manifests.is_dir():
                 (place / "config").rename(manifests)
     return program, manifests
+
+
+def ensure_kueue_types() -> Path:
+    """Return the folder of Kueue's CustomResourceDefinitions, without building its manager. Raises BuildError."""
+    module = KUEUE.package.partition("/cmd/")[0]
+    question = [_find_go(), "mod", "download", "-json", module]
+    done = subprocess.run(
+        question, capture_output=True, env=_go_environment(), text=True, cwd=_module(KUEUE.module), check=False
+    )
+    if done.returncode:
+        raise BuildError(f"`{' '.join(question)}` failed: {done.stderr or done.stdout}")
+    return Path(json.loads(done.stdout)["Dir"]) / "config" / "components" / "crd" / "bases"
 
 
 def ensure_test_programs(node: bool) -> None:

@@ -66,6 +66,7 @@ def chart_files() -> dict[Path, str]:
     files = {
         "crd.yaml": crd.as_yaml(),
         "validating.yaml": policies(Settings(), frozenset({"validating"})),
+        "validating_with_kueue.yaml": policies(Settings(kueue=True), frozenset({"validating"})),
         "mutating.yaml": policies(Settings(), frozenset({"mutating"})),
         "agents.yaml": policies(Settings(), frozenset({"agents"})),
         "agents_with_capacity.yaml": policies(Settings(volcano_capacity=True), frozenset({"agents"})),

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from build_control_plane import ensure_kueue
+from build_control_plane import ensure_kueue, ensure_kueue_types
 from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port
 
 Json = dict[str, Any]
@@ -32,6 +32,31 @@ CONFIGURATION: Json = {
     "resources": {"excludeResourcePrefixes": ["nvidia.com/"]},
 }
 """What differs from its release: docs/queues.md says why for what teams have to set, too."""
+
+
+TYPES = ("workloads", "clusterqueues", "localqueues", "admissionchecks", "resourceflavors")
+"""The kinds that tests look at."""
+
+
+def install_types(plane: ControlPlane) -> None:
+    """Install Kueue's kinds alone: whoever plays its manager writes them. Raises BuildError or ControlPlaneError.
+
+    They are not converted from one version to another, as that takes the manager's webhook.
+    """
+    found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(ensure_kueue_types().glob("*.yaml"))]
+    wanted = [each for each in found if each["spec"]["names"]["plural"] in TYPES]
+    for each in wanted:
+        each["spec"].pop("conversion", None)
+    _apply(plane, wanted)
+
+
+def _apply(plane: ControlPlane, objects: list[Json]) -> None:
+    """Apply objects; CustomResourceDefinitions are to be served when this returns. One is too large for else."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition" and each["spec"]["names"]["plural"] in TYPES:
+            plane.wait_established(each["metadata"]["name"])
 
 
 class Kueue:
@@ -58,12 +83,9 @@ class Kueue:
         config = next(each for each in found if each["kind"] == "ConfigMap")["data"]["controller_manager_config.yaml"]
         self._config_file.write_text(yaml.safe_dump(self._adapted(yaml.safe_load(config))))
         objects = [self._here(each) for each in found if each["kind"] not in LEFT_OUT]
-        apply = ("apply", "--server-side", "--force-conflicts", "-f", "-")  # one of the CRDs is too large for else
         first = [each for each in objects if each["kind"] in ("Namespace", "CustomResourceDefinition")]
         for some in (first, [each for each in objects if each not in first]):
-            self.plane.kubectl(*apply, stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": some}))
-        for name in ("workloads", "clusterqueues", "localqueues", "admissionchecks", "resourceflavors"):
-            self.plane.wait_established(f"{name}.kueue.x-k8s.io")
+            _apply(self.plane, some)
 
     def start_manager(self) -> None:
         """Start it, and wait until its webhooks answer."""

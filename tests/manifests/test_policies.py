@@ -18,7 +18,7 @@ from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
 OPTIONS = {each["name"]: each for each in yaml.safe_load((CHART / "files" / "settings.yaml").read_text())}
 IN_POLICIES = [name for name, option in OPTIONS.items() if option["in_policies"]]
 NAMES = [name for name in IN_POLICIES if name in RESOURCES]
-FILLED_IN = [*NAMES, "scheduler_name", "extra_scheduler_names", "node_taint", "volcano_capacity"]
+FILLED_IN = [*NAMES, "scheduler_name", "extra_scheduler_names", "node_taint", "volcano_capacity", "kueue"]
 """Options that the chart fills into the policies by itself."""
 
 OTHERS = [name for name in IN_POLICIES if name not in FILLED_IN]

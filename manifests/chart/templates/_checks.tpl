@@ -63,7 +63,7 @@
 {{- $root := . -}}
 {{- $settings := .Values.settings -}}
 {{- $names := include "gpuledger.names" . | fromYamlArray -}}
-{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint" "volcano_capacity") -}}
+{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint" "volcano_capacity" "kueue") -}}
 {{- $problems := list -}}
 {{- range include "gpuledger.options" . | fromYamlArray -}}
   {{- $differs := and (hasKey $settings .name) (ne (get $settings .name | toJson) (toJson .default)) -}}

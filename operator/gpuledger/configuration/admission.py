@@ -25,7 +25,8 @@ def policies(settings: Settings, kinds: frozenset[str]) -> str:
     dialects, names = dialects_of(settings), settings.scheduler_names
     found = []
     if "validating" in kinds:
-        found += validating_policies(dialects, names, OWN_ANNOTATIONS)
+        all_drivers = bool(settings.all_drivers_scheduler_name)
+        found += validating_policies(dialects, names, OWN_ANNOTATIONS, kueue=settings.kueue, all_drivers=all_drivers)
     if "mutating" in kinds:
         models = card_models(settings)
         found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words)

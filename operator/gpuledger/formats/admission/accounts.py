@@ -163,7 +163,7 @@ def own_validations(annotations: Sequence[str]) -> list[Json]:
             "message": f"gpuledger does not change {', '.join(kept)} of pods",
         },
         {
-            "expression": _unchanged(f"k in {literal(annotations)}"),
+            "expression": unchanged(f"k in {literal(annotations)}"),
             "message": f"of a pod's annotations, gpuledger changes only {', '.join(annotations)}",
         },
     ]
@@ -179,7 +179,7 @@ def own_quota_validations() -> list[Json]:
             "message": "gpuledger changes nothing of a ResourceQuota but what is used",
         },
         {
-            "expression": _unchanged(ours, "status.?used", "status.used"),
+            "expression": unchanged(ours, "status.?used", "status.used"),
             "message": f"of a ResourceQuota's keys, gpuledger shows only what is used of {QUOTA_PREFIX}DOMAIN/NAME",
         },
     ]
@@ -209,7 +209,7 @@ def agent_validations(capacity: Sequence[str] = ()) -> list[Json]:
     ours = f"k in [{', '.join(map(literal, capacity))}]"
     amounts = [
         {
-            "expression": _unchanged(ours, f"status.?{amount}", f"status.{amount}"),
+            "expression": unchanged(ours, f"status.?{amount}", f"status.{amount}"),
             "message": f"of its node's {amount}, a node agent changes only {' and '.join(capacity)}",
         }
         for amount in (("capacity", "allocatable") if capacity else ())
@@ -225,14 +225,14 @@ def agent_validations(capacity: Sequence[str] = ()) -> list[Json]:
             "message": f"a node agent changes annotations under {OUR_PREFIX}, and nothing else of its node",
         },
         {
-            "expression": _unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
+            "expression": unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
             "message": f"of its node's annotations, a node agent changes only those under {OUR_PREFIX}",
         },
         *amounts,
     ]
 
 
-def _unchanged(except_for: str, where: str = "metadata.?annotations", there: str = "metadata.annotations") -> str:
+def unchanged(except_for: str, where: str = "metadata.?annotations", there: str = "metadata.annotations") -> str:
     """Return the expression that no key `k` of a map has come, gone or changed but those of which something holds."""
     return (
         f"object.{where}.orValue({{}}).all(k, {except_for} ||\n"

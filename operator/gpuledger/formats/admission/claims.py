@@ -14,6 +14,7 @@ from gpuledger.formats.resource_claims.names import DRIVER
 Json = dict[str, Any]
 
 RESOURCE_GROUP: Final = "resource.k8s.io"
+CLAIMS: Final = "resourceclaims"
 CLAIM_STATUS: Final = "resourceclaims/status"
 SLICES: Final = "resourceslices"
 

@@ -27,6 +27,7 @@ from gpuledger.formats.admission.accounts import (
 )
 from gpuledger.formats.admission.claims import (
     CLAIM_STATUS,
+    CLAIMS,
     RESOURCE_GROUP,
     SLICES,
     agent_slice_validations,
@@ -37,6 +38,19 @@ from gpuledger.formats.admission.claims import (
     with_our_cards,
 )
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
+from gpuledger.formats.admission.own_objects import (
+    CHECKS,
+    KUEUE_GROUP,
+    OWN_CHECKS,
+    OWN_CLAIMS,
+    OWN_WORKLOADS,
+    WORKLOADS,
+    check_params,
+    no_change_of_queues,
+    own_check_validations,
+    own_claim_validations,
+    own_workload_validations,
+)
 from gpuledger.formats.admission.queue_words import (
     QUEUES_POLICY,
     queue_mutations,
@@ -114,9 +128,16 @@ def mutating_policies(
 
 
 def validating_policies(
-    dialects: Dialects, scheduler_names: Sequence[str], own_annotations: Sequence[str]
+    dialects: Dialects,
+    scheduler_names: Sequence[str],
+    own_annotations: Sequence[str],
+    *,
+    kueue: bool = False,
+    all_drivers: bool = False,
 ) -> list[Json]:
     """Return what refuses requests. `own_annotations` are those that our own account patches on pods.
+
+    `kueue`: it answers Kueue's checks; `all_drivers`: its kube-scheduler allocates claims of other drivers.
 
     The annotation that is ours is protected in every namespace: no other program has a use for it.
     """
@@ -160,6 +181,16 @@ def validating_policies(
             [not_from(AGENT), of_our_driver()],
             slice_validations(),
         ),
+        *_validating(
+            OWN_CLAIMS,
+            [
+                rule("UPDATE", CLAIMS, CLAIM_STATUS, group=RESOURCE_GROUP),
+                *(rule(operation, CLAIMS, group=RESOURCE_GROUP) for operation in ("CREATE", "DELETE")),
+            ],
+            [only_from(OPERATOR)],
+            own_claim_validations(of_all_drivers=all_drivers),
+        ),
+        *_own_queues(kueue),
     ]
 
 
@@ -190,6 +221,18 @@ def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
 def rule(operation: str, *resources: str, group: str = "") -> Json:
     """Return which requests are looked at."""
     return {"apiGroups": [group], "apiVersions": ["v1"], "operations": [operation], "resources": list(resources)}
+
+
+def _own_queues(answers_checks: bool) -> list[Json]:
+    """Return what limits our own account to our checks. Without Kueue, the API server has nothing to apply it to."""
+    workloads, checks = (
+        {**rule("UPDATE", *names, group=KUEUE_GROUP), "apiVersions": ["*"]} for names in (WORKLOADS, CHECKS)
+    )
+    if not answers_checks:
+        return _validating(OWN_WORKLOADS, [workloads, checks], [only_from(OPERATOR)], no_change_of_queues())
+    policy, binding = _validating(OWN_WORKLOADS, [workloads], [only_from(OPERATOR)], own_workload_validations())
+    policy["spec"]["paramKind"], binding["spec"]["paramRef"] = check_params()
+    return [policy, binding, *_validating(OWN_CHECKS, [checks], [only_from(OPERATOR)], own_check_validations())]
 
 
 def _summing(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:

@@ -23,3 +23,7 @@ SERVES_CLAIMS_ANNOTATION: Final = "gpuledger.dev/serves-claims"
 
 ONLY_TAINT: Final = "gpuledger.dev/only"
 """On each of our devices: it is given out by the ledger, and other schedulers have to leave it alone."""
+
+PROTECTION: Final = "resource.kubernetes.io/delete-protection"
+"""Finalizer of an allocated claim that pods share: nobody deletes it under them. kube-controller-manager removes it,
+with the allocation, when the last of them has ended. Source: resource.k8s.io/v1, Finalizer."""

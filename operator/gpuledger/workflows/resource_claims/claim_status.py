@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpuledger.formats.resource_claims.names import PROTECTION
 from gpuledger.formats.resource_claims.objects import read_claim
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import BindFailed, Conflict, Invalid, NotFound, ShareRefused
@@ -19,10 +20,6 @@ be. Asked again about what was written, until there is nothing to change."""
 ATTEMPTS = 8
 """Writes of one claim that others have been quicker than, with pauses: kube-controller-manager writes three times in a
 row when the last pod that uses a claim has ended."""
-
-PROTECTION = "resource.kubernetes.io/delete-protection"
-"""Finalizer of an allocated claim that pods share: nobody deletes it under them. kube-controller-manager removes it,
-with the allocation, when the last of them has ended. Source: resource.k8s.io/v1, Finalizer."""
 
 
 class ClaimStatusWriter:

@@ -10,6 +10,7 @@ from fakes.api_server import ApiServer, Operation, refuse
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.resource_claims.allocation import MOST_CONSUMERS
+from gpuledger.formats.resource_claims.names import PROTECTION
 from gpuledger.formats.resource_claims.objects import read_claim, read_template
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BindFailed, Conflict, NotFound, ShareRefused
@@ -18,7 +19,7 @@ from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, PROTECTION
+from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 

@@ -1,0 +1,503 @@
+"""What somebody can do who has stolen a token of ours: the policies on our own account, and all that RBAC grants.
+
+The requests are dry runs. But for RBAC's own answers, the account has every right here: only the policies limit it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.claims import API, CLAIMS, claim, request
+from cluster.cluster import PODS, Cluster, Connection, RequestFailed, pod
+from cluster.dry_runs import DRY, as_user, change
+from control_plane import ControlPlane
+from gpuledger.configuration.admission import policies
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.resource_claims.names import DRIVER, PROTECTION
+from installation import MANIFESTS, NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
+from kueue import API as KUEUE
+from kueue import install_types
+
+Json = dict[str, Any]
+
+AGENT = f"system:serviceaccount:{NAMESPACE}:gpuledger-agent"
+WORKLOADS = f"/apis/{KUEUE}/namespaces/default/workloads"
+CHECKS = f"/apis/{KUEUE}/admissionchecks"
+READS = {"get", "list", "watch"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Yield a cluster with the policies for the setting kueue, and without Kueue."""
+    with ControlPlane.run() as plane:
+        installation = Installation(plane, NO_KUBELET)
+        installation.install()
+        for file in ("service_account.yaml", "rbac.yaml"):
+            plane.kubectl("apply", "-f", str(MANIFESTS / "agent" / file))
+        apply_policies(plane, tmp_path_factory.mktemp("policies"), kueue=True)
+        running = Cluster(plane, installation)
+        running.request("POST", PODS, pod("probe", {}, schedulerName="nobody"))
+        yield running
+        running.close()
+
+
+def apply_policies(plane: ControlPlane, directory: Path, **settings: object) -> None:
+    file = directory / "policies.yaml"
+    file.write_text(policies(Settings().changed(settings), frozenset({"validating"})))
+    plane.kubectl("apply", "-f", str(file))
+
+
+@pytest.fixture
+def ours(cluster: Cluster) -> Iterator[Connection]:
+    connection = as_user(cluster.plane, USER)
+    yield connection
+    connection.close()
+
+
+@contextmanager
+def refused(policy: str, sentence: str) -> Iterator[None]:
+    with pytest.raises(RequestFailed, match=rf"ValidatingAdmissionPolicy '{policy}'.*{re.escape(sentence)}"):
+        yield
+
+
+def wait_in_force(cluster: Cluster, connection: Connection, path: str, patch: Json, policy: str) -> None:
+    def is_in_force() -> bool:
+        try:
+            change(connection, path, patch)
+        except RequestFailed as error:
+            return policy in str(error)
+        return False
+
+    cluster.wait(is_in_force, f"{policy} is in force")
+
+
+LABELLED: Json = {"metadata": {"labels": {"a": "b"}}}
+
+
+def test_where_kueue_is_not_installed_the_other_policies_hold_and_nothing_else_is_refused(
+    cluster: Cluster, ours: Connection
+) -> None:
+    """The kind by which the rule on workloads goes, AdmissionCheck, is not there."""
+    wait_in_force(cluster, ours, f"{PODS}/probe", LABELLED, "gpuledger-own-account")
+    change(ours, f"{PODS}/probe", {"metadata": {"annotations": {"gpuledger.dev/woken": "1"}}})
+    user = as_user(cluster.plane, "user")
+    change(user, f"{PODS}/probe", LABELLED)
+    user.close()
+
+
+# ResourceClaims.
+
+OTHERS = "nic.example.com"
+
+
+def result(driver: str, device: str = "gpu-0") -> Json:
+    return {"request": "gpu", "driver": driver, "pool": "node-1", "device": device}
+
+
+def allocated(driver: str) -> Json:
+    return {"allocation": {"devices": {"results": [result(driver)]}}, "reservedFor": [RESERVED]}
+
+
+RESERVED = {"resource": "pods", "name": "probe", "uid": "uid-of-probe"}
+
+
+@pytest.fixture(scope="module")
+def claims(cluster: Cluster) -> None:
+    """Create claims: `free`, `ours`, allocated with a card and protected, and `others` with another driver's device."""
+    connection = as_user(cluster.plane, "admin")
+    for name, driver in (("free", ""), ("ours", DRIVER), ("others", OTHERS)):
+        body = claim(name, request())
+        body["metadata"] |= {"labels": {"team": "blue"}, "finalizers": [PROTECTION, "example.com/own"] if driver else []}
+        cluster.request("POST", CLAIMS, body)
+        if driver:
+            status = allocated(driver)
+            connection.request(
+                "PATCH", f"{CLAIMS}/{name}/status", {"status": status}, "application/merge-patch+json"
+            )
+    wait_in_force(cluster, as_user(cluster.plane, USER), f"{CLAIMS}/free", LABELLED, "gpuledger-own-claims")
+
+
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "probe", "uid": "uid-of-probe"}
+
+
+@pytest.mark.usefixtures("claims")
+@pytest.mark.parametrize(
+    ("name", "subresource", "patch"),
+    [
+        ("free", "", {"metadata": {"finalizers": [PROTECTION]}}),
+        ("ours", "/status", {"status": {"reservedFor": [RESERVED, {**RESERVED, "name": "two", "uid": "2"}]}}),
+        ("ours", "/status", {"status": {"reservedFor": None}}),
+        ("ours", "/status", {"status": {"allocation": None, "reservedFor": None}}),
+        ("free", "/status", {"status": allocated(DRIVER)}),
+    ],
+    ids=["protect", "another pod", "no pod", "take back", "give"],
+)
+def test_our_account_gives_cards_to_claims_and_takes_them_back(
+    ours: Connection, name: str, subresource: str, patch: Json
+) -> None:
+    if name == "free" and subresource:  # a status with cards takes the finalizer first
+        patch = {**patch}
+    change(ours, f"{CLAIMS}/{name}{subresource}", patch)
+
+
+@pytest.mark.usefixtures("claims")
+@pytest.mark.parametrize(
+    ("name", "subresource", "patch", "sentence"),
+    [
+        ("free", "", LABELLED, "changes only its allocation"),
+        ("free", "", {"metadata": {"annotations": {"a": "b"}}}, "changes only its allocation"),
+        ("free", "", {"metadata": {"ownerReferences": [OWNER]}}, "changes only its allocation"),
+        ("free", "/status", LABELLED, "changes only its allocation"),
+        ("free", "", {"metadata": {"finalizers": ["example.com/mine"]}}, "only adds"),
+        ("ours", "", {"metadata": {"finalizers": ["example.com/own"]}}, "only adds"),
+        ("ours", "", {"metadata": {"finalizers": [PROTECTION]}}, "only adds"),
+        ("ours", "", {"metadata": {"finalizers": None}}, "only adds"),
+        ("free", "/status", {"status": allocated(OTHERS)}, "only devices of"),
+        ("others", "/status", {"status": {"allocation": None, "reservedFor": None}}, "only devices of"),
+        ("others", "/status", {"status": {"reservedFor": None}}, "only devices of"),
+        (
+            "ours",
+            "/status",
+            {"status": {"devices": [{"driver": DRIVER, "pool": "node-1", "device": "gpu-0", "conditions": []}]}},
+            "changes only its allocation",
+        ),
+    ],
+    ids=[
+        "labels",
+        "annotations",
+        "owner",
+        "labels by status",
+        "another finalizer",
+        "protection removed",
+        "another's finalizer removed",
+        "all finalizers removed",
+        "another driver's device given",
+        "another driver's device taken",
+        "another driver's pods",
+        "what a driver says",
+    ],
+)
+def test_our_account_changes_nothing_else_of_a_claim(
+    ours: Connection, name: str, subresource: str, patch: Json, sentence: str
+) -> None:
+    with refused("gpuledger-own-claims", sentence):
+        change(ours, f"{CLAIMS}/{name}{subresource}", patch)
+
+
+@pytest.mark.usefixtures("claims")
+def test_our_account_neither_creates_nor_deletes_claims(ours: Connection) -> None:
+    with refused("gpuledger-own-claims", "neither creates nor deletes"):
+        ours.request("POST", f"{CLAIMS}{DRY}", claim("new", request()))
+    with refused("gpuledger-own-claims", "neither creates nor deletes"):
+        ours.request("DELETE", f"{CLAIMS}/free{DRY}")
+
+
+@pytest.mark.usefixtures("claims")
+def test_others_change_claims_as_before(cluster: Cluster) -> None:
+    user = as_user(cluster.plane, "user")
+    change(user, f"{CLAIMS}/free", LABELLED)
+    change(user, f"{CLAIMS}/others/status", {"status": {"reservedFor": None}})
+    user.request("POST", f"{CLAIMS}{DRY}", claim("new", request()))
+    user.close()
+
+
+# Kueue.
+
+
+@pytest.fixture(scope="module")
+def kueue(cluster: Cluster) -> None:
+    """Install Kueue's kinds: checks `cards`, ours, and `budget` of another controller; a workload that has both."""
+    install_types(cluster.plane)
+    for name, controller in (("cards", "gpuledger.dev/cards"), ("budget", "example.com/budget")):
+        body = {"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": name}}
+        cluster.request("POST", CHECKS, {**body, "spec": {"controllerName": controller}})
+    cluster.request("POST", WORKLOADS, a_workload())
+    cluster.patch(f"{WORKLOADS}/job/status", {"status": status()})
+    wait_in_force(cluster, as_user(cluster.plane, USER), f"{WORKLOADS}/job", LABELLED, "gpuledger-own-workloads")
+    # The API server has to know the checks, too, by which it judges.
+    connection = as_user(cluster.plane, USER)
+
+    def knows_checks() -> bool:
+        try:
+            change(connection, f"{WORKLOADS}/job/status", {"status": says("cards", state="Ready")})
+        except RequestFailed:
+            return False
+        return True
+
+    cluster.wait(knows_checks, "the policy is applied with the checks")
+    connection.close()
+
+
+def a_workload() -> Json:
+    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
+    return {
+        "apiVersion": KUEUE,
+        "kind": "Workload",
+        "metadata": {"name": "job", "labels": {"team": "blue"}, "finalizers": ["example.com/own"]},
+        "spec": {"queueName": "gpus", "podSets": [{"name": "main", "count": 1, "template": template}]},
+    }
+
+
+def status() -> Json:
+    since = "2030-01-01T00:00:00Z"
+    condition = {"type": "QuotaReserved", "status": "True", "reason": "R", "message": "", "lastTransitionTime": since}
+    checks = [
+        {"name": name, "state": "Pending", "message": "", "lastTransitionTime": since} for name in ("cards", "budget")
+    ]
+    return {"conditions": [condition], "admissionChecks": checks}
+
+
+def says(of: str, **fields: object) -> Json:
+    """Return the status in which one check says something else."""
+    found = copy.deepcopy(status())
+    for each in found["admissionChecks"]:
+        if each["name"] == of:
+            each |= fields
+    return {"admissionChecks": found["admissionChecks"]}
+
+
+@pytest.mark.usefixtures("kueue")
+@pytest.mark.parametrize("state", ["Ready", "Pending", "Retry", "Rejected"])
+def test_our_account_answers_its_own_check(ours: Connection, state: str) -> None:
+    patch = {"status": says("cards", state=state, message="why", lastTransitionTime="2031-01-01T00:00:00Z")}
+    change(ours, f"{WORKLOADS}/job/status", patch)
+
+
+POD_SETS = [{"name": "main", "nodeSelector": {"a": "b"}}]
+ADMITTED = {"type": "Admitted", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+
+
+@pytest.mark.usefixtures("kueue")
+@pytest.mark.parametrize(
+    ("subresource", "patch", "sentence"),
+    [
+        ("/status", {"status": says("budget", state="Ready")}, "only those of the controller"),
+        ("/status", {"status": says("budget", message="x")}, "only those of the controller"),
+        ("/status", {"status": says("cards", podSetUpdates=POD_SETS)}, "changes no pods by one"),
+        ("/status", {"status": {"admissionChecks": status()["admissionChecks"][:1]}}, "adds and removes no admission"),
+        ("/status", {"status": {"conditions": [*status()["conditions"], ADMITTED]}}, "only what its admission checks"),
+        ("/status", {"status": {"conditions": None}}, "only what its admission checks"),
+        ("/status", {"status": {"requeueState": {"count": 1}}}, "only what its admission checks"),
+        ("/status", LABELLED, "only what its admission checks"),
+        ("", LABELLED, "only what its admission checks"),
+        ("", {"metadata": {"finalizers": None}}, "only what its admission checks"),
+        ("", {"metadata": {"ownerReferences": [OWNER]}}, "only what its admission checks"),
+        ("", {"spec": {"active": False}}, "only what its admission checks"),
+        ("", {"spec": {"priority": 1000}}, "only what its admission checks"),
+    ],
+    ids=[
+        "another's state",
+        "another's message",
+        "pods",
+        "a check less",
+        "admitted",
+        "no quota",
+        "requeued",
+        "labels by status",
+        "labels",
+        "finalizers",
+        "owner",
+        "stopped",
+        "priority",
+    ],
+)
+def test_our_account_changes_nothing_else_of_a_workload(
+    ours: Connection, subresource: str, patch: Json, sentence: str
+) -> None:
+    with refused("gpuledger-own-workloads", sentence):
+        change(ours, f"{WORKLOADS}/job{subresource}", patch)
+
+
+def active(word: str) -> Json:
+    since = "2030-01-01T00:00:00Z"
+    condition = {"type": "Active", "status": word, "reason": "R", "message": "", "lastTransitionTime": since}
+    return {"status": {"conditions": [condition]}}
+
+
+@pytest.mark.usefixtures("kueue")
+def test_our_account_says_of_its_own_checks_that_they_are_active(ours: Connection) -> None:
+    change(ours, f"{CHECKS}/cards/status", active("True"))
+    with refused("gpuledger-own-checks", "only the status of those of the controller"):
+        change(ours, f"{CHECKS}/budget/status", active("False"))
+    for patch in (LABELLED, {"spec": {"parameters": {"apiGroup": "a.b", "kind": "K", "name": "n"}}}):
+        with refused("gpuledger-own-checks", "only the status of those of the controller"):
+            change(ours, f"{CHECKS}/cards", patch)
+
+
+@pytest.mark.usefixtures("kueue")
+def test_others_change_workloads_as_before(cluster: Cluster) -> None:
+    user = as_user(cluster.plane, "user")
+    change(user, f"{WORKLOADS}/job/status", {"status": says("budget", state="Ready")})
+    change(user, f"{WORKLOADS}/job", LABELLED)
+    user.close()
+
+
+@pytest.mark.usefixtures("kueue", "claims")
+def test_without_the_setting_our_account_changes_no_workload_at_all(
+    cluster: Cluster, ours: Connection, tmp_path: Path
+) -> None:
+    apply_policies(cluster.plane, tmp_path)
+    own = {"status": says("cards", state="Ready")}
+    wait_in_force(cluster, ours, f"{WORKLOADS}/job/status", own, "gpuledger-own-workloads")
+    with refused("gpuledger-own-workloads", "its setting kueue is false"):
+        change(ours, f"{CHECKS}/cards/status", active("True"))
+
+
+@pytest.mark.usefixtures("claims")
+def test_with_a_profile_for_all_drivers_kube_scheduler_allocates_theirs_too(
+    cluster: Cluster, ours: Connection, tmp_path: Path
+) -> None:
+    """And nothing more: what is not an allocation stays as it is."""
+    settings = {"all_drivers_scheduler_name": "gpuledger-all-drivers", "resource_slices": True}
+    apply_policies(cluster.plane, tmp_path, **settings)
+
+    def may() -> bool:
+        try:
+            change(ours, f"{CLAIMS}/others/status", {"status": {"allocation": None, "reservedFor": None}})
+        except RequestFailed:
+            return False
+        return True
+
+    cluster.wait(may, "the policy allows other drivers' allocations")
+    ours.request("POST", f"{CLAIMS}{DRY}", claim("new", request()))
+    with refused("gpuledger-own-claims", "changes only its allocation"):
+        change(ours, f"{CLAIMS}/others", LABELLED)
+
+
+# All powers.
+
+OWN = {
+    "create bindings": "bind pods",
+    "create pods/binding": "bind pods",
+    "create pods/eviction": "evict and delete pods",
+    "delete pods": "evict and delete pods",
+    "patch pods": "patch pods",
+    "patch pods/status": "the status",
+    "update pods/status": "the status",
+    "update pods/finalizers": "finalizers",
+    "create gpuallocations.gpuledger.dev": "rewrite the ledger",
+    "patch gpuallocations.gpuledger.dev": "rewrite the ledger",
+    "delete gpuallocations.gpuledger.dev": "rewrite the ledger",
+    "patch gpuallocations.gpuledger.dev/status": "rewrite the ledger",
+    "patch resourcequotas/status": "the status of ResourceQuotas",
+    "patch persistentvolumes": "PersistentVolume",
+    "update persistentvolumes": "PersistentVolume",
+    "patch persistentvolumeclaims": "PersistentVolumeClaim",
+    "update persistentvolumeclaims": "PersistentVolumeClaim",
+    "create resourceclaims.resource.k8s.io": "ResourceClaim",
+    "delete resourceclaims.resource.k8s.io": "ResourceClaim",
+    "patch resourceclaims.resource.k8s.io": "ResourceClaim",
+    "update resourceclaims.resource.k8s.io": "ResourceClaim",
+    "patch resourceclaims.resource.k8s.io/status": "ResourceClaim",
+    "update resourceclaims.resource.k8s.io/status": "ResourceClaim",
+    "patch resourceclaims.resource.k8s.io/binding": "ResourceClaim",
+    "update resourceclaims.resource.k8s.io/binding": "ResourceClaim",
+    "patch workloads.kueue.x-k8s.io/status": "Kueue's workloads",
+    "patch admissionchecks.kueue.x-k8s.io/status": "AdmissionCheck",
+    "patch podgroups.scheduling.k8s.io/status": "PodGroup",
+    "update podgroups.scheduling.k8s.io/status": "PodGroup",
+    "create events": "Events",
+    "patch events": "Events",
+    "update events": "Events",
+    "create events.events.k8s.io": "Events",
+    "patch events.events.k8s.io": "Events",
+    "update events.events.k8s.io": "Events",
+    "create leases.coordination.k8s.io": "Leases",
+    "update leases.coordination.k8s.io": "Leases",
+    "create leasecandidates.coordination.k8s.io": "Leases",
+    "delete leasecandidates.coordination.k8s.io": "Leases",
+    "deletecollection leasecandidates.coordination.k8s.io": "Leases",
+    "patch leasecandidates.coordination.k8s.io": "Leases",
+    "update leasecandidates.coordination.k8s.io": "Leases",
+    "create tokenreviews.authentication.k8s.io": "tokens",
+    "create subjectaccessreviews.authorization.k8s.io": "tokens",
+}
+"""All that the account of operator and kube-scheduler may write -> the words for it in docs/security.md."""
+
+EVERYBODYS = {
+    "create selfsubjectaccessreviews.authorization.k8s.io",
+    "create selfsubjectrulesreviews.authorization.k8s.io",
+    "create selfsubjectreviews.authentication.k8s.io",
+}
+
+
+def rules_of(cluster: Cluster, account: str, namespace: str) -> list[Json]:
+    """Return what RBAC lets an account do in a namespace."""
+    connection = Connection(cluster.plane, identity={"Impersonate-User": account})
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+    answer = connection.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", review)
+    connection.close()
+    return list(answer["status"]["resourceRules"])
+
+
+def powers(rules: list[Json], *, reads: bool) -> set[str]:
+    """Return `verb resource.group/subresource`, of what reads or of what writes."""
+    found = set()
+    for each in rules:
+        for verb in each["verbs"]:
+            for group in each["apiGroups"]:
+                for resource in each["resources"]:
+                    name, slash, rest = resource.partition("/")
+                    if (verb in READS) is reads:
+                        found.add(f"{verb} {name}{'.' if group else ''}{group}{slash}{rest}")
+    return found - EVERYBODYS
+
+
+def test_every_power_of_our_account_is_in_the_document(cluster: Cluster) -> None:
+    text = (REPOSITORY / "docs" / "security.md").read_text()
+    section = text.partition("## The operator and its kube-scheduler")[2].partition("\n## ")[0]
+    for namespace in ("default", NAMESPACE):
+        found = powers(rules_of(cluster, USER, namespace), reads=False)
+        assert found - OWN.keys() == set(), "a power that nobody has written down"
+        assert "patch gpuallocations.gpuledger.dev" in found
+        assert {words for power, words in OWN.items() if power in found and words not in section} == set()
+
+
+def test_our_account_reads_no_secrets_and_of_config_maps_only_our_own(cluster: Cluster) -> None:
+    found = powers(rules_of(cluster, USER, "default"), reads=True)
+    assert not {each for each in found if each.partition(" ")[2] in ("secrets", "configmaps", "*", "*.*")}
+    assert not {each for each in powers(rules_of(cluster, USER, NAMESPACE), reads=True) if "secrets" in each}
+
+
+@pytest.mark.parametrize("namespace", ["default", "kube-system", NAMESPACE])
+def test_an_agents_token_reads_no_secrets_and_no_config_maps(cluster: Cluster, namespace: str) -> None:
+    """With real requests: a list, and one object by its name, of what is there."""
+    found = {each.partition(" ")[2] for each in powers(rules_of(cluster, AGENT, namespace), reads=True)}
+    assert found == {"nodes", "pods", "gpuallocations.gpuledger.dev", "resourceslices.resource.k8s.io"} | (
+        found & {"resourceclaims.resource.k8s.io"}
+    )
+    agent = Connection(cluster.plane, identity={"Impersonate-User": AGENT})
+    for kind in ("secrets", "configmaps"):
+        cluster.plane.kubectl(
+            "create", kind[:-1], *(["generic"] if kind == "secrets" else []), "tried", "-n", namespace
+        )
+        path = f"/api/v1/namespaces/{namespace}/{kind}"
+        for tried in (path, f"{path}/tried", f"/api/v1/{kind}"):
+            with pytest.raises(RequestFailed, match="forbidden") as refusal:
+                agent.request("GET", tried)
+            assert refusal.value.status == 403
+    agent.close()
+
+
+def test_an_agents_token_writes_only_to_nodes_slices_and_events(cluster: Cluster) -> None:
+    found = powers(rules_of(cluster, AGENT, "kube-system"), reads=False)
+    assert found <= {
+        "patch nodes",
+        "patch nodes/status",
+        "create events",
+        "create resourceslices.resource.k8s.io",
+        "update resourceslices.resource.k8s.io",
+        "delete resourceslices.resource.k8s.io",
+    }
