@@ -8,16 +8,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, Self
 
+import yaml
+
 from chaos import hostile_user
 from chaos.admin import Admin
-from chaos.history import History
+from chaos.claims import SHAPES, claims_path, template, templates_path
+from chaos.history import KINDS, History
 from chaos.pair import Hands, Pair
 from chaos.plan import PRIORITIES, Plan
 from chaos.pods import budgets_path
+from chaos.quotas import quotas_path
+from chaos.workloads import CHECKS, FLAVORS, check_body, flavor_body, workloads_path
+from cluster.claims import CLASSES, OUR_CLASS
 from cluster.cluster import ALLOCATIONS
 from control_plane import ControlPlane
+from gpuledger.configuration.admission import policies
+from gpuledger.configuration.settings import Settings
 from hostile.catalogue import NAMESPACE as HOSTILE
 from installation import NO_KUBELET, Installation
+from kueue import install_types
 
 Json = dict[str, Any]
 
@@ -32,6 +41,9 @@ SETTINGS = {
     "preemption_timeout_s": 15,
     "gang_gather_s": 3,
     "gang_replacement_s": 5,
+    "kueue": True,
+    "kueue_reserve_s": 8,
+    "kueue_retry_s": 5,
 }
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 
@@ -58,7 +70,13 @@ class Arena:
             for name, value in PRIORITIES.items():
                 body = {"metadata": {"name": name}, "value": value}
                 self.admin.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+            install_types(self.plane)
+            for path, body in ((CHECKS, check_body()), (FLAVORS, flavor_body())):
+                self.admin.request("POST", path, body)
+            self.admin.request("POST", CLASSES, OUR_CLASS)
+            self._limit_our_account()
             self.add_namespaces((HOSTILE,))
+            self._add_templates(("default",))
             self.history = stack.enter_context(History(self.plane.etcd_url))
             self._stack = stack.pop_all()
         return self
@@ -94,6 +112,18 @@ class Arena:
             found.install()
         return found
 
+    def _limit_our_account(self) -> None:
+        """Apply the policies on what our own account may change: the product has to do with that."""
+        found = yaml.safe_load_all(policies(Settings(kueue=True), frozenset({"validating"})))
+        ours = [each for each in found if each["metadata"]["name"].startswith("gpuledger-own-")]
+        self.plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(ours))
+
+    def _add_templates(self, namespaces: tuple[str, ...]) -> None:
+        """Create the templates of claims. One in a namespace that is going is refused."""
+        for namespace in namespaces:
+            for shape in SHAPES:
+                self.admin.try_to("POST", templates_path(namespace), template(shape))
+
     def add_namespaces(self, names: tuple[str, ...]) -> None:
         """Create namespaces, once earlier ones of that name are gone."""
         for name in names:
@@ -101,14 +131,17 @@ class Arena:
             deadline = time.monotonic() + EMPTY_S
             while self.admin.try_to("POST", "/api/v1/namespaces", body) and time.monotonic() < deadline:
                 time.sleep(0.2)
+        self._add_templates(names)
 
     def clear(self, plan: Plan) -> None:
         """Remove everything that a run has left, when its programs have ended. Raises RuntimeError if it stays."""
         for name in plan.namespaces:
             self.admin.try_to("DELETE", f"/api/v1/namespaces/{name}")
         deadline = time.monotonic() + EMPTY_S
-        while self.history.objects("pod") or self.history.objects("card") or self.history.objects("node"):
+        while any(map(self.history.objects, KINDS.values())):
             for namespace in ("default", *plan.namespaces):
+                for path_in in (workloads_path, quotas_path, claims_path):
+                    self.admin.try_to("DELETE", path_in(namespace))
                 self.admin.try_to("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
             hostile_user.clear(self.admin)
             for path in EVERYTHING:

@@ -170,7 +170,7 @@ def has_started(pod: Json) -> bool:
 
 def _ask(container: Json) -> Ask:
     limits = (container.get("resources") or {}).get("limits") or {}
-    asked = {name: _number(limits[name]) for name in (COUNT, MEMORY, PERCENT, CORES) if name in limits}
+    asked = {name: number_of(limits[name]) for name in (COUNT, MEMORY, PERCENT, CORES) if name in limits}
     return Ask(
         container=container["name"],
         cards=asked.get(COUNT, 1 if asked else 0),
@@ -180,7 +180,7 @@ def _ask(container: Json) -> Ask:
     )
 
 
-def _number(quantity: object) -> int:
+def number_of(quantity: object) -> int:
     """Return a quantity as the API server spells it, such as 4k, without what is left of a whole one."""
     return int(_quantity(quantity))
 

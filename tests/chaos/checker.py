@@ -24,9 +24,13 @@ from chaos.arithmetic import (
     told_cards,
     totals,
 )
+from chaos.claim_rule import ClaimRule
+from chaos.claims import claim_asks_of, has_claims, shares_claims, without_shared
 from chaos.gang_rule import GangRule
 from chaos.history import Change
 from chaos.hostile_user import is_hostile
+from chaos.quotas import QuotaRule
+from chaos.workload_rule import WorkloadRule
 
 Json = dict[str, Any]
 
@@ -73,7 +77,7 @@ class Checker:
         self._ended: dict[str, _Ended] = {}  # pod UID -> its end
         self._capacities: dict[str, list[Json]] = {}  # card UUID -> every capacity that it had
         self._waited: list[tuple[float, int]] = []  # when a pod ceased to wait, and its priority
-        self.gangs = GangRule()
+        self.gangs, self.quotas, self.claims, self.workloads = GangRule(), QuotaRule(), ClaimRule(), WorkloadRule()
         self._change: Change | None = None
         self._found: set[tuple[object, ...]] = set()  # rule, pods and cards of the findings: each is told once
 
@@ -84,9 +88,14 @@ class Checker:
             self._take_card(change)
         elif change.kind == "pod":
             self._take_pod(change)
-        early = self.gangs.take(change)
-        uids = [change.now["metadata"]["uid"]] if early and change.now else []
-        self._check(not early, "a member of a gang is bound before the others have their shares", early, uids)
+        for rule, found in (
+            ("a member of a gang is bound before the others have their shares", self.gangs.take(change)),
+            ("a pod is bound beyond its namespace's quota", self.quotas.take(change)),
+            ("a claim is not what the ledger has", self.claims.take(change)),
+            ("a workload is ready, and there were no cards", self.workloads.take(change)),
+        ):
+            uids = [change.now["metadata"]["uid"]] if found and change.kind == "pod" and change.now else []
+            self._check(not found, rule, found, uids)
 
     def _take_card(self, change: Change) -> None:
         before = {holder["podUID"]: holder for holder in holders_of(change.before or {})}
@@ -197,6 +206,8 @@ class Checker:
         """Compare what a pod was told with what the ledger has."""
         uid, node_name = pod["metadata"]["uid"], pod["spec"]["nodeName"]
         for uuid, containers in cards.items():
+            if shares_claims(pod) and not without_shared(pod, containers):
+                continue  # it may have left that to another pod of the claim
             card = self.cards.get(uuid)
             holder = next((h for h in holders_of(card or {}) if h["podUID"] == uid), None)
             if card is None or holder is None:
@@ -205,8 +216,11 @@ class Checker:
             if card["spec"]["nodeName"] != node_name:
                 yield f"card {uuid} is not on its node {node_name}"
             written = {c["name"]: (c["memoryMiB"], c["cores"]) for c in holder["containers"]}
-            if written != containers:
+            if without_shared(pod, written) != without_shared(pod, containers):
                 yield f"card {uuid}: it was told {containers}, the ledger says {written}"
+            if has_claims(pod):
+                yield from _problems_of_sums(uuid, holder)
+                continue
             expected = peaks(pod, containers)
             if any(holder[amount] != expected[amount] for amount in AMOUNTS):
                 yield f"card {uuid}: its peak is {expected}, the ledger says { {a: holder[a] for a in AMOUNTS} }"
@@ -215,19 +229,17 @@ class Checker:
 
     def _problems_of_asks(self, pod: Json, cards: dict[str, dict[str, tuple[int, int]]]) -> Iterator[str]:
         """Compare what a pod was told with what it asks for. A card may have shrunk or grown meanwhile."""
-        asks = asks_of(pod)
-        if {name for containers in cards.values() for name in containers} - {ask.container for ask in asks}:
+        asks = {ask.container: ask for ask in asks_of(pod)} | claim_asks_of(pod)
+        if {name for containers in cards.values() for name in without_shared(pod, containers)} - asks.keys():
             yield "a container has cards and asks for none"
-        for ask in asks:
-            given = {
-                uuid: containers[ask.container] for uuid, containers in cards.items() if ask.container in containers
-            }
+        for name, ask in asks.items():
+            given = {uuid: containers[name] for uuid, containers in cards.items() if name in containers}
             if len(given) != ask.cards:
-                yield f"container {ask.container} asks for {ask.cards} cards and has {len(given)}"
+                yield f"container {name} asks for {ask.cards} cards and has {len(given)}"
             for uuid, amounts in given.items():
                 right = {(ask.memory_on(c), ask.cores_on(c)) for c in self._capacities.get(uuid, ())}
                 if amounts not in right:
-                    yield f"container {ask.container} has {amounts} of card {uuid}, and asks for {right}"
+                    yield f"container {name} has {amounts} of card {uuid}, and asks for {right}"
 
     def _check(self, holds: bool, rule: str, text: str, pods: Iterable[str] = (), cards: Iterable[str] = ()) -> None:
         self.checks += 1
@@ -238,6 +250,14 @@ class Checker:
             self._found.add(key)
             change = self._change
             self.findings.append(Finding(rule, text, change.revision, change.at_s, tuple(pods), tuple(cards)))
+
+
+def _problems_of_sums(uuid: str, holder: Json) -> Iterator[str]:
+    """Compare what a pod holds by claims with their sum: claims are there together. A card of its own is one part."""
+    for amount, field in (("memoryMiB", "memoryMiB"), ("cores", "cores")):
+        expected = sum(part[field] for part in holder["containers"])
+        if not holder["exclusive"] and holder[amount] != expected:
+            yield f"card {uuid}: {amount} is {holder[amount]}, and its parts are {expected}"
 
 
 def _uuid(change: Change) -> str:

@@ -7,23 +7,31 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from chaos.admin import Admin
+from chaos.claims import claim, claims_path
 from chaos.hostile_user import HostileUser
 from chaos.outcome import Done
 from chaos.pair import Hands, Pair
 from chaos.pods import body_of, budget_name, budget_of, budgets_path
+from chaos.quotas import COUNTED, quota_of, quotas_path
+from chaos.quotas import NAME as QUOTA
 from chaos.steps import (
     AddNode,
     ChangeCard,
     ClaimCard,
     Create,
+    CreateClaim,
     CreateHostile,
+    CreateWorkload,
     Delete,
+    DeleteClaim,
     DeleteHostile,
     DeleteNamespace,
     DeleteNode,
+    DeleteWorkload,
     EndWatch,
     Freeze,
     HoldWatch,
@@ -32,11 +40,13 @@ from chaos.steps import (
     RestartEtcd,
     SetAgent,
     SetBudget,
+    SetQuota,
     StaleEdit,
     StartRival,
     Step,
 )
 from chaos.timeline import Task, Timeline
+from chaos.workloads import workload_body, workloads_path
 from chaos.world import World
 from cluster.cluster import ALLOCATIONS, RequestFailed
 from control_plane import ControlPlane
@@ -111,6 +121,8 @@ class Director:
                 pods.do(self._workers.pods_admin.try_to, "DELETE", f"/api/v1/namespaces/{namespace}")
             case SetBudget():
                 pods.do(self._set_budget, step)
+            case SetQuota() | CreateClaim() | DeleteClaim() | CreateWorkload() | DeleteWorkload():
+                pods.do(self._change_objects, step)
             case CreateHostile(kind=kind, node=node):
                 hostile.do(user.create, kind, node)
             case DeleteHostile(kind=kind, by_force=by_force):
@@ -186,6 +198,33 @@ class Director:
         admin.try_to("DELETE", f"{path}/{budget_name(step.group)}")
         if step.min_available is not None:
             admin.try_to("POST", path, budget_of(step.group, step.min_available))
+
+    def _change_objects(self, step: Step) -> None:
+        """Do what concerns quotas, claims and workloads."""
+        admin = self._workers.pods_admin
+        match step:
+            case SetQuota(namespace=namespace, hard=hard):
+                path = quotas_path(namespace)
+                if not hard:
+                    admin.try_to("DELETE", f"{path}/{QUOTA}")
+                elif admin.try_to("POST", path, quota_of(dict(hard))):
+                    spec = {"hard": dict.fromkeys(COUNTED) | quota_of(dict(hard))["spec"]["hard"]}
+                    admin.patch(f"{path}/{QUOTA}", {"spec": spec})
+            case CreateClaim(namespace=namespace, name=name):
+                self._create_again(step, claims_path(namespace), claim(name))
+            case DeleteClaim(namespace=namespace, name=name):
+                admin.try_to("DELETE", f"{claims_path(namespace)}/{name}")
+            case CreateWorkload(workload=workload):
+                self._create_again(step, workloads_path(workload.namespace), workload_body(workload))
+            case DeleteWorkload(namespace=namespace, name=name):
+                admin.try_to("DELETE", f"{workloads_path(namespace)}/{name}")
+
+    def _create_again(self, step: Step, path: str, body: Json) -> None:
+        """Create an object, once the last one of its name is gone, which pods may keep."""
+        status = self._workers.pods_admin.try_to("POST", path, body)
+        self.counts[f"{type(step).__name__}: {status or 'created'}"] += 1
+        if status == HTTPStatus.CONFLICT:
+            self._later(SAME_NAME_PAUSE_S, partial(self._workers.pods.do, self._change_objects, step))
 
     def _read_for_edit(self, step: StaleEdit) -> None:
         try:

@@ -78,5 +78,5 @@ def changed(kind: str, before: Json | None, now: Json | None, at_s: float = 0.0)
     """Return a change of an object."""
     found = now or before or {}
     name = found["metadata"]["name"]
-    key = f"{found['metadata']['namespace']}/{name}" if kind == "pod" else name
+    key = name if kind in ("card", "node") else f"{found['metadata'].get('namespace', 'default')}/{name}"
     return Change(next(_revisions), at_s, kind, key, before, now)

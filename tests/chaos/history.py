@@ -1,4 +1,4 @@
-"""Every change of pods, cards and nodes, in the order in which etcd has stored them.
+"""Every change of pods, cards, nodes, claims, quotas and workloads, in the order in which etcd has stored them.
 
 Watches of the API server show each kind by itself, and lose events when the server dies. etcd keeps one history of
 everything, with one number for each change, and shows it again from any point; so what is seen here is what was
@@ -20,15 +20,18 @@ from urllib.parse import urlsplit
 
 Json = dict[str, Any]
 
-FIRST_KEY, LAST_KEY = "/registry/gpuledger.dev/", "/registry/pods0"
+FIRST_KEY, LAST_KEY = "/registry/gpuledger.dev/", "/registry/resourcequotas0"
 """A range of etcd's keys with all of KINDS in it: one watch on it keeps their order."""
 
 KINDS = {
     "/registry/gpuledger.dev/gpuallocations/": "card",
     "/registry/minions/": "node",
     "/registry/pods/": "pod",
+    "/registry/kueue.x-k8s.io/workloads/": "workload",
+    "/registry/resourceclaims/": "claim",
+    "/registry/resourcequotas/": "quota",
 }
-"""Beginning of a key -> kind of the object. The rest of the key is the name, for pods after the namespace."""
+"""Beginning of a key -> kind of the object. The rest of the key is the name, after the namespace where there is one."""
 
 RECONNECT_PAUSE_S = 0.1
 READ_TIMEOUT_S = 5.0

@@ -6,25 +6,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
+from chaos.claims import SHAPES as CLAIMS
 from chaos.steps import (
     AddNode,
     ChangeCard,
     ClaimCard,
     Create,
+    CreateClaim,
     CreateHostile,
+    CreateWorkload,
     Delete,
+    DeleteClaim,
     DeleteHostile,
     DeleteNamespace,
     DeleteNode,
+    DeleteWorkload,
     EndWatch,
     Freeze,
     HoldWatch,
     Kill,
     PlannedPod,
+    PlannedWorkload,
     RestartApiServer,
     RestartEtcd,
     SetAgent,
     SetBudget,
+    SetQuota,
     StaleEdit,
     StartRival,
     Step,
@@ -69,7 +76,17 @@ CROWDS = ((0,), (0,), (0, 8, 0, 40), (0, 2, 24, 0, 60))
 HOSTILE_KINDS = 3
 """How many kinds of hostile objects are there at the same time, at most."""
 
-WATCHED = ("pods", "nodes", "gpuallocations")
+WATCHED = ("pods", "nodes", "gpuallocations", "resourceclaims", "resourcequotas", "workloads")
+
+QUOTA_KEYS = {
+    "limits.nvidia.com/gpumem": (8_000, 200_000),
+    "limits.nvidia.com/gpucores": (40, 600),
+    "limits.nvidia.com/gpu": (1, 16),
+}
+"""Key of a ResourceQuota -> the least and the most that one says."""
+
+SHARED_CLAIMS = 3
+"""How many claims that pods can share a namespace has at a time, at most."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +133,9 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
     steps = [
         *_pods(_dice(seed, "pods"), seconds, namespaces, _dice(seed, "CPUs").choice(CROWDS)),
         *_gangs(_dice(seed, "gangs"), seconds, namespaces, _dice(seed, "CPUs").choice(CROWDS)),
+        *_claims(_dice(seed, "claims"), seconds, namespaces),
+        *_quotas(_dice(seed, "quotas"), seconds, namespaces),
+        *_workloads(_dice(seed, "workloads"), seconds, namespaces),
         *_budgets(_dice(seed, "budgets"), seconds, namespaces),
         *_nodes_go(_dice(seed, "nodes go"), seconds, nodes),
         *_cards_change(_dice(seed, "cards change"), seconds, nodes),
@@ -211,10 +231,10 @@ def _pod(dice: Random, namespace: str, name: str, run_s: float | None) -> Planne
 def _gangs(dice: Random, seconds: float, namespaces: tuple[str, ...], cpus: tuple[int, ...]) -> Iterator[Step]:
     """Yield gangs: members that come one by one, die and are replaced, and the ends of whole gangs.
 
-    Some need fewer than they have, some more: these never start.
+    Some need fewer than they have, some more: these never start. Names are free, so no two gangs have the same.
     """
-    for number in range(dice.choice((0, 2, 4, 8))):
-        namespace, name = dice.choices(("default", *namespaces), (6, 2, 2))[0], f"gang-{number}"
+    for number in range(dice.choice((0, 2, 4, 8, 12))):
+        namespace, name = dice.choices(("default", *namespaces), (6, 2, 2))[0], f"gang-{number}-{dice.randrange(10**6)}"
         count = dice.choice((2, 3, 3, 4, 4, 6, 8))
         minimum = max(1, count + dice.choices((0, -1, -2, 1), (70, 10, 10, 10))[0])
         like = replace(
@@ -249,6 +269,66 @@ def _life_of_gang(dice: Random, seconds: float, members: list[PlannedPod]) -> It
         if dice.random() < 0.5:
             return
         at_s += dice.choice((0.05, 1.0))
+        if dice.random() < 0.5:  # the same pods again, as another gang
+            members = [replace(member, gang=f"{member.gang}-again") for member in members]
+
+
+def _claims(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    """Yield claims that pods share, some deleted and created again; and pods with these, or with some of their own."""
+    for namespace in ("default", *namespaces):
+        names = [f"shared-{number}-{dice.choice(list(CLAIMS))}" for number in range(dice.randint(0, SHARED_CLAIMS))]
+        for name in names:
+            at_s = dice.uniform(0, seconds / 2)
+            while at_s < seconds:
+                yield CreateClaim(at_s, namespace, name)
+                if dice.random() < 0.4:
+                    break
+                at_s += dice.choice((dice.uniform(0, 0.6), dice.uniform(1, 12)))
+                yield DeleteClaim(at_s, namespace, name)
+                if dice.random() < 0.3:
+                    break
+                at_s += dice.choice((0.0, 0.05, 1.0))
+        for number in range(dice.choice((0, 4, 8, 16))):
+            for step in _life(dice, dice.uniform(0, seconds), seconds, namespace, f"claims-{number}"):
+                if isinstance(step, Create):
+                    shared = tuple(dice.sample(names, min(len(names), dice.choice((0, 1, 1, 2)))))
+                    own = tuple(dice.choice(list(CLAIMS)) for _ in range(dice.choice((0, 1, 2)) if shared else 1))
+                    yield replace(step, pod=replace(step.pod, shape="claims", templates=own, claims=shared))
+                else:
+                    yield step
+
+
+def _quotas(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    """Yield quotas that come, become less or more, and go."""
+    for namespace in ("default", *namespaces):
+        if dice.random() < 0.5:
+            continue
+        at_s = dice.choice((0.0, 0.0, dice.uniform(0, seconds)))
+        while at_s < seconds:
+            keys = dice.sample(list(QUOTA_KEYS), dice.choice((1, 1, 2, 3)))
+            yield SetQuota(at_s, namespace, tuple((key, dice.randint(*QUOTA_KEYS[key])) for key in keys))
+            if dice.random() < 0.5:
+                break
+            at_s += dice.uniform(0.5, 15)
+            if dice.random() < 0.3:
+                yield SetQuota(at_s, namespace)
+                at_s += dice.uniform(0.1, 5)
+
+
+def _workloads(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    """Yield workloads of Kueue: most of them end, and some come again under the same name."""
+    for number in range(dice.choice((0, 0, 3, 6))):
+        namespace, at_s = dice.choices(("default", *namespaces), (6, 2, 2))[0], dice.uniform(0, seconds)
+        while at_s < seconds:
+            shape, count = dice.choice(GANG_SHAPES), dice.choice((1, 1, 2, 3, 5))
+            yield CreateWorkload(at_s, PlannedWorkload(namespace, f"work-{number}", shape, count))
+            if dice.random() < 0.3:
+                break
+            at_s += dice.choice((dice.uniform(0, 1), dice.uniform(1, 12)))
+            yield DeleteWorkload(at_s, namespace, f"work-{number}")
+            if dice.random() < 0.5:
+                break
+            at_s += dice.choice((0.0, 0.5))
 
 
 def _budgets(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:

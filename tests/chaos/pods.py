@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from chaos.claims import template_name
 from chaos.gang_rule import GANG, MINIMUM
 from chaos.steps import PlannedPod
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
@@ -80,9 +81,19 @@ def body_of(pod: PlannedPod) -> Json:
             "priorityClassName": pod.priority,
             "restartPolicy": "Always" if pod.run_s is None else "Never",
             "terminationGracePeriodSeconds": GRACE_S,
-            **_asking(SPECS[pod.shape](), pod.cpus),
+            **_asking(_claiming(pod) if pod.templates or pod.claims else SPECS[pod.shape](), pod.cpus),
         },
     }
+
+
+def _claiming(pod: PlannedPod) -> Json:
+    """Return a spec whose container uses claims: `c0`, `c1`, in this order."""
+    named = [{"resourceClaimTemplateName": template_name(shape)} for shape in pod.templates]
+    named += [{"resourceClaimName": name} for name in pod.claims]
+    claims = [{"name": f"c{number}", **each} for number, each in enumerate(named)]
+    user = container({}, "user")
+    user["resources"] = {"claims": [{"name": each["name"]} for each in claims]}
+    return {"containers": [user], "resourceClaims": claims}
 
 
 def _asking(spec: Json, cpus: int) -> Json:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.arithmetic import (
@@ -20,12 +20,16 @@ from chaos.arithmetic import (
     holders_of,
     is_bound,
     told_cards,
-    totals,
 )
 from chaos.checker import Finding
+from chaos.claim_rule import unsettled_claims
+from chaos.claims import SHAPES, claim_asks_of, claim_names, devices_of, has_claims, shape_of, shares_claims
 from chaos.gang_rule import GangName, gang_of
 from chaos.hostile_user import is_hostile
 from chaos.outcome import Outcome
+from chaos.quotas import Left
+from chaos.room import amounts_on, fitting, living_on, places, room_of
+from chaos.workload_rule import unsettled_workloads
 
 Json = dict[str, Any]
 
@@ -59,18 +63,37 @@ def come_to_rest(
     outcome.findings += found
 
 
+@dataclass(frozen=True)
+class Others:
+    """What is there beside cards, pods and nodes: each by namespace/name."""
+
+    claims: Mapping[str, Json] = field(default_factory=dict)
+    quotas: Mapping[str, Json] = field(default_factory=dict)
+    workloads: Mapping[str, Json] = field(default_factory=dict)
+
+
+NOTHING_ELSE = Others()
+
+
 def unsettled(
-    cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json], now: str
+    cards: Mapping[str, Json],
+    pods: Mapping[str, Json],
+    nodes: Mapping[str, Json],
+    now: str,
+    others: Others = NOTHING_ELSE,
 ) -> list[Finding]:
     """Return what is not in order: by card UUID, pod UID and node name, as read at one moment of a quiet cluster.
 
     The time is written as the deadlines are.
     """
+    left = Left(others.quotas, cards)
     return [
         *_holders(cards, pods, now),
-        *_claims(cards, pods),
+        *_promises(cards, pods),
         *_cards(cards, nodes),
-        *_waiting(cards, pods, nodes),
+        *_waiting(cards, pods, nodes, left, others.claims),
+        *(Finding(rule, text, pods=uids) for rule, text, uids in unsettled_claims(others.claims, cards, pods)),
+        *(Finding(*found) for found in unsettled_workloads(others.workloads, cards, pods, nodes, left)),
     ]
 
 
@@ -110,7 +133,7 @@ def _why_no_right(uuid: str, holder: Json, pod: Json | None) -> str:
         return NOT_BOUND
     if has_ended(pod):
         return "the pod has ended"
-    if uuid not in told_cards(pod):
+    if uuid not in told_cards(pod) and not shares_claims(pod):  # by a shared claim, it has what another one has left
         return "the pod was not told of it"
     return "" if holder["state"] == "allocated" else "the pod is bound and alive"
 
@@ -119,7 +142,7 @@ def _is_kept(card: Json, holder: Json, now: str) -> bool:
     return bool(holder["state"] == "reserved" and card["status"]["phase"] == "Unavailable" and now < holder["deadline"])
 
 
-def _claims(cards: Mapping[str, Json], pods: Mapping[str, Json]) -> Iterator[Finding]:
+def _promises(cards: Mapping[str, Json], pods: Mapping[str, Json]) -> Iterator[Finding]:
     """Room is promised only to pods that wait for it."""
     for uuid, card in cards.items():
         for claim in (card.get("status") or {}).get("claims") or ():
@@ -174,32 +197,52 @@ def _slots(node: Json) -> int:
 # Pods that wait.
 
 
-def _waiting(cards: Mapping[str, Json], pods: Mapping[str, Json], nodes: Mapping[str, Json]) -> Iterator[Finding]:
-    """No pod waits that has room. Exact for pods with one container; others are left to the operator.
+def _waiting(
+    cards: Mapping[str, Json],
+    pods: Mapping[str, Json],
+    nodes: Mapping[str, Json],
+    left: Left,
+    claims: Mapping[str, Json],
+) -> Iterator[Finding]:
+    """No pod waits that has room, and may have it by its namespace's quota.
 
-    So are all hostile pods: nobody promises to bind them.
+    Exact for pods with one container, or one claim that nobody has yet; others are left to the operator. So are all
+    hostile pods: nobody promises to bind them.
     """
-    room = _room(cards, nodes)
-    free = {name: CPUS_OF_NODE - sum(cpus_of(pod) for pod in _living_on(pods, name)) for name in nodes}
+    room = room_of(cards, nodes)
+    free = {name: CPUS_OF_NODE - sum(cpus_of(pod) for pod in living_on(pods, name)) for name in nodes}
     short = _short_gangs(pods)
     for name, (pending, missing) in short.items():
-        places = sum(_places(pending[0], room[node], free[node]) for node in room)
-        if len(pending) >= missing and places >= missing:
+        there = sum(places(pending[0], room[node], free[node]) for node in room)
+        (ask,) = asks_of(pending[0])
+        wanted = {each: missing * most for each, most in amounts_on(ask, cards.values()).items()}
+        if len(pending) >= missing and there >= missing and left.allows(name.namespace, wanted):
             uids = tuple(pod["metadata"]["uid"] for pod in pending)
-            text = f"gang {name} lacks {missing} of its pods, {len(pending)} wait, and there is room for {places}"
+            text = f"gang {name} lacks {missing} of its pods, {len(pending)} wait, and there is room for {there}"
             yield Finding(GANG_WAITS, text, pods=uids)
     for uid, pod in pods.items():
         if is_bound(pod) or pod["metadata"].get("deletionTimestamp") or is_hostile(pod):
             continue
         if (gang := gang_of(pod)) and gang[0] in short:
             continue
-        asks = asks_of(pod)
-        if not asks and nodes:
+        asks = _asks_by_claims(pod, claims) if has_claims(pod) else asks_of(pod)
+        if not asks and nodes and not has_claims(pod):
             yield Finding("a pod waits that has room", f"{_name(pod)} waits, and asks for no card", pods=(uid,))
-        fitting = [uuid for name in room if free[name] >= cpus_of(pod) for uuid in _fitting(asks, room[name])]
-        if fitting:
-            text = f"{_name(pod)} waits, and there is room on {', '.join(fitting)}"
-            yield Finding("a pod waits that has room", text, pods=(uid,), cards=tuple(fitting))
+        found = [card for name in room if free[name] >= cpus_of(pod) for card in fitting(asks, room[name])]
+        if found and left.allows(pod["metadata"]["namespace"], amounts_on(asks[0], found)):
+            uuids = tuple(card["spec"]["uuid"] for card in found)
+            text = f"{_name(pod)} waits, and there is room on {', '.join(uuids)}"
+            yield Finding("a pod waits that has room", text, pods=(uid,), cards=uuids)
+
+
+def _asks_by_claims(pod: Json, claims: Mapping[str, Json]) -> list[Ask]:
+    """Return what a pod asks for by its only claim, which is there and nobody's yet; nothing where it is otherwise."""
+    names = list(claim_names(pod))
+    claim = claims.get(f"{pod['metadata']['namespace']}/{names[0][1]}")
+    if len(names) > 1 or claim is None or devices_of(claim) or claim["metadata"].get("deletionTimestamp"):
+        return []
+    (ask,) = claim_asks_of(pod).values() if not names[0][2] else [SHAPES[shape_of(names[0][1])][1]]
+    return [ask]
 
 
 def _short_gangs(pods: Mapping[str, Json]) -> dict[GangName, tuple[list[Json], int]]:
@@ -219,56 +262,6 @@ def _short_gangs(pods: Mapping[str, Json]) -> dict[GangName, tuple[list[Json], i
     return {
         name: (found, minimum[name] - bound[name]) for name, found in pending.items() if minimum[name] > bound[name]
     }
-
-
-def _places(pod: Json, cards: Iterable[Json], free_cpus: Decimal | int) -> int:
-    """Return how many pods like this one, which asks for one card, find room on a node at once."""
-    (ask,) = asks_of(pod)
-    by_cards = sum(_takes_many(card, ask) for card in cards)
-    return min(by_cards, int(free_cpus // cpus_of(pod))) if cpus_of(pod) else by_cards
-
-
-def _takes_many(card: Json, ask: Ask) -> int:
-    """Return for how many pods a card has room at once."""
-    if not _takes(card, ask):
-        return 0
-    if ask.exclusive:
-        return 1
-    capacity, used, number = card["spec"]["capacity"], totals(holders_of(card)), 0
-    while ask.fits(capacity, used, is_idle=False, is_shut=False):
-        number += 1
-        used["memoryMiB"] += ask.memory_on(capacity)
-        used["cores"] += ask.cores_on(capacity)
-        used["number"] += 1
-    return number
-
-
-def _living_on(pods: Mapping[str, Json], node_name: str) -> Iterator[Json]:
-    return (pod for pod in pods.values() if pod["spec"].get("nodeName") == node_name and not has_ended(pod))
-
-
-def _room(cards: Mapping[str, Json], nodes: Mapping[str, Json]) -> dict[str, list[Json]]:
-    """Return node name -> cards that take pods."""
-    room: dict[str, list[Json]] = {}
-    for card in cards.values():
-        name = card["spec"]["nodeName"]
-        if (card.get("status") or {}).get("phase") == "Ready" and name in nodes:
-            room.setdefault(name, []).append(card)
-    return room
-
-
-def _fitting(asks: Sequence[Ask], cards: Iterable[Json]) -> list[str]:
-    """Return which cards of a node take a pod with one container, none if they are too few."""
-    if len(asks) != 1:
-        return []
-    found = [card["spec"]["uuid"] for card in cards if _takes(card, asks[0])]
-    return found if len(found) >= asks[0].cards else []
-
-
-def _takes(card: Json, ask: Ask) -> bool:
-    holders = holders_of(card)
-    is_shut = any(holder["exclusive"] for holder in holders)
-    return ask.fits(card["spec"]["capacity"], totals(holders), is_idle=not holders, is_shut=is_shut)
 
 
 def _name(pod: Json) -> str:

@@ -22,7 +22,8 @@ from chaos.kubelet import KubeletPlayer
 from chaos.outcome import Outcome
 from chaos.pair import Hands, Pair
 from chaos.plan import Plan
-from chaos.rest import GANG_WAITS, come_to_rest, miscounted, unsettled
+from chaos.rest import GANG_WAITS, Others, come_to_rest, miscounted, unsettled
+from chaos.workloads import Manager
 from chaos.world import World
 from hostile.catalogue import NAMESPACE as HOSTILE
 
@@ -76,7 +77,14 @@ class _Run:
         arena, plan, outcome = self._arena, self._plan, self._outcome
         with ExitStack() as stack:
             kubelet = stack.enter_context(KubeletPlayer(arena.plane))
-            arena.history.listeners = (outcome.changes.append, self._checker.take, kubelet.take, self._count)
+            manager = stack.enter_context(Manager(arena.plane))
+            arena.history.listeners = (
+                outcome.changes.append,
+                self._checker.take,
+                kubelet.take,
+                manager.take,
+                self._count,
+            )
             arena.add_namespaces(plan.namespaces)
             pairs, rival = stack.enter_context(arena.pairs(plan))
             workers = self._workers(stack)
@@ -90,6 +98,9 @@ class _Run:
             self._judge(pairs, rival)
         outcome.done = director.done
         outcome.counts["members of gangs bound"] = self._checker.gangs.checks
+        outcome.counts["pods with claims bound"] = self._checker.claims.checks
+        outcome.counts["quotas checked"] = self._checker.quotas.checks
+        outcome.counts["workloads ready"] = self._checker.workloads.checks
         outcome.counts += director.counts + workers.hostile_user.counts
 
     def _workers(self, stack: ExitStack) -> Workers:
@@ -112,8 +123,8 @@ class _Run:
         if change.kind == "card":
             self._last_card_change_s = change.at_s
             self._outcome.counts["card changes"] += 1
-        elif change.kind == "node":
-            self._outcome.counts["node changes"] += 1
+        elif change.kind != "pod":
+            self._outcome.counts[f"{change.kind} changes"] += 1
         elif is_hostile(change.now or change.before or {}):
             self._outcome.counts["hostile pods bound"] += _gets_bound(change)
         elif change.before is None:
@@ -164,7 +175,9 @@ class _Run:
         history = self._arena.history
         cards = {card["spec"]["uuid"]: card for card in history.objects("card").values()}
         pods = {pod["metadata"]["uid"]: pod for pod in history.objects("pod").values()}
-        found = unsettled(cards, pods, history.objects("node"), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        others = Others(*map(history.objects, ("claim", "quota", "workload")))
+        found = unsettled(cards, pods, history.objects("node"), now, others)
         for pair in pairs.values():
             metrics = pair.installation.metrics()
             found += miscounted(cards, metrics)

@@ -28,6 +28,20 @@ class PlannedPod:
     gang: str = ""
     minimum: int = 0
     """How many pods of the gang have to be bound at once."""
+    templates: tuple[str, ...] = ()
+    """Shapes of claims that are made for it; with these or with `claims`, its containers ask for nothing else."""
+    claims: tuple[str, ...] = ()
+    """Names of claims that others can use, too."""
+
+
+@dataclass(frozen=True)
+class PlannedWorkload:
+    """A workload of Kueue: pods of one shape, that are created when it is admitted."""
+
+    namespace: str
+    name: str
+    shape: str
+    count: int
 
 
 @dataclass(frozen=True)
@@ -92,6 +106,45 @@ class SetBudget(Step):
     namespace: str
     group: int
     min_available: int | None
+
+
+@dataclass(frozen=True)
+class SetQuota(Step):
+    """Let a ResourceQuota say what the pods of a namespace may have; nothing takes it away."""
+
+    namespace: str
+    hard: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class CreateClaim(Step):
+    """Create a ResourceClaim that pods can share; its shape is the end of its name."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class DeleteClaim(Step):
+    """Delete it, which takes as long as pods use it."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class CreateWorkload(Step):
+    """Create a workload of Kueue, after one of the same name is gone."""
+
+    workload: PlannedWorkload
+
+
+@dataclass(frozen=True)
+class DeleteWorkload(Step):
+    """Delete a workload, and with it its pods."""
+
+    namespace: str
+    name: str
 
 
 # Hostile objects.

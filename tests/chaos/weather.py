@@ -32,15 +32,29 @@ FAULTS: dict[str, tuple[Fault, ...]] = {
     "watch pods": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "watch nodes": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "watch gpuallocations": (*DELAYS, *LOST, *BUSY, Answer(410)),
+    "patch resourceclaims": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
+    "read resourceclaims": (*DELAYS, *LOST, *BUSY),
+    "patch workloads": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
+    "read workloads": (*DELAYS, *LOST, *BUSY),
+    "patch resourcequotas": (*DELAYS, *LOST, *LATE, *BUSY, *REFUSED),
+    "list resourceclaims": (*DELAYS, *LOST, *BUSY),
+    "list resourcequotas": (*DELAYS, *LOST, *BUSY),
+    "list workloads": (*DELAYS, *LOST, *BUSY),
+    "watch resourceclaims": (*DELAYS, *LOST, *BUSY, Answer(410)),
+    "watch resourcequotas": (*DELAYS, *LOST, *BUSY, Answer(410)),
+    "watch workloads": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "watch leases": (*DELAYS, *LOST, *BUSY, Answer(410)),
     "event pods": (Delay(0.1), Delay(0.5), Delay(2.0)),
     "event nodes": (Delay(0.1), Delay(0.5), Delay(2.0)),
     "event gpuallocations": (Delay(0.1), Delay(0.5), Delay(2.0)),
     "event leases": (Delay(0.1), Delay(0.5), Delay(2.0)),
+    "event resourceclaims": (Delay(0.1), Delay(0.5), Delay(2.0)),
+    "event resourcequotas": (Delay(0.1), Delay(0.5), Delay(2.0)),
+    "event workloads": (Delay(0.1), Delay(0.5), Delay(2.0)),
 }
 """Kind of request of the operator -> what can happen to it."""
 
-RARE = dict.fromkeys(("event pods", "event nodes", "event gpuallocations", "event leases"), 0.1)
+RARE = dict.fromkeys((kind for kind in FAULTS if kind.startswith("event ")), 0.1)
 """Kind -> by how much less often: one such delay holds up everything behind it."""
 
 ENDINGS: tuple[Fault, ...] = (EndWatch(410), EndWatch(500), EndWatch(None))
@@ -59,7 +73,16 @@ STORM = 0.4
 
 STORM_FAULTS = 3
 
-STORMY = ("ledger write", "binding", "patch pods", "read pods", "read gpuallocations", "eviction")
+STORMY = (
+    "ledger write",
+    "binding",
+    "patch pods",
+    "read pods",
+    "read gpuallocations",
+    "eviction",
+    "patch resourceclaims",
+    "patch workloads",
+)
 
 
 def api_rates(dice: Random, severity: float) -> Rates:

@@ -13,6 +13,10 @@ from chaos.plan import PlannedNode
 Json = dict[str, Any]
 
 
+SERVES_CLAIMS = "gpuledger.dev/serves-claims"
+"""What the agent says of a node whose kubelet prepares claims."""
+
+
 @dataclass
 class _Node:
     """A node, there or not."""
@@ -49,7 +53,7 @@ class World:
         node = self._nodes[name]
         node.exists = True
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
-        metadata = {"name": name, "labels": labels, "annotations": {REGISTER: node.register()}}
+        metadata = {"name": name, "labels": labels, "annotations": {REGISTER: node.register(), SERVES_CLAIMS: "true"}}
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
         self._admin.try_to("POST", "/api/v1/nodes", body)
         self._write_status(node)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cluster.claims import API, CLAIMS, claim, request
+from cluster.claims import CLAIMS, claim, request
 from cluster.cluster import PODS, Cluster, Connection, RequestFailed, pod
 from cluster.dry_runs import DRY, as_user, change
 from control_plane import ControlPlane
@@ -114,13 +114,14 @@ def claims(cluster: Cluster) -> None:
     connection = as_user(cluster.plane, "admin")
     for name, driver in (("free", ""), ("ours", DRIVER), ("others", OTHERS)):
         body = claim(name, request())
-        body["metadata"] |= {"labels": {"team": "blue"}, "finalizers": [PROTECTION, "example.com/own"] if driver else []}
+        body["metadata"] |= {
+            "labels": {"team": "blue"},
+            "finalizers": [PROTECTION, "example.com/own"] if driver else [],
+        }
         cluster.request("POST", CLAIMS, body)
         if driver:
             status = allocated(driver)
-            connection.request(
-                "PATCH", f"{CLAIMS}/{name}/status", {"status": status}, "application/merge-patch+json"
-            )
+            connection.request("PATCH", f"{CLAIMS}/{name}/status", {"status": status}, "application/merge-patch+json")
     wait_in_force(cluster, as_user(cluster.plane, USER), f"{CLAIMS}/free", LABELLED, "gpuledger-own-claims")
 
 
@@ -272,7 +273,13 @@ def test_our_account_answers_its_own_check(ours: Connection, state: str) -> None
 
 
 POD_SETS = [{"name": "main", "nodeSelector": {"a": "b"}}]
-ADMITTED = {"type": "Admitted", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+ADMITTED = {
+    "type": "Admitted",
+    "status": "True",
+    "reason": "R",
+    "message": "",
+    "lastTransitionTime": "2030-01-01T00:00:00Z",
+}
 
 
 @pytest.mark.usefixtures("kueue")

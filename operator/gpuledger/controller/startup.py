@@ -56,8 +56,9 @@ AGENTS_WAIT_S = 5.0
 POD_GROUPS_WAIT_S = 5.0
 """How long it waits for the lists of PodGroups that pods have named."""
 
-QUOTAS_WAIT_S = 5.0
-"""How long it waits for the list of ResourceQuotas."""
+QUOTAS_WAIT_S = 30.0
+"""How long it waits for the list of ResourceQuotas: without it, namespaces may have more than they should. It is not
+waited for without end, as an account of an older release may not read it."""
 
 QUEUES_WAIT_S = 5.0
 """How long it waits for the list of Kueue's workloads."""

@@ -2,9 +2,9 @@
 
 from itertools import pairwise
 
-from chaos.plan import CHAOS_S, HOSTILE_KINDS, SHAPES, plan
+from chaos.plan import CHAOS_S, HOSTILE_KINDS, SHAPES, Plan, plan
 from chaos.pods import SPECS
-from chaos.steps import AddNode, Create, CreateHostile, DeleteHostile, DeleteNode
+from chaos.steps import AddNode, Create, CreateClaim, CreateHostile, DeleteHostile, DeleteNode, PlannedPod
 from faults.kinds import Weather
 from hostile.catalogue import CATALOGUE
 
@@ -27,15 +27,29 @@ def test_every_plan_can_be_carried_out() -> None:
         assert all(step.pod.namespace in namespaces for step in made.steps if isinstance(step, Create))
 
 
+def _pods_of(made: Plan) -> list[PlannedPod]:
+    return [step.pod for step in made.steps if isinstance(step, Create)]
+
+
 def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
     plans = [plan(seed) for seed in SEEDS]
     kinds = {type(step).__name__ for made in plans for step in made.steps}
     assert kinds == {
-        *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile", "SetBudget"),
+        *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile", "SetBudget", "SetQuota"),
+        *("CreateClaim", "DeleteClaim", "CreateWorkload", "DeleteWorkload"),
         *("DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
         *("Kill", "Freeze", "StartRival", "RestartApiServer", "RestartEtcd", "HoldWatch", "EndWatch", "StaleEdit"),
     }
-    assert {step.pod.shape for made in plans for step in made.steps if isinstance(step, Create)} == SHAPES.keys()
+    pods = [pod for made in plans for pod in _pods_of(made)]
+    assert {pod.shape for pod in pods} == {*SHAPES, "claims"}
+    assert {(bool(pod.templates), bool(pod.claims)) for pod in pods if pod.shape == "claims"} == {
+        (True, False),
+        (False, True),
+        (True, True),
+    }
+    named = {step.name for made in plans for step in made.steps if isinstance(step, CreateClaim)}
+    assert {name for pod in pods for name in pod.claims} & named
+    assert max(len({pod.gang for pod in _pods_of(made) if pod.gang}) for made in plans) > 8
     assert SPECS.keys() == SHAPES.keys()
     assert {made.has_standby for made in plans} == {True, False}
     assert {made.despite_budgets for made in plans} == {True, False}

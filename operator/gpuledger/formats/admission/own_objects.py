@@ -116,7 +116,6 @@ def own_check_validations() -> list[Json]:
     return [
         {
             "expression": f"object.spec.controllerName == {literal(CONTROLLER)} &&\n{_same(*kept)}",
-            "message": "of AdmissionChecks, gpuledger changes only the status of those of the controller "
-            f"{CONTROLLER}",
+            "message": f"of AdmissionChecks, gpuledger changes only the status of those of the controller {CONTROLLER}",
         }
     ]

@@ -13,7 +13,6 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
-from gpuledger.model.errors import BindFailed
 from gpuledger.workflows.quota.quota_fence import WATCH_TIMEOUT_S
 from gpuledger.workflows.what_is_shown import WatchedUpTo
 
@@ -126,7 +125,7 @@ async def test_pods_that_the_quota_allows_together_are_both_bound(
 async def test_what_is_only_on_hold_takes_nothing_from_what_is_in_the_ledger(
     api: ApiServer, first: OperatorParts, second: OperatorParts
 ) -> None:
-    """The first one keeps 1,000 MiB for `c`, the other has bound `b` meanwhile: `a` is within the quota all the same."""
+    """The first one keeps 1,000 MiB for `c`, the other has bound `b` meanwhile: `a` is within the quota still."""
     allow(2_000, first, second)
     theirs = await begin(second, "b", "node-b")
     second.watch()
