@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chaos.arithmetic import holders_of, is_bound, number_of
+from chaos.arithmetic import holders_of, is_bound, number_of, told_cards
+from chaos.claims import has_claims
 from chaos.history import Change
 
 Json = dict[str, Any]
@@ -53,7 +54,7 @@ class QuotaRule:
         self.checks = 0
         self._said: dict[str, list[tuple[float, dict[str, int]]]] = {}  # key of a quota -> when it said what
         self._cards: dict[str, list[Json]] = {}  # UUID -> holders
-        self._bound: set[str] = set()  # UIDs of the pods that have or had a node
+        self._bound: dict[str, frozenset[str] | None] = {}  # UID of a pod that has or had a node -> UUIDs of its cards
 
     def take(self, change: Change) -> str:
         """Return what is wrong with a change; empty: nothing."""
@@ -64,14 +65,18 @@ class QuotaRule:
         elif change.kind == "pod" and change.now is not None and is_bound(change.now):
             uid = change.now["metadata"]["uid"]
             if uid not in self._bound:
-                self._bound.add(uid)
+                self._bound[uid] = None if has_claims(change.now) else told_cards(change.now)
                 return "; ".join(self._problems(change.at_s, change.now))
         return ""
 
     def _problems(self, at_s: float, pod: Json) -> Iterator[str]:
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
-        every = [each for holders in self._cards.values() for each in holders if each["namespace"] == namespace]
-        held = [each for each in every if each["podUID"] in self._bound]
+        held = [
+            each
+            for uuid, holders in self._cards.items()
+            for each in holders
+            if each["namespace"] == namespace and self._counts(each["podUID"], uuid)
+        ]
         for key, said in self._said.items():
             if not key.startswith(f"{namespace}/"):
                 continue
@@ -82,6 +87,15 @@ class QuotaRule:
                 used = sum(each[field] for each in held)
                 if own and used > most:
                     yield f"{namespace}/{pod['metadata']['name']} is bound, with which {name} is {used} of {most}"
+
+    def _counts(self, uid: str, uuid: str) -> bool:
+        """Tell whether a pod's share of a card is there to stay.
+
+        One that was never bound may be given back; and so may a share that its pod was not told of, which another
+        operator has entered that wanted to bind it as well. By claims, a pod may get shares that others leave.
+        """
+        told = self._bound.get(uid, frozenset())
+        return told is None or uuid in told
 
 
 def _most(said: list[tuple[float, dict[str, int]]], at_s: float) -> dict[str, int]:

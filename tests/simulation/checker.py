@@ -13,6 +13,7 @@ from simulation.api_server import Change, Json, Kind
 from simulation.gang_checks import GangChecks
 from simulation.kube_scheduler import FLUSH_S
 from simulation.operator_process import OperatorProcess
+from simulation.quota_checks import allows
 from simulation.readings import (
     amount_asked,
     amounts_of,
@@ -367,7 +368,8 @@ class Checker:
 
     def _fits(self, wish: Wish, stay_from: int | None = None) -> bool:
         """Tell whether a pod fits beside all that hold cards, or only beside those that have at least this priority."""
-        return any(self._free_cards(name, wish, stay_from) >= wish.cards for name in self._world.node_names)
+        has_room = any(self._free_cards(name, wish, stay_from) >= wish.cards for name in self._world.node_names)
+        return has_room and allows(self._world, wish, CARD_MIB)
 
     def _free_cards(self, node_name: str, wish: Wish, stay_from: int | None) -> int:
         cards = [card for card in self._world.api.cards.values() if card["spec"]["nodeName"] == node_name]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S
 from gpuledger.kube_api.pages import Page, pages_of
-from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 from simulation.api_server import LISTED, Operation, route, selector_of
 from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.lists import expired, token_of
@@ -57,6 +57,8 @@ class Client:
         longest_bytes: int | None = None,
     ) -> Json:
         """Send one request, and wait for its answer for so long."""
+        if "/resourcequotas/" in path:  # what is used of a quota is shown to people, and to nobody here
+            raise NotFound(f"{path}: there is none", 404)
         operation, key = route(method, path)
         if operation is Operation.EVICT and isinstance(body, dict):
             self._world.check_evicted(self._process, body["deleteOptions"]["preconditions"]["uid"])

@@ -17,6 +17,7 @@ from simulation.api_server import Json, Kind, everything
 from simulation.network import Client
 from simulation.nodes import NodesSeen
 from simulation.process_loop import new_loop
+from simulation.quota_checks import quota_object
 from simulation.watches import KopfWatch, Watch
 
 if TYPE_CHECKING:
@@ -55,11 +56,12 @@ class OperatorProcess:
     def _start(self, host: str | None) -> None:
         operator = self.operator
         observer = operator.workflows.observer
-        for kind, selector, taker in (
-            (Kind.NODE, everything, observer.node),
-            (Kind.CARD, everything, observer.allocation),
-        ):
-            self.watches.append(KopfWatch(self._world, self, kind, selector, taker))
+        quota_mib = self._world.scenario.quota_mib
+        self.watches.append(KopfWatch(self._world, self, Kind.NODE, everything, observer.node))
+        if quota_mib:  # then what the watch of cards leaves out matters, and nothing may be
+            operator.workflows.quotas.observe(quota_object(quota_mib), gone=False)
+        else:
+            self.watches.append(KopfWatch(self._world, self, Kind.CARD, everything, observer.allocation))
         for watch in self.watches:
             watch.start(None)
         operator.lists.read(NODES)
@@ -67,6 +69,8 @@ class OperatorProcess:
         operator.workflows.quotas.listed.set()
         parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
         parts.append(startup._preempt(operator))
+        if quota_mib:
+            parts.append(startup._follow_cards(operator))
         if host is not None:
             parts.append(startup._follow_lease(operator))
         self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]

@@ -97,6 +97,8 @@ class Scenario:
     """Who preempts: `own`, the operator; or `native`, kube-scheduler, which asks it."""
     nominate_ahead_nodes: int = 0
     """From how many nodes on pods that queue are nominated."""
+    quota_mib: int = 0
+    """What all pods may have together; 0: as much as there is."""
 
     @cached_property
     def settings(self) -> Settings:

@@ -48,6 +48,17 @@ SMALL: tuple[Scenario, ...] = (
         "two operators, two big pods", TWO_CARDS, (Wish("a", cards=2), Wish("b", cards=2)), (Touch("a"),), replicas=2
     ),
     Scenario("two operators, two nodes", TWO_NODES, (A, B), (Crash(1), Delete("a")), replicas=2),
+    Scenario("two operators and a quota", TWO_NODES, (A, B), (Crash(1), Delete("a")), replicas=2, quota_mib=MOST_MIB),
+    Scenario(
+        "the Lease moves, and there is a quota",
+        TWO_NODES,
+        (A, B),
+        (LeaseMoves(2), Crash(1), Delete("a")),
+        replicas=2,
+        follows_lease=True,
+        skews_s=(0.0, 60.0),
+        quota_mib=MOST_MIB,
+    ),
     Scenario(
         "the Lease moves",
         ONE_CARD,

@@ -13,7 +13,7 @@ import pytest
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.share import Holder, HolderState, Pod, Share
+from gpuledger.model.share import Holder, HolderState, Placement, Pod, Share
 from gpuledger.workflows.binding import bind_pod
 from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -22,6 +22,7 @@ from gpuledger.workflows.journal.entries import Add
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
+from gpuledger.workflows.quota.quota_fence import QuotaFence
 from gpuledger.workflows.release.departures import Departures, Held
 from gpuledger.workflows.release.judged_pod import JudgedPod
 from gpuledger.workflows.release.release_pod import PodReleaser
@@ -37,6 +38,9 @@ LOST = "has lost its share"
 NOTHING = "on which it holds nothing"
 LEFT = "is not a living bound pod"
 
+
+ON_NODE_B = 3
+"""The way of a Filter that asks about that node only, of two."""
 
 WRITES = frozenset({Operation.WRITE_STATUS, Operation.BIND})
 
@@ -63,6 +67,13 @@ def give_back_without_fence(patch: Patch) -> None:
         return await self._read(pod)
 
     patch.setattr(PodReleaser, "_fence", fence)
+
+
+def quota_looked_at_once(patch: Patch) -> None:
+    async def check(self: QuotaFence, pod: Pod, placement: Placement) -> None:
+        """Rely on what was known when the cards were chosen."""
+
+    patch.setattr(QuotaFence, "check", check)
 
 
 def no_sweep(patch: Patch) -> None:
@@ -241,6 +252,17 @@ BREAKS = [
     Break("the fence", give_back_without_fence, "two operators, two big pods", f"{NOTHING}|{LOST}", HASTY),
     Break("the version in the Binding", without("resourceVersion"), "two operators, two big pods", NOTHING, HASTY),
     Break("UID and version in the Binding", without("uid", "resourceVersion"), "a name returns", NOTHING, LATE),
+    Break(
+        "the second look at the quota",
+        quota_looked_at_once,
+        "two operators and a quota",
+        "beyond the quota",
+        plan=(
+            Rule("scheduler 2: Filter uid-a", until=("scheduler 2: sees MODIFIED pod a",)),
+            Rule("scheduler 2: Filter uid-b", way=ON_NODE_B),
+            Rule("operator 2: sees MODIFIED card", until=("operator 2: bind pod default/b",)),
+        ),
+    ),
     Break("the rule on totals", no_totals, "two operators, two pods", "over-allocated"),
     Break("the tests in patches", untested_patches, "equal pods come and go", LOST, Mood(WRITES, (1,), 2, 0.3)),
     Break("the age of news", old_news_believed, "two pods on one card", "older state", LATE),

@@ -167,6 +167,9 @@ class PlainWatch(Watch):
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    def ways(self) -> int:
+        return 4 if self.kind is Kind.CARD else super().ways()
+
     def __aiter__(self) -> "PlainWatch":
         return self
 

@@ -13,6 +13,7 @@ from fakes.virtual_time import EPOCH
 from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.objects.pod import LONGEST_GRACE_S
 from gpuledger.formats.scheduler.extender import BindArguments
+from simulation import quota_checks
 from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation
 from simulation.item import Item
@@ -215,6 +216,7 @@ class World:
         """Check a Binding that the API server has accepted: kube-scheduler must not have been told that it failed."""
         if process.binds.get(uid, True) is None:
             self._lie = self._lie or f"{uid} is bound though its Bind was answered with failure"
+        self._lie = self._lie or quota_checks.exceeded(self)
 
     def check_evicted(self, process: OperatorProcess, uid: str) -> None:
         """Check an eviction that an operator is about to ask for; one can know of a claim that was undone with etcd."""
