@@ -15,7 +15,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from sys import intern
 
 from gpuledger.formats.resource_claims.cel.environment import (
     ATTRIBUTES,
@@ -51,7 +53,7 @@ MOST_PATTERNS = 8
 KEPT_BYTES = 32 * 2**20
 """Of all compiled expressions with their answers, as far as they are counted here; those used last are kept."""
 
-_NODE_BYTES, _ANSWER_BYTES, _TEXT_BYTES = 600, 250, 4
+_NODE_BYTES, _ANSWER_BYTES, _TEXT_BYTES = 600, 400, 4
 """What is counted: for a node of an expression, an answer that is kept, a character of its text."""
 
 DEVICE_STEPS = 60
@@ -132,7 +134,8 @@ class KeptSelectors:
         """Return what is known of a text: its selector, or why it is none; None if it is not compiled."""
         found = self._found.get(text)
         if found is not None:
-            self._found.move_to_end(text)
+            with suppress(KeyError):  # another thread may just have dropped it
+                self._found.move_to_end(text)
         return found
 
     def compile(self, text: str) -> Selector | str:
@@ -145,8 +148,8 @@ class KeptSelectors:
 
     def answer(self, selector: Selector, view: object, answer: bool | str) -> None:
         """Keep an answer."""
-        if self._found.get(selector.text) is selector:
-            selector.answers[view] = answer
+        if self._found.get(selector.text) is selector and view not in selector.answers:
+            selector.answers[view] = intern(answer) if isinstance(answer, str) else answer
             self.bytes += _ANSWER_BYTES
             self._shrink()
 

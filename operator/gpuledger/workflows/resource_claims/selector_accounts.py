@@ -11,8 +11,8 @@ import asyncio
 from gpuledger.model.clock import Clock
 from gpuledger.model.listeners import Listeners
 
-MOST_STEPS = 1_000_000
-"""Of an account that was not used for a while: a second of work at most."""
+MOST_STEPS = 500_000
+"""Of an account that was not used for a while: half a second of work at most."""
 
 STEPS_PER_S = 100_000
 """By which it grows again: a tenth of the event loop."""
