@@ -19,10 +19,11 @@ from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
 from gpuledger.agent.isolation.driver import driver_edits, driver_limits, without_vendors_limits
 from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.together import why_not_together
 from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 from gpuledger.formats.objects.memory_limit import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
-from gpuledger.model.errors import BadInput, NotKnownYet
+from gpuledger.model.errors import BadInput, NotKnownYet, StartRefused
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +63,21 @@ class Granting:
         self._grants, self._directories, self._by_driver = grants, directories, by_driver
         self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
 
-    def give(self, grant: Grant, pod: Json, cards: Sequence[GrantedCard], starts: bool = False) -> None:
+    def give(
+        self, grant: Grant, pod: Json, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
+    ) -> None:
         """Complete a grant, which says only whose it is, and bring it to its container: cards in order of their index.
 
-        `starts`: the container, or the first one of several, starts now. Raises NotKnownYet if the node lacks what is
-        to keep the shares apart; StartRefused, OSError.
+        `starts`: the container, or the first one of several, starts now; `containers`: so many of a pod use the grant
+        at the same time. Raises NotKnownYet if the node lacks what is to keep the shares apart; StartRefused if that
+        can't keep so many to one amount, or for another reason; OSError.
         """
         capabilities = self._capabilities()
         environment = _environment(pod, grant.container)
         isolation = self._isolation(grant, pod, cards, capabilities, opts_out(environment))
+        problem = why_not_together(isolation, cards, containers, by_several_pods=not grant.of_one_pod)
+        if problem:
+            raise StartRefused(f"{_owner(grant)}: {problem}")
         installed, own_directory = capabilities.installed, ""
         if isolation is Isolation.HAMI_CORE:
             own_directory = str(self._directories.own(installed.hami_core_directory, grant.place, starts))
@@ -80,7 +87,9 @@ class Granting:
         kept = limits(isolation, cards, installed, own_directory, priority, policy)
         by_driver: tuple[CardLimit, ...] = ()
         if isolation is Isolation.DRIVER:
-            by_driver = driver_limits(cards, guarantees=capabilities.bursts is not Bursts.NEVER)
+            # Pods that share whole cards may all use all of them.
+            parts = [card for card in cards if grant.of_one_pod or not card.exclusive]
+            by_driver = driver_limits(parts, guarantees=capabilities.bursts is not Bursts.NEVER)
             kept = driver_edits(grant.name, str(self._by_driver.directory), by_driver)
             self._by_driver.expect(grant.name)
         edits = container_edits(cards, capabilities.vendor, kept)

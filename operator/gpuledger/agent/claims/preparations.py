@@ -108,7 +108,7 @@ class ClaimPreparations:
         name = _name(unit)
         known = {grant.name for grant in self._grants.all()}
         grant = Grant(name, holder.uid, holder.namespace, holder.name, unit.name, DRIVER, frozenset(), (), claim=claim)
-        self._granting.give(grant, pod, unit.cards, starts=name not in known)
+        self._granting.give(grant, pod, unit.cards, starts=name not in known, containers=unit.containers)
 
     def _forget_earlier(self, claim: ClaimKey) -> None:
         """Remove what an earlier claim of this name has left: the kubelet takes up none before it is done with that."""

@@ -23,6 +23,8 @@ class Unit:
     """Requests that are one device."""
 
     parts: tuple[HeldPart, ...]
+    containers: int = 1
+    """How many of its pod's containers use it at the same time, at most."""
 
     @property
     def first(self) -> HeldPart:
@@ -55,17 +57,17 @@ def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
     Raises StartRefused if a container would get several; or cards by its own resources, or by a claim that pods share,
     as well.
     """
-    users = _users(held, pod)
+    uses = _users(held, pod)
     grouped: dict[frozenset[str] | tuple[str, str], list[HeldPart]] = {}
     for part in _in_order(held.parts):
-        containers = frozenset(name for name, requests in users.items() if _key(part) in requests)
+        containers = frozenset(name for name, requests in uses.items() if _key(part) in requests)
         grouped.setdefault(containers or _key(part), []).append(part)
     of_others = held.containers | _users_of_shared(held, pod)
-    for container, requests in users.items():
+    for container, requests in uses.items():
         of_it = [parts for parts in grouped.values() if any(_key(part) in requests for part in parts)]
         if len(of_it) > 1 or container in of_others:
             raise StartRefused(_refusal(container, of_it, container in of_others))
-    return [Unit(tuple(parts)) for parts in grouped.values()]
+    return [Unit(tuple(parts), _at_once(pod, users)) for users, parts in grouped.items()]
 
 
 def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
@@ -81,6 +83,14 @@ def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
             if named:
                 found.setdefault(container["name"], set()).update(named)
     return found
+
+
+def _at_once(pod: Json, names: Iterable[str]) -> int:
+    """Return how many of these containers can run at the same time: ordinary init containers run before, one by one."""
+    early = [each for each in pod["spec"].get("initContainers") or () if each["name"] in names]
+    sidecars = sum(each.get("restartPolicy") == "Always" for each in early)
+    late = sum(each["name"] in names for each in pod["spec"]["containers"])
+    return max(sidecars + late, sidecars + 1 if sidecars < len(early) else 0)
 
 
 def _users_of_shared(held: HeldClaims, pod: Json) -> frozenset[str]:

@@ -3,12 +3,16 @@
 A hook asks when the container's control group exists, and the container waits for the answer. What was set is written
 down before it is set: an agent that died in between finds it. A limit goes with its group; where the group outlives the
 container's last process, the limit is removed, and so is a guarantee, which groups further up count as well.
+
+What containers of a pod have by one claim is one amount, so the pod's own group is limited, too: to what its containers
+have together, each claim counted once. Pods have no such group in common, so they can't use one claim at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +24,8 @@ from gpuledger.agent.delivery.grant_files import write_whole
 from gpuledger.agent.devices.source import MemoryLimit
 from gpuledger.agent.driver_limits.control_groups import ControlGroups, GroupWatch
 from gpuledger.agent.driver_limits.hook_pipes import HookPipes
-from gpuledger.formats.runtime.cdi import Grant
-from gpuledger.formats.runtime.cgroup import pod_uid
+from gpuledger.formats.runtime.cdi import Grant, claim_of_name
+from gpuledger.formats.runtime.cgroup import pod_group, pod_uid
 from gpuledger.formats.runtime.limit_request import TIMEOUT_S, LimitRequest, read_request
 from gpuledger.model.errors import BadInput, GpuledgerError
 
@@ -146,10 +150,53 @@ class DriverLimits:
             raise BadInput(f"the control group {request.group[:200]} is not one of the pod with UID {grant.pod_uid}")
         if not directory.is_dir():
             raise BadInput(f"the node agent does not see the control group {directory}: see docs/isolation.md")
+        beside = self._running(lambda _, limited: limited.name == grant.name) - {directory}
+        self._check_alone(request.group, grant, beside)
         self._note(directory, grant)
-        limits = [MemoryLimit(each.uuid, str(directory), each.guaranteed_mib, each.most_mib) for each in grant.limits]
-        await self._set_limits(limits, DRIVER_TIMEOUT_S)
+        limits = [
+            MemoryLimit(each.uuid, str(directory), 0 if beside else each.guaranteed_mib, each.most_mib)
+            for each in grant.limits
+        ]
+        await self._set_limits([*self._limits_of_pod(request.group), *limits], DRIVER_TIMEOUT_S)
         logger.info("pod %s/%s, container %s: limited in %s", grant.namespace, grant.pod, grant.container, directory)
+
+    def _check_alone(self, group: str, grant: Grant, beside: Iterable[Path]) -> None:
+        """Check that no other pod uses a claim of which a container is about to start. Raises BadInput if one does."""
+        if grant.of_one_pod or grant.claim is None or not grant.limits:
+            return
+        uid = pod_uid(group)
+        if uid is None:
+            raise BadInput(f"the control group {group[:200]} does not tell which pod uses claim {grant.claim.name}")
+        others = sorted({str(pod_uid(str(each))) for each in beside} - {uid})
+        if others:
+            raise BadInput(
+                f"claim {grant.claim.name} has a part of {', '.join(each.uuid for each in grant.limits)}, and the pod "
+                f"with UID {others[0]} uses it: isolation by the driver can't keep several pods to one amount. Delete "
+                "one of the pods, let both be containers of one pod, or let the claim request whole GPUs"
+            )
+
+    def _limits_of_pod(self, group: str) -> list[MemoryLimit]:
+        """Return the limits of a pod's own group: what its running containers have, that of each claim once.
+
+        None where no container has its cards by a claim: then each container's own limit is enough.
+        """
+        uid, whole = pod_uid(group), pod_group(group)
+        names = {self._limited[each].name for each in self._running(lambda path, _: pod_uid(str(path)) == uid)}
+        grants = [grant for grant in self._grants() if grant.name in names]
+        if whole is None or all(grant.claim is None for grant in grants):
+            return []
+        most_mib, guaranteed_mib = Counter[str](), Counter[str]()
+        for limit in (limit for grant in grants for limit in grant.limits):
+            most_mib[limit.uuid] += limit.most_mib
+            guaranteed_mib[limit.uuid] += limit.guaranteed_mib
+        directory = str(self._groups.directory(whole))
+        return [MemoryLimit(uuid, directory, guaranteed_mib[uuid], most) for uuid, most in most_mib.items()]
+
+    def _running(self, of: Callable[[Path, _Limited], bool]) -> set[Path]:
+        """Return the groups that have limits and processes, of those that are wanted."""
+        return {
+            each for each, limited in self._limited.items() if of(each, limited) and self._groups.is_populated(each)
+        }
 
     def _note(self, directory: Path, grant: Grant) -> None:
         """Remember a group whose limits are about to be set, on disk as well. Raises OSError."""
@@ -178,7 +225,8 @@ class DriverLimits:
 
     async def _clear(self, directory: Path) -> None:
         try:
-            limits = [MemoryLimit(uuid, str(directory)) for uuid in self._limited[directory].uuids]
+            groups = [directory, *self._group_of_pod_at_rest(directory)]
+            limits = [MemoryLimit(uuid, str(each)) for each in groups for uuid in self._limited[directory].uuids]
             await self._set_limits(limits, DRIVER_TIMEOUT_S)
             self._drop(directory)
         except GpuledgerError as error:
@@ -188,6 +236,14 @@ class DriverLimits:
                 logger.info("the limits of %s can't be removed yet: %s", directory, error)
         finally:
             self._clearing.discard(directory)
+
+    def _group_of_pod_at_rest(self, directory: Path) -> list[Path]:
+        """Return the group of a container's pod, if that was limited as well, and no limited container runs there."""
+        whole, uid = pod_group(str(directory)), pod_uid(str(directory))
+        of_claim = claim_of_name(self._limited[directory].name) is not None
+        if whole is None or not of_claim or self._running(lambda path, _: pod_uid(str(path)) == uid):
+            return []
+        return [Path(whole)]
 
     def _drop(self, directory: Path) -> None:
         limited = self._limited.pop(directory)

@@ -21,6 +21,12 @@ def pod_uid(text: str) -> str | None:
     return found[1].replace("_", "-") if found else None
 
 
+def pod_group(text: str) -> str | None:
+    """Return the part of a control group's path that leads to its pod's own group; None if it is in no pod's."""
+    found = _POD.search(text)
+    return text[: found.end()].rstrip("/") if found else None
+
+
 def container_id(text: str) -> str | None:
     """Return the id of the container that a process is in, from its /proc/PID/cgroup; None if it is in none."""
     found = _CONTAINER.search(text)

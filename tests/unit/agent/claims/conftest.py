@@ -59,13 +59,17 @@ class ClaimNode(AgentNode):
         return self.api.put_pod(pod)
 
     def give(
-        self, pod: str, parts: Mapping[int, Sequence[ContainerShare]], state: HolderState = HolderState.ALLOCATED
+        self,
+        pod: str,
+        parts: Mapping[int, Sequence[ContainerShare]],
+        state: HolderState = HolderState.ALLOCATED,
+        exclusive: bool = False,
     ) -> None:
-        """Have the ledger say what a pod has: index of a card -> its parts."""
+        """Have the ledger say what a pod has: index of a card -> its parts; `exclusive`: it has these cards alone."""
         for index, listed in parts.items():
             card = self.cards[index]
             amounts = total(Amounts(each.memory_mib, each.cores, 1) for each in listed)
-            share = Share(card.uuid, amounts, False, tuple(listed))
+            share = Share(card.uuid, amounts, exclusive, tuple(listed))
             holder = Holder(Pod(f"uid-{pod}", "default", pod), share, state)
             self.set_holders(card, *self.holders(card, but=f"uid-{pod}"), holder)
 
@@ -81,7 +85,7 @@ class ClaimNode(AgentNode):
 
     def isolate(self, isolation: Isolation) -> None:
         """Have the node keep shares apart in this way."""
-        installed = Installed(hami_core_directory=str(self.root / "hami"), why_no_driver_limits="")
+        installed = Installed(str(self.root / "hami"), mps_directory="/mps", why_no_driver_limits="")
         self.capabilities = NodeCapabilities(isolation, installed, VendorDevices())
 
 

@@ -256,6 +256,60 @@ async def test_by_the_driver_a_claims_request_is_the_limit(node: ClaimNode) -> N
     assert grant.edits["hooks"][0]["args"][2] == MADE
 
 
+@pytest.mark.parametrize(
+    ("isolation", "why"),
+    [
+        (
+            Isolation.HAMI_CORE,
+            "HAMi-core counts what each container uses by itself, so its 2 containers could use more",
+        ),
+        (
+            Isolation.MPS,
+            "MPS limits each process by itself, so its 2 containers could use more than the claim has: give",
+        ),
+        (Isolation.DRIVER, ""),
+        (Isolation.NONE, ""),
+    ],
+)
+async def test_containers_use_a_claim_together_where_they_are_kept_to_one_amount(
+    node: ClaimNode, isolation: Isolation, why: str
+) -> None:
+    node.isolate(isolation)
+    node.claiming("a", {"main": ["c0"], "side": ["c0"]})
+    node.give("a", {0: [part("c0/gpu", ref("made"), 3000, 30)]})
+    if why:
+        with pytest.raises(StartRefused, match=f"claim made of pod default/a, c0/gpu: {why}"):
+            await node.claims.prepare(key("made"))
+    else:
+        await node.claims.prepare(key("made"))
+    assert len(list(node.grants.all())) == (not why)
+
+
+@pytest.mark.parametrize("isolation", [Isolation.HAMI_CORE, Isolation.MPS])
+@pytest.mark.parametrize("whole", [False, True])
+async def test_pods_share_by_one_claim_what_they_can_be_kept_to_or_whole_cards(
+    node: ClaimNode, isolation: Isolation, whole: bool
+) -> None:
+    node.isolate(isolation)
+    node.claiming("a", {"main": ["mine"]}, mine="shared")
+    node.give("a", {0: [part("mine/gpu", ref("shared", shared=True))]}, exclusive=whole)
+    if whole:
+        await node.claims.prepare(key("shared"))
+        return
+    with pytest.raises(StartRefused, match="pods that share it could use more than the claim has: give each pod a cl"):
+        await node.claims.prepare(key("shared"))
+    assert node.grants.all() == ()
+
+
+async def test_by_the_driver_pods_that_share_whole_cards_are_not_limited(node: ClaimNode) -> None:
+    node.isolate(Isolation.DRIVER)
+    node.claiming("a", {"main": ["mine"]}, mine="shared")
+    node.give("a", {0: [part("mine/gpu", ref("shared", shared=True))]}, exclusive=True)
+    await node.claims.prepare(key("shared"))
+    (grant,) = node.granted().values()
+    assert grant.limits == ()
+
+
 async def test_a_pods_own_wish_counts_for_its_claims(node: ClaimNode) -> None:
     node.isolate(Isolation.NONE)
     pod = node.claiming("a", {"main": ["c0"]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -84,3 +85,28 @@ def test_the_order_in_the_ledger_changes_nothing(parts: list[HeldPart], uses: di
             return str(error)
 
     assert units(parts) == units(sorted(parts, key=str))
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "at_once"),
+    [
+        ({}, ["a"], 1),
+        ({}, ["a", "b", "c"], 3),
+        ({"a": False}, ["b"], 1),
+        ({"a": False, "b": False}, [], 1),
+        ({"a": True}, ["b"], 2),
+        ({"a": True, "b": False}, [], 2),
+        ({"a": True}, [], 1),
+    ],
+    ids=str,
+)
+def test_so_many_containers_use_a_unit_at_the_same_time(first: dict[str, bool], later: list[str], at_once: int) -> None:
+    """Of init containers, `first` says whether they are sidecars."""
+    uses = {"resources": {"claims": [{"name": "c0"}]}}
+    early: list[Json] = [
+        {"name": name, **uses, **({"restartPolicy": "Always"} if sidecar else {})} for name, sidecar in first.items()
+    ]
+    others = [{"name": "idle", "restartPolicy": "Always"}]
+    pod: Json = {"initContainers": early + others, "containers": [{"name": name, **uses} for name in later] + others}
+    held = HeldClaims(Pod("uid-a", "default", "a"), (a_part(("c0", "a"), 0, 1, 0),))
+    assert [unit.containers for unit in units_of_pod(held, {"spec": pod})] == [at_once]

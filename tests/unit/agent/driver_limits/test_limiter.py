@@ -164,16 +164,96 @@ async def test_a_group_that_is_not_the_pods_own_is_refused(scene: Scene, group: 
     assert scene.records() == []
 
 
-async def test_by_a_claim_that_pods_share_each_of_them_is_limited(scene: Scene) -> None:
+OTHER = "00000000-e2a1-4ac6-8199-eb7915d01ccc"
+OWN_CLAIM = GrantedClaim("made", "uid-of-claim", "gpu")
+
+
+def shared_grant(scene: Scene, limits: tuple[CardLimit, ...]) -> None:
+    """Give pods a claim that they share."""
     claim = GrantedClaim("together", "uid-of-claim", "gpu")
-    scene.grants.append(a_grant("claim.1.gpu", pod_uid=claim.uid, claim=claim, uuids=("GPU-1",), limits=LIMITS[:1]))
+    scene.grants.append(a_grant("claim.1.gpu", pod_uid=claim.uid, claim=claim, uuids=("GPU-1",), limits=limits))
     scene.limits.expect("claim.1.gpu")
-    others = "00000000-e2a1-4ac6-8199-eb7915d01ccc"
-    groups = [path_of(), path_of(uid=others)]
+
+
+async def test_a_part_of_a_card_that_pods_share_is_used_by_one_of_them_at_a_time(scene: Scene) -> None:
+    shared_grant(scene, LIMITS[:1])
+    first, second = path_of(), path_of(uid=OTHER)
+    directory = scene.tree.group(first)
+    scene.tree.group(second)
+    assert await scene.ask("claim.1.gpu", f"0::{first}") == "ok"
+    refused = await scene.ask("claim.1.gpu", f"0::{second}")
+    assert refused.startswith(f"claim together has a part of GPU-1, and the pod with UID {UID} uses it")
+    assert refused.endswith("let both be containers of one pod, or let the claim request whole GPUs")
+    assert not [each for each in scene.set if OTHER.replace("-", "_") in each.group]
+    assert "does not tell which pod" in await scene.ask("claim.1.gpu", f"0::{scene_group(scene, '/system.slice/c1')}")
+    scene.limits.close()
+    scene.limits = scene.agent()
+    scene.limits.resume()
+    assert "uses it" in await scene.ask("claim.1.gpu", f"0::{second}"), "the next agent knows it, too"
+    scene.tree.group(first, populated=False)
+    assert await scene.ask("claim.1.gpu", f"0::{second}") == "ok"
+    assert directory.is_dir()
+
+
+async def test_pods_share_whole_cards(scene: Scene) -> None:
+    shared_grant(scene, ())
+    for group in (path_of(), path_of(uid=OTHER)):
+        scene.tree.group(group)
+        assert await scene.ask("claim.1.gpu", f"0::{group}") == "ok"
+
+
+async def test_what_containers_of_a_pod_have_by_one_claim_is_one_amount(scene: Scene) -> None:
+    scene.give("claim.1.gpu", claim=OWN_CLAIM)
+    groups = [path_of(container=f"c{n}") for n in range(8)]
     for group in groups:
         scene.tree.group(group)
         assert await scene.ask("claim.1.gpu", f"0::{group}") == "ok"
-    assert [each.group for each in scene.set] == [str(scene.tree.root / group.removeprefix("/")) for group in groups]
+    whole = str(scene.tree.root / groups[0].removeprefix("/").rpartition("/")[0])
+    in_force = {(each.group, each.uuid): each for each in scene.set}
+    assert in_force[whole, "GPU-1"] == MemoryLimit("GPU-1", whole, 0, 4_000)
+    assert in_force[whole, "GPU-2"] == MemoryLimit("GPU-2", whole, 500, 2_000)
+    leaves = [each for (group, uuid), each in in_force.items() if group != whole and uuid == "GPU-2"]
+    assert sum(each.guaranteed_mib for each in leaves) == 500, "nor is more kept for it than it has"
+
+
+async def test_beside_a_claim_a_pod_has_what_its_other_containers_have(scene: Scene) -> None:
+    scene.give("claim.1.gpu", claim=OWN_CLAIM)
+    scene.give("slot-1-0a1b")
+    by_claim, own, early = (path_of(container=each) for each in ("c1", "c2", "c3"))
+    whole = str(scene.tree.root / own.removeprefix("/").rpartition("/")[0])
+
+    def of_pod() -> int | None:
+        return [each.most_mib for each in scene.set if (each.group, each.uuid) == (whole, "GPU-1")][-1]
+
+    scene.tree.group(early)
+    await scene.ask("slot-1-0a1b", f"0::{early}")
+    assert whole not in {each.group for each in scene.set}, "without a claim, each container's own limit is enough"
+    scene.tree.group(early, populated=False)
+    scene.tree.group(by_claim)
+    await scene.ask("claim.1.gpu", f"0::{by_claim}")
+    assert of_pod() == 4_000, "a container that has ended counts no more"
+    scene.tree.group(own)
+    await scene.ask("slot-1-0a1b", f"0::{own}")
+    assert of_pod() == 8_000
+
+
+async def test_with_the_last_container_of_a_claim_the_limits_of_its_pod_go(scene: Scene) -> None:
+    scene.give("claim.1.gpu", claim=OWN_CLAIM)
+    one, other = (scene.tree.group(path_of(container=each)) for each in ("c1", "c2"))
+    for each in ("c1", "c2"):
+        await scene.ask("claim.1.gpu", f"0::{path_of(container=each)}")
+    for directory, groups in ((one, [one]), (other, [other, one.parent])):
+        scene.tree.group(str(directory.relative_to(scene.tree.root)), populated=False)
+        before = len(scene.set)
+        scene.tree.on_change(directory)
+        await scene.settled()
+        assert scene.set[before:] == [limit for each in groups for limit in none_in(each)]
+
+
+def scene_group(scene: Scene, path: str) -> str:
+    """Make a group, and return its path."""
+    scene.tree.group(path)
+    return path
 
 
 async def test_a_grant_that_is_not_known_gets_no_start(scene: Scene) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.runtime.cgroup import pod_uid
+from gpuledger.formats.runtime.cgroup import pod_group, pod_uid
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 UNDERSCORED = UID.replace("-", "_")
@@ -58,3 +58,20 @@ def test_every_uid_reads_back(uid: uuid.UUID, systemd: bool) -> None:
 def test_any_text_gives_a_uid_or_none(text: str) -> None:
     found = pod_uid(text)
     assert found is None or re.fullmatch(r"[0-9a-f-]{32,36}", found)
+
+
+@pytest.mark.parametrize(
+    ("text", "group"),
+    [
+        (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}", f"0::/kubepods/burstable/pod{UID}"),
+        (
+            f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice/a.scope",
+            f"0::/kubepods.slice/kubepods-pod{UNDERSCORED}.slice",
+        ),
+        (f"0::/kubepods/pod{UID}/{CONTAINER}/inner/pod{OTHER}/x", f"0::/kubepods/pod{UID}"),
+        (f"0::/kubepods/pod{UID}", f"0::/kubepods/pod{UID}"),
+        ("0::/system.slice/containerd.service", None),
+    ],
+)
+def test_a_pods_own_group_is_read_from_that_of_a_container(text: str, group: str | None) -> None:
+    assert pod_group(text) == group
