@@ -111,6 +111,19 @@ def pipes(daemon: str) -> str:
     return str(MpsPlaces(PurePath(DIRECTORY), daemon).pipes)
 
 
+def clients(daemon: str) -> str:
+    """Return the directory that containers have of a daemon, as the node has it."""
+    return str(MpsPlaces(PurePath(DIRECTORY), daemon).clients)
+
+
+def check_that_only_the_socket_is_there(gpu: GpuNode, pod: str, directory: str) -> None:
+    """Check that user root of a container can neither replace the daemon's socket nor put anything beside it."""
+    attack = f"cd {MPS_PIPES}; rm -f control; mv control mine; : > filler; mkdir full; ls"
+    found = gpu.node.container_execute("default", pod, "main", "sh", "-c", f"({attack}) 2>/dev/null")
+    assert found.split() == ["control"]
+    assert [path.name for path in gpu.node.path(directory).iterdir()] == ["control"]
+
+
 def on(card: str) -> dict[str, str]:
     return {"nvidia.com/use-gpuuuid": card}
 
@@ -122,13 +135,12 @@ def test_containers_wait_for_the_daemon_of_their_card_and_a_fault_closes_that_ca
     mps.start()
     gpu.wait_running("early")
     assert gpu.node.container_environment("default", "early", "main")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1000M"
-    assert mps.pipes_of("early") == pipes(first)
-    found = gpu.node.container_execute("default", "early", "main", "ls", MPS_PIPES)
-    assert "control" in found.split(), "the socket of its daemon is in the container"
+    assert mps.pipes_of("early") == clients(first)
+    check_that_only_the_socket_is_there(gpu, "early", clients(first))
 
     gpu.create(gpu_pod("several", {COUNT: 2, "nvidia.com/gpumem": 500}))
     gpu.wait_running("several")
-    assert mps.pipes_of("several") == pipes(SEVERAL)
+    assert mps.pipes_of("several") == clients(SEVERAL)
 
     before = mps.pids()
     gpu.kill_agent()

@@ -189,6 +189,7 @@ class Agent:
                 if self._mps:
                     group.create_task(report_faults(self._mps, partial(self._events.post, EventReason.MPS_FAULT)))
                 group.create_task(self._monitor.run())
+                group.create_task(self._monitor.keep_small())
                 group.create_task(self._serve_claims())
 
     async def wait_for_bound_pods(self) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from gpuledger.agent.delivery.grant_files import write_whole
-from gpuledger.agent.isolation.hami_core import HAMI_LOCK_DIRECTORY, REGION
+from gpuledger.agent.isolation.hami_core import REGION
 from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
@@ -92,9 +92,6 @@ class DirectoryFiles:
         """
         path = _own(hami_core_directory, place)
         path.mkdir(parents=True, exist_ok=True)
-        lock = Path(hami_core_directory) / HAMI_LOCK_DIRECTORY
-        lock.mkdir(exist_ok=True)
-        lock.chmod(0o777)
         region = path / REGION
         if starts:
             region.unlink(missing_ok=True)

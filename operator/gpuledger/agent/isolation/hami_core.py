@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuledger.agent.isolation.ways import GrantedCard, HamiCore
-from gpuledger.formats.runtime.cdi import bind_mount
+from gpuledger.formats.runtime.cdi import bind_mount, memory_mount
 
 Json = dict[str, Any]
 
 HAMI_HOME, HAMI_LOCK = "/usr/local/vgpu", "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for them
-HAMI_LOCK_DIRECTORY = "vgpulock"
-"""Below HAMi-core's directory on the node: the lock that containers with HAMi-core share, up to HAMi 2.8.0."""
+LOCK_SIZE, LOCK_FILES = "64k", 16
+"""Of the directory with the lock that HAMi-core takes up to HAMi 2.8.0: memory of the container's own. A directory that
+containers share would let each of them keep all others from CUDA's start, and fill the node's disk."""
 
 REGION = "usage.cache"
 """In a container's own directory: its counters and limits, which its processes share."""
@@ -65,7 +66,7 @@ def hami_core_edits(
     mounts = [
         # The file and not its directory, so that nobody in the container can put another one in its place.
         bind_mount(f"{own_directory}/{REGION}", f"{HAMI_HOME}/{REGION}", "rw"),
-        bind_mount(f"{directory}/{HAMI_LOCK_DIRECTORY}", HAMI_LOCK, "rw"),
+        memory_mount(HAMI_LOCK, LOCK_SIZE, LOCK_FILES),
         bind_mount(f"{library}/libvgpu.so", f"{HAMI_HOME}/libvgpu.so", "ro"),
         bind_mount(f"{library}/ld.so.preload", "/etc/ld.so.preload", "ro"),
     ]

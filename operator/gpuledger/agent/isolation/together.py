@@ -1,8 +1,8 @@
 """Whether several containers that use one claim are kept to its amount together. Pure.
 
-HAMi-core counts by process id, which each container has of its own: with one file for several containers, a process
-takes another one's entry for its own, or for that of a process that has ended, and removes it (`init_proc_slot_withlock`
-and `proc_alive` in HAMi-core). MPS limits each process. The driver limits control groups, which contain one another.
+HAMi-core counts by process id, and each container has ids of its own: with one file for several containers, a process
+takes another one's entry for its own, or for that of a process that has ended, and removes it (HAMi-core's
+`init_proc_slot_withlock`, `proc_alive`). MPS limits each process. The driver limits control groups, which are nested.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class DaemonProcess:
 
     def _prepare(self) -> None:
         """Have its directories as it needs them. Raises NotAnswered, OSError."""
-        pipes, logs = Path(self.places.pipes), Path(self.places.logs)
-        for directory in (pipes, logs):
+        pipes = Path(self.places.pipes)
+        for directory in (pipes, Path(self.places.clients), Path(self.places.logs)):
             directory.mkdir(parents=True, exist_ok=True, mode=0o755)
         if running_daemon(pipes, self.proc):
             raise NotAnswered(f"another MPS daemon runs in {pipes}: end it, so that this one can be started")
@@ -135,6 +135,23 @@ class DaemonProcess:
             answer = await self.ask(read_it)
             if not is_amount(answer):
                 raise NotAnswered(f"`{set_it}` was not taken: {(said or answer)[:LINE_LENGTH]!r}")
+
+    def show(self) -> None:
+        """Have containers find the socket of the daemon that runs, under the same name as one before it.
+
+        A second name of the socket, in a directory of its own: in the daemon's directory, a container's user root could
+        give the daemon commands such as `quit`, and any user write into its log. Raises NotAnswered.
+        """
+        socket_file, shown = Path(self.places.pipes) / SOCKET, Path(self.places.clients) / SOCKET
+        unfinished = shown.with_suffix(".new")
+        try:
+            if shown.exists() and shown.samefile(socket_file):
+                return
+            unfinished.unlink(missing_ok=True)
+            unfinished.hardlink_to(socket_file)
+            unfinished.replace(shown)
+        except OSError as error:
+            raise NotAnswered(f"{shown} can't be made: {error.strerror or error}") from error
 
     async def ask(self, command: str, timeout_s: float | None = None) -> str:
         """Return the daemon's answer to a command. Raises NotAnswered."""

@@ -151,6 +151,7 @@ class Daemons:
         try:
             if state.phase is Phase.STARTING:  # before anybody is let in
                 await process.limit(limits)
+                process.show()
             servers = await process.servers()
             self._note(state, state.logged(process.logged(), _now_s()))  # which says more of what the answer shows
             return state.answered(servers, _now_s())

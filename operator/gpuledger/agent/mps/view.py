@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -59,7 +59,7 @@ class MpsView:
     def pipes(self) -> MpsPipes:
         """Return by which directories containers find daemons, and why they do not where none serves."""
         self._look()
-        serving = {each.name: str(MpsPlaces(self._directory, each.name).pipes) for each in self._served()}
+        serving = {each.name: self._socket_directories(each.name)[0] for each in self._served()}
         why = {each.name: self._why(each) for each in self._status.daemons if each.name not in serving}
         return MpsPipes(serving, why, self._problem)
 
@@ -111,8 +111,16 @@ class MpsView:
 
     def _users(self, name: str) -> Sequence[str]:
         """Return the pods whose containers have this daemon."""
-        pipes = str(MpsPlaces(self._directory, name).pipes)
-        return sorted({f"{each.namespace}/{each.pod}" for each in self._grants() if _has_mount(each, pipes)})
+        directories = self._socket_directories(name)
+        return sorted({f"{each.namespace}/{each.pod}" for each in self._grants() if _has_mount(each, directories)})
+
+    def _socket_directories(self, name: str) -> list[str]:
+        """Return the directories by which containers find a daemon: for new ones, and of an earlier version.
+
+        A pod of gpuledger-mps that is older than this agent has only the daemon's own directory.
+        """
+        places = MpsPlaces(self._directory, name)
+        return [str(each) for each in (places.clients, places.pipes) if each == places.pipes or Path(each).is_dir()]
 
     def _look(self) -> None:
         file = self._directory / FILE_NAME
@@ -136,5 +144,5 @@ async def report_faults(view: MpsView, post: Callable[[str, str], None]) -> None
         await asyncio.sleep(LOOK_S)
 
 
-def _has_mount(grant: Grant, host_path: str) -> bool:
-    return any(each.get("hostPath") == host_path for each in grant.edits.get("mounts") or ())
+def _has_mount(grant: Grant, host_paths: Collection[str]) -> bool:
+    return any(each.get("hostPath") in host_paths for each in grant.edits.get("mounts") or ())

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +26,9 @@ MARGIN_S = 1.0
 
 HANGS_S = 30.0
 """A pass that takes longer has met a disk that hangs; what the regions said before counts no longer."""
+
+EXCESS_INTERVAL_S = 1.0
+"""How long a container can write more into its file than a region has, before that is taken back."""
 
 STOP_PATIENCE_S = 2.0
 """How long a stop waits until all are resumed: less than the parent gives the process."""
@@ -64,6 +68,13 @@ class Monitor:
         finally:
             self.looks = {}
             await self._release()
+
+    async def keep_small(self) -> None:
+        """Take back what containers' files have of the node's disk beyond a region, again and again until cancelled."""
+        while True:
+            await asyncio.sleep(EXCESS_INTERVAL_S)
+            if places := self.places():
+                await _in_thread(partial(self.regions.cut_off_excess, places))
 
     def places(self) -> list[RegionPlace]:
         """Return where the regions of this node's containers are."""

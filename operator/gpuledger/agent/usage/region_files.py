@@ -28,6 +28,9 @@ from gpuledger.model.errors import BadInput
 
 SIZES = frozenset(size for layout in LAYOUTS for size in (layout.size_bytes, layout.size_bytes + 1))
 
+ROOM_BYTES = 4 * 2**20
+"""What a container's file may take of the disk: a region has a third of it, and file systems reserve some beyond."""
+
 REASONS = ("unreadable", "not-a-file", "size", "version", "content")
 """Why a region is skipped, as metrics have it."""
 
@@ -81,6 +84,12 @@ class RegionFile:
             os.pwrite(self._descriptor, packed(controls.recent_kernel), layout.recent_kernel_at)
         self._effort.written += 1
 
+    def cut_off(self) -> None:
+        """Give back to the disk what lies beyond a region, also what is reserved behind the end. Raises OSError."""
+        size_bytes = min(os.fstat(self._descriptor).st_size, max(SIZES))
+        os.ftruncate(self._descriptor, size_bytes + 1)  # not every file system looks where the size stays as it is
+        os.ftruncate(self._descriptor, size_bytes)
+
     def _layout(self) -> RegionLayout:
         size_bytes = os.fstat(self._descriptor).st_size
         if size_bytes != self._size_bytes or size_bytes not in SIZES:
@@ -117,3 +126,17 @@ def open_region(place: RegionPlace, effort: Effort) -> Iterator[RegionFile]:
         yield RegionFile(descriptor, effort)
     finally:
         os.close(descriptor)
+
+
+def cut_off_excess(place: RegionPlace, effort: Effort) -> int:
+    """Cut a container's file off at a region's size if it is larger; return how much of the disk it took then, or 0.
+
+    Raises RegionSkipped, OSError.
+    """
+    found = os.stat(os.path.join(place.directory, place.file), follow_symlinks=False)
+    taken_bytes = found.st_blocks * 512
+    if taken_bytes <= ROOM_BYTES and found.st_size <= max(SIZES):
+        return 0
+    with open_region(place, effort) as file:
+        file.cut_off()
+    return taken_bytes

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.agent.usage.granted import RegionPlace
 from gpuledger.agent.usage.priorities import Controls, Observed, decide
-from gpuledger.agent.usage.region_files import Effort, RegionFile, RegionSkipped, open_region
+from gpuledger.agent.usage.region_files import Effort, RegionFile, RegionSkipped, cut_off_excess, open_region
 from gpuledger.formats.runtime.shared_region import IDLE, LIMITER_ON, SharedRegion
 
 logger = logging.getLogger(__name__)
@@ -91,6 +91,17 @@ class Regions:
             return sum(look.paused for look in looks)
         finally:
             self._turn.release()
+
+    def cut_off_excess(self, places: Sequence[RegionPlace]) -> None:
+        """Take back what containers have put into their files beyond a region: the node's disk is everybody's."""
+        for place in places:
+            try:
+                taken_bytes = cut_off_excess(place, Effort())
+            except (RegionSkipped, OSError):  # whoever reads it says so
+                continue
+            if taken_bytes and (place.name, "excess") not in self._told:
+                self._told.add((place.name, "excess"))
+                logger.warning("%s: HAMi-core's file took %d MiB, and was cut off", place.owner, taken_bytes >> 20)
 
     def _forget(self, names: set[str]) -> None:
         """Forget all containers but these."""

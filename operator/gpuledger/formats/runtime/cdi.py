@@ -244,6 +244,12 @@ def bind_mount(host: str, container: str, access: str) -> Json:
     return {"hostPath": host, "containerPath": container, "options": [access, "bind", "nosuid", "nodev"]}
 
 
+def memory_mount(container: str, size: str, files: int) -> Json:
+    """Return the edit that mounts memory of the container's own for users of any id, of this size and files at most."""
+    options = [f"size={size}", f"nr_inodes={files}", "mode=1777", "nosuid", "nodev", "noexec"]
+    return {"hostPath": "tmpfs", "containerPath": container, "type": "tmpfs", "options": options}
+
+
 def create_runtime_hook(program: str, arguments: Iterable[str], timeout_s: int) -> Json:
     """Return the edit that has the runtime run a program on the node before a container's first process.
 

@@ -119,8 +119,13 @@ class MpsPlaces:
 
     @property
     def pipes(self) -> PurePath:
-        """Return the directory by which programs find the daemon: containers get it."""
+        """Return the directory of the daemon's sockets and pipes."""
         return self.directory / "daemons" / self.name / "pipe"
+
+    @property
+    def clients(self) -> PurePath:
+        """Return the directory by which containers' programs find the daemon: only the socket for them is there."""
+        return self.directory / "daemons" / self.name / "clients"
 
     @property
     def logs(self) -> PurePath:

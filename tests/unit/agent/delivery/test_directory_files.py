@@ -103,7 +103,7 @@ def test_a_record_that_is_not_ours_leads_to_nothing(directories: DirectoryFiles,
     assert (root / "slot-1-0a1b" / "grant.json").exists()
 
 
-def test_a_container_with_hami_core_has_counters_of_its_own_and_the_common_lock(
+def test_a_container_with_hami_core_has_counters_of_its_own_and_nothing_in_common(
     directories: DirectoryFiles, tmp_path: Path
 ) -> None:
     hami = tmp_path / "hami"
@@ -113,7 +113,9 @@ def test_a_container_with_hami_core_has_counters_of_its_own_and_the_common_lock(
     assert own != other
     for path in (own / "usage.cache", other / "usage.cache"):
         assert path.stat().st_mode & 0o777 == 0o666, "its programs have any user"
-    assert (hami / "vgpulock").stat().st_mode & 0o777 == 0o777
+    assert {path.name for path in hami.iterdir()} == {"containers"}
+    assert {path.name for path in own.iterdir()} == {"usage.cache"}
+    assert not own.stat().st_mode & 0o022, "only the agent makes files there"
     (own / "usage.cache").write_text("counters")
     directories.remove_own(str(hami), a_grant())
     assert not own.exists()

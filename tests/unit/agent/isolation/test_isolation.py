@@ -160,7 +160,7 @@ def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> N
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4000M,1=500M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
     }
-    assert mounts_of(edits) == {MPS_PIPES: ("/mps/pipe", "rw"), MPS_MEMORY: ("/mps/shm", "rw")}
+    assert mounts_of(edits) == {MPS_PIPES: ("/mps/pipe", "ro"), MPS_MEMORY: ("/mps/shm", "rw")}
 
 
 OWN = Installed(
@@ -171,8 +171,8 @@ OWN = Installed(
 
 def test_a_container_gets_the_daemon_of_its_card_or_that_of_containers_with_several() -> None:
     other = replace(SHARED, uuid="GPU-7")
-    assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_PIPES] == ("/mps/0", "rw")
-    assert mounts_of(limits(Isolation.MPS, [SHARED, other], OWN, "", ""))[MPS_PIPES] == ("/mps/several", "rw")
+    assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_PIPES] == ("/mps/0", "ro")
+    assert mounts_of(limits(Isolation.MPS, [SHARED, other], OWN, "", ""))[MPS_PIPES] == ("/mps/several", "ro")
     assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_MEMORY] == ("/mps/shm", "rw")
 
 
@@ -223,7 +223,7 @@ def test_hami_core_gets_its_environment_and_its_mounts() -> None:
     assert mounts_of(edits) == {
         "/usr/local/vgpu/usage.cache": ("/hami/containers/a_main/usage.cache", "rw"),
         "/usr/local/vgpu/libvgpu.so": ("/hami/libvgpu.so", "ro"),
-        "/tmp/vgpulock": ("/hami/vgpulock", "rw"),  # noqa: S108 - where HAMi-core looks
+        "/tmp/vgpulock": ("tmpfs", "size=64k"),  # noqa: S108 - where HAMi-core looks
         "/etc/ld.so.preload": ("/hami/ld.so.preload", "ro"),
     }
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -172,15 +173,38 @@ async def test_a_daemon_that_dies_is_started_again_and_the_others_do_not_notice(
     assert running.daemon("GPU-0").faults == {FaultKind.DAEMON_ENDED: 1}
 
 
-async def test_the_directory_that_containers_have_stays_the_same(running: Running) -> None:
+async def test_containers_have_a_directory_that_stays_with_the_socket_of_the_daemon_that_runs_and_nothing_else(
+    running: Running,
+) -> None:
     running.start(CARDS[:1])
     await running.until_all(Phase.RUNNING)
-    pipes = Path(MpsPlaces(running.plan.directory, "GPU-0").pipes)
-    before, pid = os.stat(pipes).st_ino, running.daemon("GPU-0").pid
+    places = MpsPlaces(running.plan.directory, "GPU-0")
+    clients, pipes = Path(places.clients), Path(places.pipes)
+    before, pid = os.stat(clients).st_ino, running.daemon("GPU-0").pid
+
+    def check() -> None:
+        assert [path.name for path in clients.iterdir()] == ["control"]
+        assert (clients / "control").samefile(pipes / "control")
+        assert not clients.stat().st_mode & 0o022
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(clients / "control"))
+
+    check()
     os.kill(pid, signal.SIGKILL)
     await running.until(lambda: running.daemon("GPU-0").pid not in (0, pid))
     await running.until_all(Phase.RUNNING)
-    assert os.stat(pipes).st_ino == before
+    assert os.stat(clients).st_ino == before
+    check()
+
+
+async def test_a_daemon_without_a_socket_that_can_be_shown_serves_nobody_and_says_why(running: Running) -> None:
+    clients = Path(MpsPlaces(running.plan.directory, "GPU-0").clients)
+    (clients / "control").mkdir(parents=True)
+    running.start(CARDS[:1])
+    await running.until(lambda: "control can't be made" in running.daemon("GPU-0").why)
+    assert running.daemon("GPU-0").phase is not Phase.RUNNING
+    (clients / "control").rmdir()
+    await running.until_all(Phase.RUNNING)
 
 
 async def test_what_a_daemon_said_before_it_ended_is_the_reason(running: Running) -> None:

@@ -89,6 +89,20 @@ def test_who_runs_and_answers_serves(node: Node) -> None:
     assert node.view.pods() == {"uid-mps"}
 
 
+def test_containers_get_the_directory_with_the_socket_alone_once_there_is_one(node: Node) -> None:
+    """An agent may be newer than the pod of gpuledger-mps, which nobody restarts for it."""
+    node.runs(7)
+    node.says(a_daemon())
+    node.grant("slot-1-0a", "early", "GPU-0")
+    clients = Path(MpsPlaces(node.directory, "GPU-0").clients)
+    clients.mkdir(parents=True)
+    assert node.view.pipes().serving == {"GPU-0": str(clients)}
+    node.grants.append(a_grant("slot-2-0a", "late", edits={"mounts": [{"hostPath": str(clients)}]}))
+    node.says(a_daemon(), faults=[a_fault(1)])
+    ((_, sentence),) = node.view.new_faults()
+    assert sentence.endswith("programs of these pods have lost it: default/early, default/late")
+
+
 @pytest.mark.parametrize("comm", [None, "bash\n"])
 def test_a_file_of_daemons_that_are_gone_serves_nobody(node: Node, comm: str | None) -> None:
     if comm:

@@ -136,3 +136,13 @@ async def test_a_disk_that_hangs_stops_neither_the_event_loop_nor_the_end(
     finally:
         goes_on.set()
     await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "regions"])
+
+
+async def test_files_are_kept_small_also_where_nobody_monitors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor_module, "EXCESS_INTERVAL_S", INTERVAL_S)
+    file = node.active("greedy")
+    running = asyncio.create_task(a_monitor(node, 0).keep_small())
+    for _ in range(2):
+        os.truncate(file, 200 << 30)
+        await until(lambda: file.stat().st_size < 4 << 20)
+    await stopped(running)

@@ -1,5 +1,6 @@
 """A pass over the regions of a node: who pauses, what is skipped, and how little is read."""
 
+import ctypes
 import errno
 import fcntl
 import logging
@@ -302,3 +303,48 @@ def test_claims_of_many_processes_are_read_in_part_and_take_nothing_from_others(
     assert honest == [20] * 20
     read = node.regions.effort.bytes_read - before
     assert read < MOST_PROCESSES * NEWEST.process.size + len(node.grants) * 4096
+
+
+TAKEN_MIB = 24
+
+
+def sparse(file: Path) -> None:
+    os.truncate(file, 200 << 30)
+
+
+def written(file: Path) -> None:
+    with file.open("ab") as opened:
+        opened.write(b"x" * (TAKEN_MIB << 20))
+
+
+def reserved_behind_the_end(file: Path) -> None:
+    keep_size, libc = 1, ctypes.CDLL(None, use_errno=True)
+    with file.open("rb+") as opened:
+        if libc.fallocate(opened.fileno(), keep_size, ctypes.c_long(0), ctypes.c_long(TAKEN_MIB << 20)):
+            pytest.skip("this file system reserves nothing")
+
+
+@pytest.mark.parametrize("takes", [sparse, written, reserved_behind_the_end], ids=lambda each: str(each.__name__))
+def test_what_a_container_takes_of_the_nodes_disk_beyond_a_region_is_taken_back(
+    node: Node, takes: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    file, other = node.active("greedy", 0), node.active("low", 1)
+    before = {each: (each.read_bytes(), each.stat().st_mtime_ns) for each in (file, other)}
+    for _ in range(2):
+        takes(file)
+        node.regions.cut_off_excess(node.places())
+        assert file.stat().st_size <= max(layout.size_bytes for layout in LAYOUTS) + 1
+        assert file.stat().st_blocks * 512 < 4 << 20
+        assert file.read_bytes()[: len(before[file][0])] == before[file][0], "what the library counts stays"
+    assert (other.read_bytes(), other.stat().st_mtime_ns) == before[other]
+    assert len([record for record in caplog.records if "was cut off" in record.message]) == 1
+
+
+def test_what_is_no_file_or_gone_keeps_no_other_from_being_cut_off(node: Node) -> None:
+    for name in ("a-pipe", "gone"):
+        node.active(name).unlink()
+    os.mkfifo(node.root / "a-pipe" / "usage.cache")
+    greedy = node.active("greedy")
+    written(greedy)
+    node.regions.cut_off_excess(node.places())
+    assert greedy.stat().st_size < 4 << 20
