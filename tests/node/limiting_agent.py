@@ -78,10 +78,15 @@ class _Looking:
                 self._on_change(directory)
 
 
-if __name__ == "__main__":
+def use_the_groups_there_are() -> None:
+    """Have the agent of this process take groups of version 1 where there are no others."""
     if not (ROOT / "cgroup.controllers").exists():
         for module in (agent_plan, startup):
             vars(module)["ControlGroups"] = OneTree
+
+
+if __name__ == "__main__":
+    use_the_groups_there_are()
     if sys.argv[1] in POINTS:
         POINTS[sys.argv.pop(1)]()
     main()

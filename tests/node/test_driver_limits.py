@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from cluster.cluster import COUNT, MEMORY, Json, devices
+from cluster.claims import CLAIMS, TEMPLATES, claim, create_class, share, template
+from cluster.cluster import COUNT, MEMORY, PODS, Json, devices
 from effort import times
 from fakes.nvml.fake_nvml import NO_LIMIT, NO_PERMISSION, Failure, SetLimit, limit_lines, some_cards
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 from node.limiting_agent import POINTS
+from node.test_claims import by_claim, serves_claims
 
 MIB = 1024 * 1024
 SHARED: Json = {"volumes": [{"name": "notes", "hostPath": {"path": "/var/lib/fake-nvml"}}]}
@@ -184,6 +186,57 @@ def test_a_container_that_starts_again_is_limited_again(limits: Limits) -> None:
     limits.check_start("again")
     groups = {line.group for line in limits.of("again") if isinstance(line, SetLimit) and line.hard != NO_LIMIT}
     assert len(groups) == 2
+
+
+def claim_pods(gpu: GpuNode, *pods: Json) -> None:
+    """Create pods by claims, when the node serves these."""
+    create_class(gpu.cluster)
+    gpu.cluster.wait(lambda: serves_claims(gpu) == "true", "the kubelet has taken up our driver")
+    gpu.create(*pods)
+
+
+def in_force(limits: Limits, uid: str) -> dict[str, dict[str, int]]:
+    """Return the limits of a pod's groups: last part of the group's name -> UUID -> MiB."""
+    found: dict[str, dict[str, int]] = {}
+    for line in limits.lines():
+        if isinstance(line, SetLimit) and uid in line.group:
+            found.setdefault(line.group.rpartition("/")[2], {})[line.uuid] = line.hard // MIB
+    return found
+
+
+def test_containers_of_one_claim_are_held_to_its_amount_together_by_their_pods_group(limits: Limits) -> None:
+    gpu = limits.gpu
+    gpu.cluster.request("POST", TEMPLATES, template("part", share("4000Mi")))
+    names = [f"c{n}" for n in range(8)]
+    try:
+        claim_pods(gpu, by_claim("eight", "part", {name: [{"name": "gpu"}] for name in names}))
+        gpu.wait_running("eight")
+        (uuid,) = {card for card, _, _ in gpu.told("eight", "c0")}
+        uid = limits.uid("eight")
+        found = in_force(limits, uid)
+        assert found.pop(f"pod{uid}") == {uuid: 4000}, "what the ledger counts, once"
+        assert list(found.values()) == [{uuid: 4000}] * 8, "each of them may use all of it"
+    finally:
+        gpu.remove_all()
+        gpu.cluster.request("DELETE", f"{TEMPLATES}/part")
+
+
+def test_a_part_that_pods_share_is_used_by_one_after_the_other_and_events_say_why(limits: Limits) -> None:
+    gpu = limits.gpu
+    gpu.cluster.request("POST", CLAIMS, claim("together", share("4000Mi")))
+    try:
+        claim_pods(gpu, by_claim("first", named="together"))
+        gpu.wait_running("first")
+        gpu.create(by_claim("second", named="together"))
+        why = f"the pod with UID {limits.uid('first')} uses it: isolation by the driver can't keep several pods to one"
+        gpu.cluster.wait(lambda: any(why in text for text in gpu.cluster.messages("second")), "its events say why")
+        assert gpu.phase("second") == "Pending"
+        assert in_force(limits, limits.uid("second")) == {}
+        gpu.cluster.request("DELETE", f"{PODS}/first")
+        gpu.wait_running("second")
+    finally:
+        gpu.remove_all()
+        gpu.cluster.request("DELETE", f"{CLAIMS}/together")
 
 
 @pytest.mark.parametrize(

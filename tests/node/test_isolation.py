@@ -10,17 +10,20 @@ import io
 import json
 import shutil
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cluster.claims import TEMPLATES, create_class, share, template
 from cluster.cluster import COUNT
 from fakes.shared_library import a_library
+from gpuledger.agent.isolation.hami_core import HAMI_LOCK
 from gpuledger.agent.isolation.mps import MPS_PIPES
 from manifests.helm import the_helm
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
+from node.test_claims import by_claim, serves_claims
 from node_image import busybox_layer, static_busybox, write_image
 
 WISH = "gpuledger.dev/isolation"
@@ -60,6 +63,66 @@ def test_hami_core_gets_its_limits_its_library_and_a_directory_of_its_own(with_h
     gpu.cluster.wait(own.exists, "its counters are on the node")
     assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in gpu.node.container_environment("default", "alone", "main")
     assert "CUDA_DEVICE_MEMORY_LIMIT_0" in gpu.node.container_environment("default", "shared", "main")
+
+
+def has_written(gpu: GpuNode, pod: str, word: str) -> bool:
+    return word in gpu.node.container_log("default", pod, "main")
+
+
+def is_small(taken: Callable[[str], int], pod: str) -> bool:
+    return taken(pod) < 8 << 20
+
+
+def test_places_for_hami_core_belong_to_one_container_and_have_a_bounded_size(with_hami_core: GpuNode) -> None:
+    """Whoever runs there, root or not: it can neither fill the node's disk, nor keep others from CUDA's start."""
+    gpu = with_hami_core
+    attack = (
+        "mkdir -p /tmp/vgpulock/lock/full; for n in $(seq 100); do echo > /tmp/vgpulock/$n; done; "
+        "dd if=/dev/zero of=/tmp/vgpulock/filler bs=64k count=100; "
+        "dd if=/dev/zero of=/usr/local/vgpu/usage.cache bs=1M count=64 conv=notrunc; echo tried; exec sleep 3600"
+    )
+    nobody = {"runAsUser": 65534, "runAsGroup": 65534}
+    attackers = (
+        gpu_pod("root", gpu_container("main", one_card(), attack)),
+        gpu_pod("nobody", gpu_container("main", one_card(), attack, securityContext=nobody)),
+    )
+    gpu.create(*attackers, gpu_pod("other", one_card()))
+    gpu.wait_running("root", "nobody", "other")
+    hami = gpu.node.path("/var/lib/hami-core")
+
+    def taken(name: str) -> int:
+        """Return how many bytes a container's counters take of the disk."""
+        uid = gpu.cluster.pod(name)["metadata"]["uid"]
+        return (hami / "containers" / f"{uid}_main" / "usage.cache").stat().st_blocks * 512
+
+    for name in ("root", "nobody"):
+        gpu.cluster.wait(partial(has_written, gpu, name, "tried"), "it has tried")
+        gpu.cluster.wait(partial(is_small, taken, name), "its counters were cut off")
+        (used,) = gpu.node.container_execute("default", name, "main", "df", "-k", HAMI_LOCK).splitlines()[1:]
+        assert used.split()[1] == "64", "KiB, of its own memory"
+        files = gpu.node.container_execute("default", name, "main", "ls", HAMI_LOCK).split()
+        assert len(files) < 20
+    assert gpu.node.container_execute("default", "other", "main", "ls", HAMI_LOCK).split() == []
+    assert {path.name for path in hami.iterdir()} <= {"containers", "libvgpu.so", "ld.so.preload"}
+
+
+def test_containers_that_hami_core_can_not_hold_together_do_not_start_and_events_say_what_to_do(
+    with_hami_core: GpuNode,
+) -> None:
+    gpu = with_hami_core
+    create_class(gpu.cluster)
+    gpu.cluster.wait(lambda: serves_claims(gpu) == "true", "the kubelet has taken up our driver")
+    gpu.cluster.request("POST", TEMPLATES, template("part", share("4000Mi")))
+    try:
+        two = by_claim("two", "part", {"main": [{"name": "gpu"}], "side": [{"name": "gpu"}]})
+        gpu.create(two, by_claim("one", "part"))
+        gpu.wait_running("one")
+        why = "so its 2 containers could use more than the claim has: give each container a request of its own"
+        gpu.cluster.wait(lambda: any(why in text for text in gpu.cluster.messages("two")), "its events say why")
+        assert gpu.phase("two") == "Pending"
+    finally:
+        gpu.remove_all()
+        gpu.cluster.request("DELETE", f"{TEMPLATES}/part")
 
 
 # What an image brings, and what users try.

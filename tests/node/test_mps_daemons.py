@@ -118,7 +118,7 @@ def clients(daemon: str) -> str:
 
 def check_that_only_the_socket_is_there(gpu: GpuNode, pod: str, directory: str) -> None:
     """Check that user root of a container can neither replace the daemon's socket nor put anything beside it."""
-    attack = f"cd {MPS_PIPES}; rm -f control; mv control mine; : > filler; mkdir full; ls"
+    attack = f"cd {MPS_PIPES}; rm -f control; mv control mine; echo > filler; mkdir full; ls"
     found = gpu.node.container_execute("default", pod, "main", "sh", "-c", f"({attack}) 2>/dev/null")
     assert found.split() == ["control"]
     assert [path.name for path in gpu.node.path(directory).iterdir()] == ["control"]

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from chaos.outcome import Outcome
 from chaos.results import repeat_command
+from chaos.steps import Step
 from chaos.trace import write_trace
 from effort import seeds_for, times
 from node_chaos.arena import NodeArena
 from node_chaos.disks import lacking
-from node_chaos.plan import NodePlan, plan
-from node_chaos.programs import CONFUSED_AGENT
+from node_chaos.faulty_agent import FAULTS, Fault
+from node_chaos.plan import ISOLATIONS, NodePlan, plan
+from node_chaos.plan import SHAPES as ALL_SHAPES
+from node_chaos.programs import FAULTY_AGENT, IMPATIENT_AGENT
 from node_chaos.run import run
-from node_chaos.steps import Create
+from node_chaos.steps import Create, Delete, PlannedPod
 from requirements import require
 
 FOUND = {
@@ -49,14 +55,61 @@ def test_each_container_has_its_own_cards_whatever_dies_hangs_or_is_lost_on_its_
     assert outcome.checks > 200
 
 
-@pytest.mark.long
-def test_an_agent_that_takes_one_pod_for_another_is_found() -> None:
+PLANTED_S, PATIENCE_S = 9.0, 12.0
+SHAPES = (
+    *("small", "claim-of-two", "small", "joins", "two-cards", "claim-of-three", "joins", "claim", "two-containers"),
+    *("small", "joins", "claim-beside", "small", "init"),
+)
+
+
+def workload(fault: Fault) -> NodePlan:
+    """Return pods of all kinds that a fault can concern: some end by themselves, and one by force, which goes on."""
+    shapes = [each for each in SHAPES if fault.delivery == "cdi" or each in ALL_SHAPES]
+    steps: list[Step] = [
+        Create(
+            0.25 * n, PlannedPod(f"pod-{n}", shape, 3 * n, 4 if n == 2 else None, stubborn=n == 0, greedy=n % 2 == 0)
+        )
+        for n, shape in enumerate(shapes)
+    ]
+    steps.append(Delete(6.0, "pod-0", by_force=True))
+    return NodePlan(0, PLANTED_S, tuple(steps), fault.delivery, fault.isolation)
+
+
+@pytest.fixture(scope="module")
+def arenas() -> Iterator[Callable[[], NodeArena]]:
+    """Yield what returns an arena: a new one where the one before could not be emptied."""
     require("chaos on a node", lacking())
-    quiet = tuple(step for step in plan(1).steps if isinstance(step, Create))
-    outcome = Outcome(NodePlan(1, 10.0, tuple(step for step in quiet if step.at_s < 10)))
-    with NodeArena(CONFUSED_AGENT) as arena, contextlib.suppress(RuntimeError):  # it leaves more than can be cleared
-        run(arena, outcome)
-    assert {finding.rule for finding in outcome.findings} & {
-        "a container runs without a share",
-        "a container has another share than its own",
-    }
+    with ExitStack() as stack:
+        there: list[NodeArena] = []
+
+        def arena() -> NodeArena:
+            if not there or not there[-1].is_empty:
+                stack.close()
+                there.append(stack.enter_context(NodeArena()))
+            return there[-1]
+
+        yield arena
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_agent_with_this_fault_is_found(name: str, arenas: Callable[[], NodeArena]) -> None:
+    fault, arena = FAULTS[name], arenas()
+    outcome = Outcome(workload(fault))
+    arena.run_agent(FAULTY_AGENT, name)
+    try:
+        with contextlib.suppress(RuntimeError):  # some leave more than can be cleared
+            run(arena, outcome, PATIENCE_S)
+    finally:
+        arena.run_agent(IMPATIENT_AGENT)
+    found = {finding.rule for finding in outcome.findings}
+    assert found & fault.rules, found
+
+
+@pytest.mark.long
+def test_one_without_a_fault_is_not(arenas: Callable[[], NodeArena]) -> None:
+    """The same pods, by each way to isolate: what is found above is found for its reason."""
+    for isolation in ISOLATIONS:
+        outcome = Outcome(replace(workload(FAULTS["no limits"]), isolation=isolation))
+        run(arenas(), outcome)
+        assert not outcome.findings, (isolation, outcome.findings)

@@ -1,4 +1,4 @@
-"""What must hold at every moment: each container that runs has the cards of its share, and nobody else's.
+"""What must hold at every moment: each container has the cards of its share, and nobody else's, and is kept to it.
 
 Two witnesses are compared: the containers themselves (sight.py), and etcd's history of the ledger. The checker does its
 own arithmetic, and asks none of the programs that it judges.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from chaos.arithmetic import Ask, asks_of, holders_of
 from chaos.checker import FINDINGS_LIMIT, Finding
 from chaos.history import Change
+from node_chaos.claims import ENTRY, Use, use_of
 from node_chaos.sight import Container, Look
+from node_chaos.steps import Isolation
 
 Json = dict[str, Any]
 
@@ -37,8 +39,8 @@ class Ledger:
 class NodeChecker:
     """Takes every change of the ledger, and looks at the node."""
 
-    def __init__(self, may_forget: bool = False) -> None:
-        """Make one; `may_forget`: the kubelet loses its record of who has which slots.
+    def __init__(self, may_forget: bool = False, isolation: Isolation = "none") -> None:
+        """Make one; `isolation` keeps containers to their shares; `may_forget`: the kubelet loses its record of slots.
 
         Such a kubelet does not know either, until the agent has registered, that there are such slots at all, and
         starts containers without what they ask for, as it does with any resource that is not its own.
@@ -47,7 +49,7 @@ class NodeChecker:
         self.checks = 0
         self.without: set[str] = set()
         """Ids of such containers."""
-        self.may_forget = may_forget
+        self.may_forget, self._isolation = may_forget, isolation
         self._gone: set[str] = set()  # UIDs of pods
         self.seen: dict[str, tuple[float, float, Container]] = {}
         """Container's id -> when it was seen first and last, and what it had."""
@@ -77,6 +79,8 @@ class NodeChecker:
             self._cards[uuid] = card
             self._shares |= {(holder["podUID"], uuid): holder for holder in holders_of(card)}
         self._ever |= self._shares.keys()
+        for holder in holders_of(card or {}):
+            self._ever |= {(each["claim"]["name"], uuid) for each in holder["containers"] if "claim" in each}
 
     def ledger(self) -> Ledger:
         """Return what was so at this moment or before. To be called before a look: what it shows has happened then."""
@@ -99,10 +103,22 @@ class NodeChecker:
             for uuid, memory_mib, cores in container.cards:
                 self._judge_share(container, uuid, (memory_mib, cores), ledger, look, first_s)
         self._judge_cards(ledger, look)
+        self._judge_places(look)
+
+    def _judge_places(self, look: Look) -> None:
+        """Check that what is a container's own is nobody else's, and that it can harm none of its neighbours there."""
         owners = Counter(container.directory for container in look.containers if container.directory)
+        places = Counter(place for container in look.containers for place in container.places if place[1])
         for container in look.containers:
             alone = owners[container.directory] < 2
             self._check(alone, "a container's directory is another one's, too", container, look, container.directory)
+            shared = [place for place in container.places if places[place] > 1]
+            rule = "a container's place for HAMi-core is another one's, too"
+            self._check(not shared, rule, container, look, str(shared))
+            where, options = container.pipes
+            locked = not where or (options.startswith("ro") and where.endswith("/clients"))
+            rule = "a container has more of its MPS daemon than its socket to read"
+            self._check(locked, rule, container, look, f"{where} {options}")
 
     def _judge_witnesses(self, container: Container, pod: Json, look: Look) -> None:
         """Check that a container has what it asks for, and that all witnesses say the same."""
@@ -111,7 +127,8 @@ class NodeChecker:
         text = f"told {uuids}, mounted {sorted(container.mounted)}, devices {sorted(container.devices)}"
         self._check(same, "a container has other cards than it was told", container, look, text)
         ask = next((ask for ask in asks_of(pod) if ask.container == container.name), None)
-        wanted = 0 if ask is None else ask.cards
+        use = use_of(pod, container.name)
+        wanted = use.cards if use else 0 if ask is None else ask.cards
         # A kubelet that hears of a pod's end while it starts a container may have dropped the pod's devices by then:
         # it starts the container without them, and kills it at once.
         is_forgotten = self.may_forget or container.pod_uid in self._gone
@@ -124,32 +141,41 @@ class NodeChecker:
     def _judge_share(
         self, container: Container, uuid: str, had: tuple[int, int], ledger: Ledger, look: Look, first_s: float
     ) -> None:
-        key = (container.pod_uid, uuid)
-        holder = ledger.shares.get(key)
-        if holder is None:
+        use = use_of(ledger.pods[container.pod_uid], container.name)
+        key = (use.joint if use and use.joint else container.pod_uid, uuid)
+        holders = [held for (uid, card), held in ledger.shares.items() if card == uuid and _has(held, uid, key[0])]
+        if not holders:
             given_up = key in self._ever
             if given_up or look.at_s - first_s > LAG_S:
                 rule = "a container runs whose share was given up" if given_up else "a container runs without a share"
                 self._check(False, rule, container, look, f"card {uuid}")
             return
-        entered = {each["name"]: (each["memoryMiB"], each["cores"]) for each in holder["containers"]}
+        entered = {each["name"]: (each["memoryMiB"], each["cores"]) for held in holders for each in held["containers"]}
         text = f"card {uuid}: it has {had}, the ledger says {entered}"
-        self._check(
-            entered.get(container.name) == had, "a container has another share than its own", container, look, text
-        )
-        ask = next(ask for ask in asks_of(ledger.pods[container.pod_uid]) if ask.container == container.name)
-        wanted = _wanted(ask, ledger.cards[uuid])
+        entry = ENTRY if use else container.name
+        self._check(entered.get(entry) == had, "a container has another share than its own", container, look, text)
+        if use:
+            wanted = (use.memory_mib, use.cores)
+        else:
+            ask = next(ask for ask in asks_of(ledger.pods[container.pod_uid]) if ask.container == container.name)
+            wanted = _wanted(ask, ledger.cards[uuid])
         self._check(
             had == wanted, "a container has another amount than it asks for", container, look, f"{had}, {wanted}"
         )
 
     def _judge_cards(self, ledger: Ledger, look: Look) -> None:
-        """Check that those who run at the same time do not have more of a card than it has."""
+        """Check that those who run at the same time do not have more of a card than it has, nor than they hold.
+
+        What several containers have by one claim is one amount.
+        """
         for uuid, card in ledger.cards.items():
             there = [(container, had) for container in look.containers for had in container.cards if had[0] == uuid]
             capacity = card["spec"]["capacity"]
             for what, position in (("memoryMiB", 1), ("cores", 2)):
-                total = sum(int(had[position]) for _, had in there)
+                held = {_amount_of(container, ledger): int(had[position]) for container, had in there}
+                total = sum(held.values())
+                if what == "memoryMiB" and self._isolation != "none":
+                    self._judge_limits(uuid, [container for container, _ in there], ledger, look)
                 text = f"card {uuid}: {what} {total} of {capacity[what]}"
                 for container, _ in there[:1]:
                     self._check(total <= capacity[what], "a card is used beyond what it has", container, look, text)
@@ -159,6 +185,36 @@ class NodeChecker:
                 alone = holder is None or not holder["exclusive"] or len(owners) == 1
                 text = f"card {uuid} is used by pods {sorted(owners)}"
                 self._check(alone, "a pod that has a card for itself is not alone", container, look, text)
+
+    def _judge_limits(self, uuid: str, there: Sequence[Container], ledger: Ledger, look: Look) -> None:
+        """Check what keeps containers to their parts of a card: each to its own, and all together to what is counted.
+
+        The ledger counts a pod's containers as long as there is the pod, also one that has ended.
+        """
+        of_pods: dict[str, int] = Counter()
+        for container in there:
+            had = next(memory_mib for card, memory_mib, _ in container.cards if card == uuid)
+            most = {
+                "driver": look.limits.get((container.identity, uuid)),
+            }.get(self._isolation, dict(container.told_most).get(uuid))
+            holder = ledger.shares.get((container.pod_uid, uuid))
+            if most is None and holder is not None and holder["exclusive"]:
+                most = had
+            text = f"card {uuid}: it has {had} MiB, and is held to {most}"
+            self._check(most == had, "a container is not held to its share", container, look, text)
+            of_pods[container.pod_uid] += had if most is None else most
+        most_mib = sum(min(most, look.limits.get((uid, uuid), most)) for uid, most in of_pods.items())
+        whose = {*of_pods, *(use.joint for container in there if (use := _use_of(container, ledger)))}
+        holders = [
+            holder
+            for (uid, card), holder in ledger.shares.items()
+            if card == uuid and any(_has(holder, uid, each) for each in whose if each)
+        ]
+        held_mib = sum(int(holder["memoryMiB"]) for holder in holders)
+        text = f"card {uuid}: containers can take {most_mib} MiB, and the ledger counts {held_mib} for them"
+        for container in there[:1]:
+            rule = "containers can take more than the ledger counts"
+            self._check(most_mib <= held_mib, rule, container, look, text)
 
     def _check(self, holds: bool, rule: str, container: Container, look: Look, text: str) -> None:
         self.checks += 1
@@ -183,6 +239,22 @@ class NodeChecker:
             cards = ", ".join(f"{uuid} {memory} MiB {cores} %" for uuid, memory, cores in container.cards)
             yield first_s, "node", f"seen {subject}: {container.name} {container.identity[:8]} runs with {cards}"
             yield last_s, "node", f"seen {subject}: {container.name} {container.identity[:8]} for the last time"
+
+
+def _has(holder: Json, uid: str, whose: str) -> bool:
+    """Tell whether a share is that of a pod, by its UID, or of a claim that pods share, by its name."""
+    return uid == whose or any(each.get("claim", {}).get("name") == whose for each in holder["containers"])
+
+
+def _amount_of(container: Container, ledger: Ledger) -> object:
+    """Return what stands for the amount that a container has of a card, perhaps together with others."""
+    use = _use_of(container, ledger)
+    return use.key if use else container.identity
+
+
+def _use_of(container: Container, ledger: Ledger) -> Use | None:
+    pod = ledger.pods.get(container.pod_uid)
+    return use_of(pod, container.name) if pod else None
 
 
 def _wanted(ask: Ask, card: Json) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from fakes.nvml.fake_nvml import GONE, LOST, Failure
 from gpuledger.formats.runtime.cdi import FILE_PREFIX
 from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
 from node.gpu_node import GpuNode
+from node_chaos import claims
 from node_chaos.arena import CDI_FILES, PLUGINS
 from node_chaos.disks import Disk
 from node_chaos.pods import body_of
@@ -124,7 +125,10 @@ class Director:
     # Requests.
 
     def _create(self, step: Create) -> None:
-        if self._workers.admin.try_to("POST", PODS, body_of(step.pod)) == 409:  # the last one of this name is there
+        body = body_of(step.pod)
+        for path, each in claims.objects(body):
+            self._workers.admin.try_to("POST", path, each)
+        if self._workers.admin.try_to("POST", PODS, body) == 409:  # the last one of this name is there
             again = partial(self._workers.pods.do, self._create, step)
             self._timeline.at(time.monotonic() + SAME_NAME_PAUSE_S, again)
 

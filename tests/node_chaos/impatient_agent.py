@@ -5,9 +5,17 @@ Every half minute, as it does by itself, would be about once in a run: then nobo
 
 from gpuledger.agent import startup
 from gpuledger.command_line.program import main
+from node.limiting_agent import use_the_groups_there_are
 
 LOOK_INTERVAL_S = 1.5
 
-if __name__ == "__main__":
+
+def be_impatient() -> None:
+    """Have the agent of this process look more often, and limit the groups that this machine has."""
     startup.LOOK_INTERVAL_S = LOOK_INTERVAL_S
+    use_the_groups_there_are()
+
+
+if __name__ == "__main__":
+    be_impatient()
     main()

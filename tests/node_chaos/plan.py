@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -18,6 +18,7 @@ from node_chaos.steps import (
     FillDisk,
     HangDisk,
     HitContainers,
+    Isolation,
     LoseDriver,
     PlannedPod,
     Program,
@@ -47,6 +48,11 @@ SHAPES = {
 }
 """Shape of a pod (see pods.py) -> how often, compared with the others."""
 
+CLAIM_SHAPES = {"claim": 10, "claim-of-two": 8, "claim-of-three": 4, "claim-beside": 6, "joins": 10}
+"""The same of those that have a ResourceClaim."""
+
+ISOLATIONS: dict[Isolation, int] = {"none": 35, "driver": 30, "hami-core": 20, "mps": 15}
+
 LONGEST_OUTAGE_S = 8.0
 """Of a program or a disk. The shares of a pod of which nobody speaks stay longer than that (arena.py)."""
 
@@ -64,12 +70,18 @@ class NodePlan:
     steps: tuple[Step, ...]
     delivery: Delivery = "cdi"
     """How containers get to know their cards (settings.py)."""
+    isolation: Isolation = "none"
+    """What keeps them to their shares (settings.py). Without CDI nothing does, and no claims are served."""
 
 
 def plan(seed: int, seconds: float = CHAOS_S) -> NodePlan:
     """Return the plan of a seed."""
+    delivery: Delivery = "directory" if _dice(seed, "delivery").random() < 0.2 else "cdi"
+    by_cdi = delivery == "cdi"
+    isolation = _isolation(_dice(seed, "isolation")) if by_cdi else "none"
     steps = [
         *_pods(_dice(seed, "pods"), seconds),
+        *(_claims(_dice(seed, "claims"), seconds) if by_cdi else ()),
         *_programs_end(_dice(seed, "programs end"), seconds),
         *_programs_stop(_dice(seed, "programs stop"), seconds),
         *_disks(_dice(seed, "disks"), seconds),
@@ -77,8 +89,11 @@ def plan(seed: int, seconds: float = CHAOS_S) -> NodePlan:
         *_cards(_dice(seed, "cards"), seconds),
     ]
     in_time = (step for step in steps if step.at_s < seconds)
-    delivery: Delivery = "directory" if _dice(seed, "delivery").random() < 0.2 else "cdi"
-    return NodePlan(seed, seconds, tuple(sorted(in_time, key=lambda step: step.at_s)), delivery)
+    return NodePlan(seed, seconds, tuple(sorted(in_time, key=lambda step: step.at_s)), delivery, isolation)
+
+
+def _isolation(dice: Random) -> Isolation:
+    return dice.choices(list(ISOLATIONS), list(ISOLATIONS.values()))[0]
 
 
 def _dice(seed: int, topic: str) -> Random:
@@ -97,14 +112,23 @@ def _pods(dice: Random, seconds: float) -> Iterator[Step]:
         times += [burst_s + dice.uniform(0, 0.3) for _ in range(dice.randint(3, 8))]
     numbers = iter(range(MOST_MIB))
     for name, at_s in enumerate(sorted(times)):
-        yield from _life(dice, at_s, seconds, f"pod-{name}", numbers)
+        yield from _life(dice, at_s, seconds, f"pod-{name}", numbers, SHAPES)
 
 
-def _life(dice: Random, at_s: float, seconds: float, name: str, numbers: Iterator[int]) -> Iterator[Step]:
+def _claims(dice: Random, seconds: float) -> Iterator[Step]:
+    numbers = iter(range(MOST_MIB))
+    times = sorted(dice.uniform(0, seconds) for _ in range(int(dice.uniform(0.2, 0.7) * seconds)))
+    for name, at_s in enumerate(times):
+        yield from _life(dice, at_s, seconds, f"claims-{name}", numbers, CLAIM_SHAPES)
+
+
+def _life(
+    dice: Random, at_s: float, seconds: float, name: str, numbers: Iterator[int], shapes: Mapping[str, int]
+) -> Iterator[Step]:
     """Yield what happens to one name: a pod, its end, and sometimes another pod of that name."""
     while at_s < seconds:
         fate = dice.choices(("stays", "ends", "is deleted", "is killed"), (15, 30, 30, 25))[0]
-        yield Create(at_s, _pod(dice, name, next(numbers), dice.randint(1, 6) if fate == "ends" else None))
+        yield Create(at_s, _pod(dice, name, next(numbers), dice.randint(1, 6) if fate == "ends" else None, shapes))
         if dice.random() < 0.1:
             yield HitContainers(at_s + dice.uniform(1, 8), name)
         if fate in ("stays", "ends"):
@@ -117,9 +141,11 @@ def _life(dice: Random, at_s: float, seconds: float, name: str, numbers: Iterato
         at_s += dice.choice((0.0, 0.05, 0.5))
 
 
-def _pod(dice: Random, name: str, number: int, run_s: int | None) -> PlannedPod:
-    shape = dice.choices(list(SHAPES), list(SHAPES.values()))[0]
-    return PlannedPod(name, shape, number, run_s, stubborn=dice.random() < 0.2, grace_s=dice.choice((1, 2, 4)))
+def _pod(dice: Random, name: str, number: int, run_s: int | None, shapes: Mapping[str, int]) -> PlannedPod:
+    shape = dice.choices(list(shapes), list(shapes.values()))[0]
+    stubborn, grace_s = dice.random() < 0.2, dice.choice((1, 2, 4))
+    greedy = Random(f"{name} {number} {shape}").random() < 0.3  # noqa: S311 - no secret
+    return PlannedPod(name, shape, number, run_s, stubborn, grace_s, greedy)
 
 
 # Programs.

@@ -7,6 +7,7 @@ from typing import Any
 
 from cluster.cluster import CORES, COUNT, MEMORY
 from node.gpu_node import STAY, gpu_container, gpu_pod
+from node_chaos.claims import LOCAL, joint, made
 from node_chaos.steps import PlannedPod
 
 Json = dict[str, Any]
@@ -17,11 +18,21 @@ UID, CONTAINER = "CHAOS_POD_UID", "CHAOS_CONTAINER"
 STUBBORN = "trap '' TERM; while :; do sleep 1; done"
 SOON = "sleep 1"
 
+COUNTERS = "/usr/local/vgpu/usage.cache"
+GREEDY_MIB = 20
+GREED = f"[ -e {COUNTERS} ] && dd if=/dev/zero of={COUNTERS} bs=1M count={GREEDY_MIB} conv=notrunc 2>/dev/null; "
+"""Where a container has counters of HAMi-core: write far more into them than they have."""
+
+JOINT_CLAIMS = 3
+"""Claims that pods of a run share."""
+
 
 def body_of(pod: PlannedPod) -> Json:
     """Return the pod as it is created."""
     stays = STUBBORN if pod.stubborn else STAY
-    script = stays if pod.run_s is None else f"sleep {pod.run_s}"
+    script = (GREED if pod.greedy else "") + (stays if pod.run_s is None else f"sleep {pod.run_s}")
+    if pod.shape in _CLAIMS:
+        return _claiming(pod, script)
     kinds = _SHAPES[pod.shape]
     listed = [_container(name, limits, script, pod.number) for name, limits in kinds["containers"].items()]
     first = [
@@ -34,6 +45,26 @@ def body_of(pod: PlannedPod) -> Json:
         pod.name,
         *listed,
         initContainers=first,
+        restartPolicy="Always" if pod.run_s is None else "Never",
+        terminationGracePeriodSeconds=pod.grace_s,
+    )
+
+
+def _claiming(pod: PlannedPod, script: str) -> Json:
+    """Return a pod with a claim; its containers use that, or have cards by their resources."""
+    claim, listed = _CLAIMS[pod.shape]
+    containers = [_container(name, limits or {}, script, pod.number) for name, limits in listed.items()]
+    for container in containers:
+        if listed[container["name"]] is None:
+            container["resources"] = {"claims": [{"name": LOCAL}]}
+    if pod.shape == "joins":
+        named = {"resourceClaimName": joint(claim["memory_mib"] + pod.number % JOINT_CLAIMS)}
+    else:
+        named = {"resourceClaimTemplateName": made(**{**claim, "memory_mib": claim["memory_mib"] + pod.number})}
+    return gpu_pod(
+        pod.name,
+        *containers,
+        resourceClaims=[{"name": LOCAL, **named}],
         restartPolicy="Always" if pod.run_s is None else "Never",
         terminationGracePeriodSeconds=pod.grace_s,
     )
@@ -70,3 +101,12 @@ _SHAPES = {
     "sidecar": _shape({"prepare": _limits(22_000)}, {"beside": _limits(1000)}, main=_limits(24_000)),
 }
 """Shape -> init containers, sidecars and containers -> name -> limits. Whatever is added, no two are equal."""
+
+_CLAIMS: dict[str, tuple[dict[str, int], dict[str, dict[str, int] | None]]] = {
+    "claim": ({"memory_mib": 3000}, {"main": None}),
+    "claim-of-two": ({"memory_mib": 5000, "cores": 20}, {"main": None, "side": None}),
+    "claim-of-three": ({"memory_mib": 7000, "cards": 2}, {"main": None, "side": None, "third": None, "plain": {}}),
+    "claim-beside": ({"memory_mib": 9000}, {"main": None, "side": None, "own": _limits(11_000)}),
+    "joins": ({"memory_mib": 13_000}, {"main": None}),
+}
+"""Shape -> what the claim asks for, and the containers: limits, or None for one that uses the claim."""

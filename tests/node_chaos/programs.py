@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from chaos.pair import Hands
@@ -18,7 +19,7 @@ from node_chaos.sight import lives
 from node_chaos.steps import Program, Stoppable
 
 IMPATIENT_AGENT = Path(__file__).with_name("impatient_agent.py")
-CONFUSED_AGENT = Path(__file__).with_name("confused_agent.py")
+FAULTY_AGENT = Path(__file__).with_name("faulty_agent.py")
 STARTS = 60
 START_PAUSE_S = 0.5
 """A kubelet ends when it finds no container runtime, and is started again, as by its node's init."""
@@ -31,8 +32,8 @@ HANGS_S = 20.0
 class Programs:
     """Agent, kubelet and containerd of a node; each has hands that do one thing after the other."""
 
-    def __init__(self, gpu: GpuNode, agent: Path) -> None:
-        self._gpu, self._agent = gpu, agent
+    def __init__(self, gpu: GpuNode, agent: Sequence[str]) -> None:
+        self._gpu, self.agent = gpu, agent
         self.hands: dict[Program, Hands] = {program: Hands(program) for program in PROGRAMS}
         self.ended: Counter[str] = Counter()
         """How often each has ended by itself."""
@@ -86,7 +87,7 @@ class Programs:
 
     def _start(self, program: Program) -> None:
         if program == "agent":
-            self.agents.append(self._gpu.start_agent(program=[str(self._agent)]))
+            self.agents.append(self._gpu.start_agent(program=self.agent))
         elif program == "kubelet":
             self._gpu.node.start_kubelet()
         else:

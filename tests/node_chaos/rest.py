@@ -11,9 +11,13 @@ from chaos.checker import Finding
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, FILE_SUFFIX, read_grant
 from gpuledger.model.errors import BadInput
 from node_chaos.checker import running
+from node_chaos.claims import REQUEST, claim_of, may_wait, use_of
 from node_chaos.sight import Container
+from node_chaos.steps import Isolation
 
 Json = dict[str, Any]
+
+MOST_COUNTERS_BYTES = 8 << 20
 
 FORGOTTEN = "no devices found allocated in local cache"
 """What a kubelet says of a container that it can't start: it has lost its record of the container's slots. It never
@@ -21,9 +25,17 @@ allocates them anew for a plugin that wants to be asked before a start; the pod 
 
 
 def unsettled_containers(
-    pods: Mapping[str, Json], containers: Iterable[Container], may_forget: bool = False
+    pods: Mapping[str, Json],
+    containers: Iterable[Container],
+    may_forget: bool = False,
+    isolation: Isolation = "none",
+    complete: bool = True,
 ) -> Iterator[Finding]:
-    """Yield what is not in order between pods, by UID, and what runs; `may_forget`: the kubelet has lost its record."""
+    """Yield what is not in order between pods, by UID, and what runs; `may_forget`: the kubelet has lost its record.
+
+    By `isolation`, a pod may have to wait. The runtime's files are not `complete` if somebody has removed some: those
+    of claims come again with the next agent.
+    """
     there = running(containers)
     for uid, name in there:
         pod = pods.get(uid)
@@ -37,6 +49,8 @@ def unsettled_containers(
         elif is_bound(pod) and not has_ended(pod):
             missing = [each["name"] for each in pod["spec"]["containers"] if (uid, each["name"]) not in there]
             stays = pod["spec"]["restartPolicy"] == "Always" and not (may_forget and is_forgotten(pod))
+            if may_wait(pod, isolation) or (claim_of(pod) and not complete):
+                continue
             if missing and stays:
                 statuses = pod["status"].get("containerStatuses")
                 yield Finding("a bound pod does not run", f"{name}: {missing}; {statuses}", pods=(uid,))
@@ -58,6 +72,7 @@ def unsettled_files(
     needs its file only when it starts anew, and has it then.
     """
     granted: dict[tuple[str, str], tuple[str, ...]] = {}
+    joint = {use.joint for pod in pods.values() if not has_ended(pod) and (use := claim_of(pod))}
     for file, text in files.items():
         if not file.startswith(FILE_PREFIX):
             continue
@@ -69,14 +84,25 @@ def unsettled_files(
         except BadInput as error:
             yield Finding("a file of ours can't be read", f"{file}: {error}")
             continue
-        granted[grant.pod_uid, grant.container] = grant.uuids
+        granted[grant.pod_uid if grant.of_one_pod else grant.pod, grant.container.rpartition("/")[2]] = grant.uuids
+        if not grant.of_one_pod and grant.pod in joint:
+            continue
         if grant.pod_uid not in pods or has_ended(pods[grant.pod_uid]):
             yield Finding("a file of a pod that is gone is left over", f"{file}: {grant.pod}", pods=(grant.pod_uid,))
     for key, container in running(containers).items():
         uuids = tuple(uuid for uuid, _, _ in container.cards)
+        use = use_of(pods[key[0]], key[1]) if key[0] in pods else None
+        key = (use.joint or key[0], REQUEST) if use else key
         if uuids and granted.get(key, () if complete else uuids) != uuids:
             why = f"{container.name} of {container.pod_uid} has {uuids}, its file says {granted.get(key)}"
             yield Finding("a container that runs has no file of its own", why, pods=(container.pod_uid,))
+
+
+def unsettled_counters(taken: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield counters of HAMi-core that have more of the node's disk than they need: path -> bytes."""
+    for path, size_bytes in taken.items():
+        if size_bytes > MOST_COUNTERS_BYTES:
+            yield Finding("a container fills the node's disk with its counters", f"{path}: {size_bytes >> 20} MiB")
 
 
 def unsettled_slots(checkpoint: bytes, containers: Iterable[Container]) -> Iterator[Finding]:

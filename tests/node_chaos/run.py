@@ -17,9 +17,16 @@ from chaos.rest import come_to_rest, miscounted, unsettled
 from chaos.run import bad_lines
 from node_chaos.arena import NodeArena
 from node_chaos.checker import NodeChecker
+from node_chaos.claims import claim_of, use_of
 from node_chaos.director import Director, Workers
 from node_chaos.plan import NodePlan
-from node_chaos.rest import counts, unsettled_containers, unsettled_files, unsettled_slots
+from node_chaos.rest import (
+    counts,
+    unsettled_containers,
+    unsettled_counters,
+    unsettled_files,
+    unsettled_slots,
+)
 from node_chaos.sight import Eyes, Look
 from node_chaos.steps import DamageCheckpoint, RemoveGrants
 
@@ -35,6 +42,7 @@ what it could not do, and an agent that was away leaves a share to end in time."
 LONGEST_REST_S = 240.0
 LOSES_FILES = RemoveGrants, DamageCheckpoint
 PAUSE_S = 0.5
+NO_POD: Json = {"spec": {"containers": []}}
 
 
 class Watchman:
@@ -68,14 +76,14 @@ class Watchman:
             raise
 
 
-def run(arena: NodeArena, outcome: Outcome[NodePlan]) -> None:
-    """Carry out a plan, and leave the arena empty."""
+def run(arena: NodeArena, outcome: Outcome[NodePlan], patience_s: float = REST_S) -> None:
+    """Carry out a plan, and leave the arena empty; `patience_s` is for what is not in order at rest."""
     steps = outcome.plan.steps
     may_forget = any(isinstance(step, DamageCheckpoint) for step in steps)
-    checker = NodeChecker(may_forget)
+    checker = NodeChecker(may_forget, outcome.plan.isolation)
     of_ledger = Checker(0.0, 0.0)  # how long shares stay is up to what runs, here
     try:
-        _Run(arena, outcome, checker, of_ledger).go()
+        _Run(arena, outcome, checker, of_ledger, patience_s).go()
     finally:
         arena.history.listeners = ()
         outcome.findings = [*checker.findings, *of_ledger.findings, *outcome.findings]
@@ -87,7 +95,15 @@ def run(arena: NodeArena, outcome: Outcome[NodePlan]) -> None:
 class _Run:
     """The parts of one run."""
 
-    def __init__(self, arena: NodeArena, outcome: Outcome[NodePlan], checker: NodeChecker, of_ledger: Checker) -> None:
+    def __init__(
+        self,
+        arena: NodeArena,
+        outcome: Outcome[NodePlan],
+        checker: NodeChecker,
+        of_ledger: Checker,
+        patience_s: float,
+    ) -> None:
+        self._patience_s = patience_s
         self._arena, self._outcome, self._checker, self._of_ledger = arena, outcome, checker, of_ledger
         self._programs = arena.programs
         self._pods: dict[str, Json] = {}  # UID -> pod as it was last
@@ -97,11 +113,11 @@ class _Run:
     def go(self) -> None:
         """Do it all."""
         arena, outcome = self._arena, self._outcome
-        arena.deliver_by(outcome.plan.delivery)
+        arena.change(outcome.plan.delivery, outcome.plan.isolation)
         for change in _as_it_is(arena):
             self._checker.take(change)
-            self._of_ledger.take(change)
-        arena.history.listeners = (outcome.changes.append, self._checker.take, self._of_ledger.take, self._count)
+            self._take_of_ledger(change)
+        arena.history.listeners = (outcome.changes.append, self._checker.take, self._take_of_ledger, self._count)
         logs = _Logs(arena)
         with ExitStack() as stack:
             workers = Workers(arena.admin, arena.disks)
@@ -120,6 +136,11 @@ class _Run:
             self._rest(watchman)
             outcome.counts["looks"] += watchman.looks
         self._judge(logs, watchman)
+
+    def _take_of_ledger(self, change: Change) -> None:
+        """Have the ledger's checker take a change. It knows nothing of claims: NodeChecker compares those itself."""
+        if change.kind != "pod" or claim_of(change.now or change.before or NO_POD) is None:
+            self._of_ledger.take(change)
 
     def _count(self, change: Change) -> None:
         if change.kind != "pod":
@@ -141,7 +162,7 @@ class _Run:
             self._programs.look_after()
             return self._unsettled(watchman.last)
 
-        come_to_rest(self._outcome, look, lambda: time.sleep(PAUSE_S), REST_S, LONGEST_REST_S)
+        come_to_rest(self._outcome, look, lambda: time.sleep(PAUSE_S), self._patience_s, LONGEST_REST_S)
 
     def _unsettled(self, look: Look) -> list[Finding]:
         history, arena = self._arena.history, self._arena
@@ -152,11 +173,15 @@ class _Run:
         found = [
             *unsettled(cards, pods, history.objects("node"), now),
             *miscounted(cards, arena.gpu.installation.metrics()),
-            *unsettled_containers(pods, look.containers, self._may_forget),
+            *unsettled_containers(
+                pods, look.containers, self._may_forget, self._outcome.plan.isolation, self._files_are_complete
+            ),
+            *unsettled_counters(arena.counters()),
             *unsettled_files(files, pods, look.containers, self._files_are_complete),
         ]
         if not self._may_forget:
-            found += unsettled_slots(arena.checkpoint(), look.containers)
+            by_slots = [each for each in look.containers if not use_of(pods.get(each.pod_uid, NO_POD), each.name)]
+            found += unsettled_slots(arena.checkpoint(), by_slots)
         if not arena.gpu.ready():
             found.append(Finding("the agent is not ready", arena.gpu.log_tail()))
         return found

@@ -1,7 +1,8 @@
 """What runs on a node, and which cards it really has: read from control groups and from the processes themselves.
 
 Neither the agent, nor the kubelet, nor the container runtime is asked. Three things tell of a card in a container, and
-must say the same: its environment, the file of the card that is mounted, and the card's device node.
+must say the same: its environment, the file of the card that is mounted, and the card's device node. What keeps it to
+its share is read where that looks for it: the driver's notes, HAMi-core's and MPS' variables, and their mounts.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import os
 import re
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
+from fakes.nvml.fake_nvml import MIB, NO_LIMIT, SetLimit, limit_lines
+from gpuledger.formats.runtime.cgroup import container_id, pod_uid
 from local_node import Node
 from node_chaos.pods import CONTAINER, UID
 from node_chaos.steps import Delivery
@@ -33,6 +37,9 @@ NUMBERS = ((1, 3), (1, 5), (1, 7), (1, 8))
 """Of the device nodes, card for card: those of null, zero, full and random, which every kernel has, and harm nobody."""
 
 _MOUNT = re.compile(rf"^\d+ \d+ \S+ (\S+) {MOUNTED}/(\S+) ", re.MULTILINE)
+
+PLACES = {"counters": "/usr/local/vgpu/usage.cache", "lock": "/tmp/vgpulock"}  # noqa: S108 - in a container
+PIPES = "/tmp/nvidia-mps"  # noqa: S108 - in a container
 
 OVER = "ZXx"
 """States of processes of which nothing is left: see proc_pid_stat(5)."""
@@ -53,6 +60,12 @@ class Container:
     """UUIDs of the cards whose device nodes it has, with the right numbers."""
     directory: str = ""
     """Without CDI: where its directory is on the node's disk. It has nothing else then, but what is in it."""
+    told_most: tuple[tuple[str, int], ...] = ()
+    """UUID of a card -> most MiB, by the variables of HAMi-core or MPS."""
+    places: frozenset[tuple[str, str]] = frozenset()
+    """Where it has HAMi-core's counters and lock: name, and what is mounted there."""
+    pipes: tuple[str, str] = ("", "")
+    """Where it has the socket of its MPS daemon on the node, and the mount's options."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +74,16 @@ class Look:
 
     at_s: float
     containers: tuple[Container, ...]
+    limits: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """By the driver: a container's id or a pod's UID, and UUID of a card -> most MiB."""
 
 
 class Eyes:
     """Looks at a node. By CDI, what a container has is read once: it can't change as long as the container runs."""
 
-    def __init__(self, node: Node, cards: tuple[str, ...], delivery: Delivery = "cdi") -> None:
-        self._node, self._delivery = node, delivery
+    def __init__(self, node: Node, cards: tuple[str, ...], delivery: Delivery = "cdi", notes: str = "") -> None:
+        """Make eyes; `notes` is the file of the node in which its driver notes limits, if it does."""
+        self._node, self._delivery, self._notes = node, delivery, notes
         self._numbers = dict(zip(cards, NUMBERS, strict=False))  # UUID -> major and minor number of its device node
         self._known: dict[str, Container] = {}
 
@@ -83,10 +99,23 @@ class Eyes:
                     container = None
             if container is not None and any(map(lives, pids)):
                 found[identity] = container, pids
+        limits = self._limits()  # of those who still run then
         self._known = {identity: container for identity, (container, _) in found.items()}
         # Who has lived before and lives now, has lived at the moment in between.
         both = tuple(container for container, pids in found.values() if any(map(lives, pids)))
-        return Look(at_s, both)
+        return Look(at_s, both, limits)
+
+    def _limits(self) -> dict[tuple[str, str], int]:
+        """Return what the driver holds to what, at this moment."""
+        found: dict[tuple[str, str], int] = {}
+        for line in limit_lines(self._node.path(self._notes).read_text()) if self._notes else ():
+            if isinstance(line, SetLimit):
+                name = line.group.rpartition("/")[2]
+                key = pod_uid(f"/{name}") or container_id(f"/{name}") or name
+                found[key, line.uuid] = line.hard // MIB
+                if line.hard == NO_LIMIT:
+                    del found[key, line.uuid]
+        return found
 
     def kill(self, pod_uid: str) -> None:
         """Kill all processes of the containers that a pod has at the moment."""
@@ -112,7 +141,10 @@ class Eyes:
         mounted = frozenset(
             name if source.endswith(f"/{name}") else f"{name} is {source}" for source, name in _MOUNT.findall(mounts)
         )
-        return Container(identity, env[UID], env[CONTAINER], _told(env), mounted, devices)
+        places = frozenset((name, _mounted_at(mounts, path)[0]) for name, path in PLACES.items())
+        most = _told_most(env)
+        pipes = _mounted_at(mounts, PIPES)
+        return Container(identity, env[UID], env[CONTAINER], _told(env), mounted, devices, "", most, places, pipes)
 
     def _devices(self, directory: Path) -> frozenset[str]:
         found = set()
@@ -149,6 +181,23 @@ def _told(env: dict[str, str]) -> tuple[tuple[str, int, int], ...]:
     uuids = [uuid for uuid in env.get("GPULEDGER_UUIDS", "").split(",") if uuid]
     memory, cores = (env.get(f"GPULEDGER_{key}", "").split(",") for key in ("MEMORY_MIB", "CORES"))
     return tuple((uuid, int(m), int(c)) for uuid, m, c in zip(uuids, memory, cores, strict=False))
+
+
+def _told_most(env: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
+    """Return what HAMi-core or MPS read in a container's environment: amounts by the number of a card there."""
+    pinned = dict(each.split("=") for each in env.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "").split(",") if each)
+    found = []
+    for number, uuid in enumerate(env.get("GPULEDGER_UUIDS", "").split(",")):
+        amount = env.get(f"CUDA_DEVICE_MEMORY_LIMIT_{number}") or pinned.get(str(number))
+        if amount:
+            found.append((uuid, int(amount.lower().removesuffix("m"))))
+    return tuple(found)
+
+
+def _mounted_at(mounts: str, path: str) -> tuple[str, str]:
+    """Return what is mounted at a path, by its device and its place there, and with which options; see proc(5)."""
+    found = re.findall(rf"^\d+ \d+ (\S+) (\S+) {path} (\S+) ", mounts, re.MULTILINE)
+    return (f"{found[-1][0]} {found[-1][1]}", found[-1][2]) if found else ("", "")
 
 
 def lives(pid: int) -> bool:

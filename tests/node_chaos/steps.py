@@ -12,6 +12,7 @@ NAMESPACE = "default"
 Program = Literal["agent", "kubelet", "containerd"]
 Stoppable = Literal["agent", "agent's child", "kubelet", "containerd"]
 Delivery = Literal["cdi", "directory"]
+Isolation = Literal["none", "driver", "hami-core", "mps"]
 Disk = Literal["agent", "kubelet"]
 """Where the agent writes: the container runtime's CDI files, and its own directory; and the kubelet's directory."""
 
@@ -29,6 +30,8 @@ class PlannedPod:
     stubborn: bool = False
     """Whether it ignores SIGTERM."""
     grace_s: int = 2
+    greedy: bool = False
+    """Whether its containers write more into their counters than these have, where they have some."""
 
 
 @dataclass(frozen=True)

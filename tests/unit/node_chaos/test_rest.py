@@ -8,8 +8,14 @@ from typing import Any
 
 from chaos.examples import CARD, POD, a_pod
 from fakes.grants import a_grant
-from gpuledger.formats.runtime.cdi import grant_file
-from node_chaos.rest import FORGOTTEN, unsettled_containers, unsettled_files, unsettled_slots
+from gpuledger.formats.runtime.cdi import GrantedClaim, grant_file
+from node_chaos.rest import (
+    FORGOTTEN,
+    unsettled_containers,
+    unsettled_counters,
+    unsettled_files,
+    unsettled_slots,
+)
 from node_chaos.sight import Container
 
 Json = dict[str, Any]
@@ -83,6 +89,7 @@ def test_slots_that_do_not_agree_with_the_cards_of_containers_are_found() -> Non
     assert not list(unsettled_slots(a_checkpoint(a=["slot-1"], b=["slot-2"], gone=["slot-1"]), [mine, other]))
     too_few = list(unsettled_slots(a_checkpoint(a=["slot-1"]), [mine, other]))
     assert [finding.pods for finding in too_few] == [("b",)]
+    assert {finding.rule for finding in too_few} == {"the kubelet has not as many slots as a container has cards"}
     assert [finding.pods for finding in unsettled_slots(b"", [mine])] == [("a",)]
     twice = unsettled_slots(a_checkpoint(a=["slot-1"], b=["slot-1"]), [mine, other])
     assert {finding.rule for finding in twice} == {"the kubelet has given a slot twice"}
@@ -93,3 +100,49 @@ def test_a_container_whose_file_is_missing_or_says_something_else_is_found() -> 
     assert not list(unsettled_files({}, pods(), [MINE], complete=False))
     other = replace(MINE, cards=(("GPU-2", 4000, 0),))
     assert of_files(files(), other) == {"a container that runs has no file of its own"}
+
+
+# Claims.
+
+
+def claiming(named: str = "", **status: object) -> dict[str, Json]:
+    """Return a pod of two containers that use one claim, by its UID."""
+    found = pods(**status)
+    given = {"resourceClaimName": named} if named else {"resourceClaimTemplateName": "made-1-4000-0"}
+    use = {"resources": {"claims": [{"name": "gpu"}]}}
+    containers = [{"name": name, **use} for name in ("c0", "c1")]
+    spec = {**found[POD]["spec"], "resourceClaims": [{"name": "gpu", **given}], "containers": containers}
+    return {POD: {**found[POD], "spec": spec}}
+
+
+def claim_files(pod: str, pod_uid: str) -> dict[str, bytes]:
+    claim = GrantedClaim(pod, "uid-of-claim", "gpu")
+    grant = replace(a_grant("claim.uid.gpu", pod), pod_uid=pod_uid, container="gpu/gpu", uuids=(CARD,), claim=claim)
+    return {grant.file_name: grant_file(grant)}
+
+
+def test_a_pod_that_must_wait_for_its_claim_is_in_order_where_the_node_can_not_keep_it_to_its_amount() -> None:
+    for isolation, waits in {"none": False, "driver": False, "hami-core": True, "mps": True}.items():
+        found = list(unsettled_containers(claiming(), [], isolation=isolation))  # type: ignore[arg-type]
+        assert bool(found) != waits, isolation
+    assert not list(unsettled_containers(claiming("joint-1-4000-0"), [], isolation="driver"))
+    assert not list(unsettled_containers(claiming(), [], complete=False)), "its file comes again with the next agent"
+
+
+def test_the_file_of_a_claim_is_that_of_its_pod_or_of_all_that_share_it() -> None:
+    for named, files_of in (
+        ("", claim_files("a", POD)),
+        ("joint-1-4000-0", claim_files("joint-1-4000-0", "uid-of-claim")),
+    ):
+        there = claiming(named)
+        assert not list(unsettled_files(files_of, there, [MINE, replace(MINE, name="c1")]))
+        gone = unsettled_files(files_of, {}, [])
+        assert {finding.rule for finding in gone} == {"a file of a pod that is gone is left over"}
+        missing = unsettled_files({}, there, [MINE])
+        assert {finding.rule for finding in missing} == {"a container that runs has no file of its own"}
+
+
+def test_counters_that_take_more_of_the_disk_than_they_need_are_found() -> None:
+    assert not list(unsettled_counters({"a": 2 << 20}))
+    found = unsettled_counters({"a": 2 << 20, "b": 20 << 20})
+    assert [finding.rule for finding in found] == ["a container fills the node's disk with its counters"]

@@ -88,7 +88,7 @@ def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
 def _at_once(pod: Json, names: Iterable[str]) -> int:
     """Return how many of these containers can run at the same time: ordinary init containers run before, one by one."""
     early = [each for each in pod["spec"].get("initContainers") or () if each["name"] in names]
-    sidecars = sum(each.get("restartPolicy") == "Always" for each in early)
+    sidecars: int = sum(each.get("restartPolicy") == "Always" for each in early)
     late = sum(each["name"] in names for each in pod["spec"]["containers"])
     return max(sidecars + late, sidecars + 1 if sidecars < len(early) else 0)
 

@@ -28,8 +28,8 @@ from gpuledger.model.errors import BadInput
 
 SIZES = frozenset(size for layout in LAYOUTS for size in (layout.size_bytes, layout.size_bytes + 1))
 
-ROOM_BYTES = 4 * 2**20
-"""What a container's file may take of the disk: a region has a third of it, and file systems reserve some beyond."""
+MOST_BYTES = 4 * 2**20
+"""Of a container's file: twice what the largest region of a known version has, so that a later one's is left whole."""
 
 REASONS = ("unreadable", "not-a-file", "size", "version", "content")
 """Why a region is skipped, as metrics have it."""
@@ -85,8 +85,8 @@ class RegionFile:
         self._effort.written += 1
 
     def cut_off(self) -> None:
-        """Give back to the disk what lies beyond a region, also what is reserved behind the end. Raises OSError."""
-        size_bytes = min(os.fstat(self._descriptor).st_size, max(SIZES))
+        """Give back to the disk what is too much, also what is reserved behind the file's end. Raises OSError."""
+        size_bytes = min(os.fstat(self._descriptor).st_size, MOST_BYTES)
         os.ftruncate(self._descriptor, size_bytes + 1)  # not every file system looks where the size stays as it is
         os.ftruncate(self._descriptor, size_bytes)
 
@@ -129,13 +129,13 @@ def open_region(place: RegionPlace, effort: Effort) -> Iterator[RegionFile]:
 
 
 def cut_off_excess(place: RegionPlace, effort: Effort) -> int:
-    """Cut a container's file off at a region's size if it is larger; return how much of the disk it took then, or 0.
+    """Cut a container's file off where it is far too large; return how much of the disk it took then, or 0.
 
     Raises RegionSkipped, OSError.
     """
     found = os.stat(os.path.join(place.directory, place.file), follow_symlinks=False)
     taken_bytes = found.st_blocks * 512
-    if taken_bytes <= ROOM_BYTES and found.st_size <= max(SIZES):
+    if found.st_size <= MOST_BYTES and taken_bytes <= 2 * MOST_BYTES:  # file systems reserve some beyond the end
         return 0
     with open_region(place, effort) as file:
         file.cut_off()
