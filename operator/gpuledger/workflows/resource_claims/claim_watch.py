@@ -6,6 +6,7 @@ import asyncio
 import logging
 from functools import partial
 
+from gpuledger.formats.resource_claims.cel import environment
 from gpuledger.kube_api.reads import claim_objects_of
 from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.errors import ApiError, Denied, NotFound
@@ -24,6 +25,7 @@ DENIED = "the operator's account may not list these: apply rbac.yaml of this rel
 async def follow_claims(api: Api, book: ClaimBook) -> None:
     """Follow all three kinds until cancelled."""
     await book.wanted.wait()
+    await asyncio.to_thread(environment.load)
     async with asyncio.TaskGroup() as kinds:
         kinds.create_task(book.read_what_pods_name(), name="read claims that pods name")
         for kind in Kind:

@@ -79,6 +79,11 @@ def _environment() -> Any:
     )
 
 
+def load() -> None:
+    """Load the library, as the first check does otherwise: half a second, where its file has to come from a disk."""
+    _environment()
+
+
 def check_cost(text: str) -> int:
     """Return about how many steps of an evaluation it takes to check an expression: some 100 ms at most."""
     macros, classes = min(len(_MACRO.findall(text)), MOST_MACROS), min(text.lower().count("\\p"), MOST_CLASSES)
