@@ -11,6 +11,7 @@ import http.client
 import itertools
 import resource
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -168,10 +169,11 @@ def asking_beside_long_pods(cluster: Cluster) -> Iterator[None]:
 
 
 def come_and_go(cluster: Cluster, *bodies: Json) -> Callable[[], None]:
-    """Return what creates these objects and deletes them again."""
+    """Return what creates these objects and deletes them again, some ten of them in a second."""
     connection = Connection(cluster.plane)
 
     def work() -> None:
+        time.sleep(AGAIN_S)
         for body in bodies:
             create(connection, body)
         for body in bodies:

@@ -202,9 +202,9 @@ CLAIM_KINDS: dict[str, Callable[[], list[Json]]] = {
         a_claim("odd", request(), config=[opaque(memoryMiB=-1, cores="many", memoryPercent=1e300, exclusive=[])])
     ),
     # Pods.
-    "300 pods of one claim": lambda: [
+    "more pods of one claim than it may have": lambda: [
         a_claim("ours", share("100Mi")),
-        *(a_claiming_pod(f"ours-{n}", ["ours"]) for n in range(300)),
+        *(a_claiming_pod(f"ours-{n}", ["ours"]) for n in range(270)),
     ],
     "a pod of 32 claims": lambda: [
         *(a_claim(f"one-{n}", share("39000Mi")) for n in range(MOST_CLAIMS)),

@@ -19,7 +19,7 @@ import orjson
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
-from gpuledger.kube_api.json_text import read_json
+from gpuledger.kube_api.json_text import read_json_in_turns
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.kube_api.lines import whole_lines
 from gpuledger.kube_api.pages import Page, pages_of, read_at_most
@@ -129,7 +129,7 @@ class KubeClient:
                         response, longest_bytes, lambda: turn.enter_async_context(self._long_answers)
                     )
                     if response.status < 300:
-                        found: Json = read_json(answer) if answer else {}
+                        found: Json = await read_json_in_turns(answer) if answer else {}
                         return found
                 raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:

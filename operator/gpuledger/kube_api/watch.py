@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 
 from gpuledger.kube_api.client import Json
-from gpuledger.kube_api.json_text import read_json
+from gpuledger.kube_api.json_text import read_json_in_turns
 from gpuledger.kube_api.pages import pages_of
 from gpuledger.model.backoff import Backoff
 from gpuledger.model.errors import ApiError, GpuledgerError
@@ -146,7 +146,7 @@ async def _watch(
                 taken += 1
                 if taken % EVENTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
-                event = read_json(line)
+                event = await read_json_in_turns(line)
                 found = event["object"]
                 if event["type"] == "ERROR":
                     raise _TooOld(str(found.get("message")))

@@ -1,5 +1,6 @@
 """Texts of JSON that other programs take, and ours could not."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.kube_api.json_text import DEEPEST, read_json
+from gpuledger.kube_api.json_text import DEEPEST, TOKENS_AT_ONCE, read_json, read_json_in_turns
 
 
 def deep(levels: int, inside: str = "0") -> str:
@@ -49,6 +50,26 @@ def test_what_is_no_character_is_replaced(text: bytes, expected: list[str]) -> N
 def test_what_is_no_json_is_not_read(text: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         read_json(text)
+
+
+async def test_what_takes_long_to_read_lets_others_have_their_turn() -> None:
+    """Thousands of brackets in each of 32 configurations of a claim, and a page of a list has many claims."""
+    text = f"[{','.join([deep(1_500)] * 20)}]".encode()
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    waiting = asyncio.create_task(others())
+    assert await read_json_in_turns(text) == read_json(text)
+    waiting.cancel()
+    assert turns >= 20 * 3_000 // TOKENS_AT_ONCE
+    assert await read_json_in_turns(b'{"a": "\\ud800"}') == {"a": "\ufffd"}
+    with pytest.raises(orjson.JSONDecodeError):
+        await read_json_in_turns(b"{")
 
 
 VALUES = st.recursive(
