@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cluster.claims import CLAIMS, claim, request
-from cluster.cluster import PODS, Cluster, Connection, RequestFailed, pod
+from cluster.cluster import MERGE_PATCH, PODS, Cluster, Connection, RequestFailed, pod
 from cluster.dry_runs import DRY, as_user, change
 from control_plane import ControlPlane
 from gpuledger.configuration.admission import policies
@@ -84,7 +84,7 @@ LABELLED: Json = {"metadata": {"labels": {"a": "b"}}}
 def test_where_kueue_is_not_installed_the_other_policies_hold_and_nothing_else_is_refused(
     cluster: Cluster, ours: Connection
 ) -> None:
-    """The kind by which the rule on workloads goes, AdmissionCheck, is not there."""
+    """The kind by which the rule on others' checks goes, AdmissionCheck, is not there."""
     wait_in_force(cluster, ours, f"{PODS}/probe", LABELLED, "gpuledger-own-account")
     change(ours, f"{PODS}/probe", {"metadata": {"annotations": {"gpuledger.dev/woken": "1"}}})
     user = as_user(cluster.plane, "user")
@@ -111,17 +111,15 @@ RESERVED = {"resource": "pods", "name": "probe", "uid": "uid-of-probe"}
 @pytest.fixture(scope="module")
 def claims(cluster: Cluster) -> None:
     """Create claims: `free`, `ours`, allocated with a card and protected, and `others` with another driver's device."""
-    connection = as_user(cluster.plane, "admin")
+    operator, admin = as_user(cluster.plane, USER), as_user(cluster.plane, "admin")
     for name, driver in (("free", ""), ("ours", DRIVER), ("others", OTHERS)):
         body = claim(name, request())
-        body["metadata"] |= {
-            "labels": {"team": "blue"},
-            "finalizers": [PROTECTION, "example.com/own"] if driver else [],
-        }
+        finalizers = [PROTECTION, "example.com/own"] if driver else []
+        body["metadata"] |= {"labels": {"team": "blue"}, "finalizers": finalizers}
         cluster.request("POST", CLAIMS, body)
         if driver:
-            status = allocated(driver)
-            connection.request("PATCH", f"{CLAIMS}/{name}/status", {"status": status}, "application/merge-patch+json")
+            who = operator if driver == DRIVER else admin
+            who.request("PATCH", f"{CLAIMS}/{name}/status", {"status": allocated(driver)}, MERGE_PATCH)
     wait_in_force(cluster, as_user(cluster.plane, USER), f"{CLAIMS}/free", LABELLED, "gpuledger-own-claims")
 
 
@@ -220,20 +218,10 @@ def kueue(cluster: Cluster) -> None:
         body = {"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": name}}
         cluster.request("POST", CHECKS, {**body, "spec": {"controllerName": controller}})
     cluster.request("POST", WORKLOADS, a_workload())
-    cluster.patch(f"{WORKLOADS}/job/status", {"status": status()})
+    cluster.patch(f"{WORKLOADS}/job/status", {"status": status()})  # others are not refused meanwhile
     wait_in_force(cluster, as_user(cluster.plane, USER), f"{WORKLOADS}/job", LABELLED, "gpuledger-own-workloads")
-    # The API server has to know the checks, too, by which it judges.
-    connection = as_user(cluster.plane, USER)
-
-    def knows_checks() -> bool:
-        try:
-            change(connection, f"{WORKLOADS}/job/status", {"status": says("cards", state="Ready")})
-        except RequestFailed:
-            return False
-        return True
-
-    cluster.wait(knows_checks, "the policy is applied with the checks")
-    connection.close()
+    others = {"status": says("budget", state="Ready")}  # the API server has to know the checks, too
+    wait_in_force(cluster, as_user(cluster.plane, USER), f"{WORKLOADS}/job/status", others, "gpuledger-own-answers")
 
 
 def a_workload() -> Json:
@@ -286,8 +274,6 @@ ADMITTED = {
 @pytest.mark.parametrize(
     ("subresource", "patch", "sentence"),
     [
-        ("/status", {"status": says("budget", state="Ready")}, "only those of the controller"),
-        ("/status", {"status": says("budget", message="x")}, "only those of the controller"),
         ("/status", {"status": says("cards", podSetUpdates=POD_SETS)}, "changes no pods by one"),
         ("/status", {"status": {"admissionChecks": status()["admissionChecks"][:1]}}, "adds and removes no admission"),
         ("/status", {"status": {"conditions": [*status()["conditions"], ADMITTED]}}, "only what its admission checks"),
@@ -301,8 +287,6 @@ ADMITTED = {
         ("", {"spec": {"priority": 1000}}, "only what its admission checks"),
     ],
     ids=[
-        "another's state",
-        "another's message",
         "pods",
         "a check less",
         "admitted",
@@ -321,6 +305,13 @@ def test_our_account_changes_nothing_else_of_a_workload(
 ) -> None:
     with refused("gpuledger-own-workloads", sentence):
         change(ours, f"{WORKLOADS}/job{subresource}", patch)
+
+
+@pytest.mark.usefixtures("kueue")
+@pytest.mark.parametrize("fields", [{"state": "Ready"}, {"message": "x"}, {"requeueAfterSeconds": 5}], ids=str)
+def test_our_account_does_not_speak_for_another_check(ours: Connection, fields: Json) -> None:
+    with refused("gpuledger-own-answers", "only those of the controller"):
+        change(ours, f"{WORKLOADS}/job/status", {"status": says("budget", **fields)})
 
 
 def active(word: str) -> Json:

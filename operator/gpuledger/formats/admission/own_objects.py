@@ -17,12 +17,14 @@ Json = dict[str, Any]
 
 OWN_CLAIMS: Final = "gpuledger-own-claims"
 OWN_WORKLOADS: Final = "gpuledger-own-workloads"
+OWN_ANSWERS: Final = "gpuledger-own-answers"
 OWN_CHECKS: Final = "gpuledger-own-checks"
 
 KUEUE_GROUP: Final = KUEUE_VERSION.partition("/")[0]
 WORKLOADS: Final = ("workloads", "workloads/status")
 CHECKS: Final = ("admissionchecks", "admissionchecks/status")
 
+_NOW, _BEFORE = (f"{each}.?status.?admissionChecks.orValue([])" for each in ("object", "oldObject"))
 _METADATA: Final = ("labels", "annotations", "ownerReferences")
 
 
@@ -74,40 +76,51 @@ def no_change_of_queues() -> list[Json]:
     ]
 
 
-def check_params() -> tuple[Json, Json]:
-    """Return what the rule on workloads is applied with: each AdmissionCheck of the cluster, one after the other."""
-    return (
-        {"apiVersion": KUEUE_VERSION, "kind": "AdmissionCheck"},
-        {"selector": {}, "parameterNotFoundAction": "Deny"},
-    )
-
-
 def own_workload_validations() -> list[Json]:
-    """Return the rules on a workload of Kueue: what our checks say of it, and nothing else.
+    """Return the rules on a workload of Kueue: what checks say of it, and nothing else.
 
-    The last of them is about one AdmissionCheck, `params`, and is applied with each: so every check that is another
-    controller's stays as it is.
+    Which check is whose, the workload does not say: see `own_answer_validations`.
     """
     kept = (*(f"metadata.?{field}" for field in (*_METADATA, "finalizers")), "spec")
     said_by_checks = unchanged("k == 'admissionChecks'", "?status", "status")
-    checks = "{}.?status.?admissionChecks.orValue([])".format
-    now, before = checks("object"), checks("oldObject")
-    other = f"filter(c, c.name == params.metadata.name && params.spec.controllerName != {literal(CONTROLLER)})"
     return [
         {
             "expression": f"{_same(*kept)} &&\n{said_by_checks}",
             "message": "of a Workload, gpuledger changes only what its admission checks say",
         },
         {
-            "expression": f"{now}.map(c, c.name) == {before}.map(c, c.name) &&\n"
-            f"{now}.map(c, c.?podSetUpdates.orValue([])) == {before}.map(c, c.?podSetUpdates.orValue([]))",
+            "expression": f"{_NOW}.map(c, c.name) == {_BEFORE}.map(c, c.name) &&\n"
+            f"{_NOW}.map(c, c.?podSetUpdates.orValue([])) == {_BEFORE}.map(c, c.?podSetUpdates.orValue([]))",
             "message": "gpuledger adds and removes no admission check of a Workload, and changes no pods by one",
         },
-        {
-            "expression": f"{now}.{other} ==\n{before}.{other}",
-            "message": f"of a Workload's admission checks, gpuledger answers only those of the controller {CONTROLLER}",
-        },
     ]
+
+
+def own_answer_validations() -> list[Json]:
+    """Return the rule that the checks of other controllers stay as they are.
+
+    It is about one AdmissionCheck, `params`, and is applied with each of the cluster. What it costs is limited by the
+    eight checks that Kueue lets a workload have.
+    """
+    other = f"filter(c, c.name == params.metadata.name && params.spec.controllerName != {literal(CONTROLLER)})"
+    return [
+        {
+            "expression": f"{_NOW}.{other} ==\n{_BEFORE}.{other}",
+            "message": f"of a Workload's admission checks, gpuledger answers only those of the controller {CONTROLLER}",
+        }
+    ]
+
+
+def with_each_check(policy: Json, binding: Json) -> list[Json]:
+    """Return a policy and its binding that are applied with each AdmissionCheck, and with none where there is none.
+
+    An API server that does not know the kind, as Kueue is not installed or is being installed, would refuse everybody's
+    changes of workloads, Kueue's own as well, whatever the policy's conditions say: that is ignored.
+    """
+    policy["spec"]["failurePolicy"] = "Ignore"
+    policy["spec"]["paramKind"] = {"apiVersion": KUEUE_VERSION, "kind": "AdmissionCheck"}
+    binding["spec"]["paramRef"] = {"selector": {}, "parameterNotFoundAction": "Allow"}
+    return [policy, binding]
 
 
 def own_check_validations() -> list[Json]:

@@ -41,15 +41,17 @@ from gpuledger.formats.admission.defaults import asking_pods, default_variables,
 from gpuledger.formats.admission.own_objects import (
     CHECKS,
     KUEUE_GROUP,
+    OWN_ANSWERS,
     OWN_CHECKS,
     OWN_CLAIMS,
     OWN_WORKLOADS,
     WORKLOADS,
-    check_params,
     no_change_of_queues,
+    own_answer_validations,
     own_check_validations,
     own_claim_validations,
     own_workload_validations,
+    with_each_check,
 )
 from gpuledger.formats.admission.queue_words import (
     QUEUES_POLICY,
@@ -230,9 +232,12 @@ def _own_queues(answers_checks: bool) -> list[Json]:
     )
     if not answers_checks:
         return _validating(OWN_WORKLOADS, [workloads, checks], [only_from(OPERATOR)], no_change_of_queues())
-    policy, binding = _validating(OWN_WORKLOADS, [workloads], [only_from(OPERATOR)], own_workload_validations())
-    policy["spec"]["paramKind"], binding["spec"]["paramRef"] = check_params()
-    return [policy, binding, *_validating(OWN_CHECKS, [checks], [only_from(OPERATOR)], own_check_validations())]
+    ours = [only_from(OPERATOR)]
+    return [
+        *_validating(OWN_WORKLOADS, [workloads], ours, own_workload_validations()),
+        *with_each_check(*_validating(OWN_ANSWERS, [workloads], ours, own_answer_validations())),
+        *_validating(OWN_CHECKS, [checks], ours, own_check_validations()),
+    ]
 
 
 def _summing(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
