@@ -25,6 +25,7 @@ from gpuledger.agent.delivery.directory_files import RECORD
 from gpuledger.agent.delivery.grant_files import UNFINISHED
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, FILE_SUFFIX
 from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
+from gpuledger.formats.runtime.mps_status import FILE_NAME, MpsStatus, Phase
 from local_node import BoxProcess, Node
 from node.gpu_node import STATE as STATE_OF_DRIVER
 from node.gpu_node import GpuNode
@@ -53,6 +54,7 @@ NOTES = "/var/lib/fake-nvml/limits"
 """Where the driver notes limits."""
 
 LIMITING_DRIVER = "615.71.09"
+MPS_ENDS_S = 15.0
 HAMI, MPS, MPS_PROGRAMS = "/var/lib/hami-core", "/var/lib/mps", "/var/lib/mps-programs"
 
 SETTINGS = {
@@ -141,13 +143,20 @@ class NodeArena:
         self.programs.hands["agent"].do(self._change, by_driver)
         self.gpu.change_settings(delivery=delivery, isolation=isolation, mps_daemon=by_mps)
         if self._mps_daemons is not None:
-            self._mps_daemons.kill()
+            self._mps_daemons.terminate(MPS_ENDS_S)
             self._mps_daemons = None
         if by_mps:
             self._mps_daemons = self._start_mps()
         self.programs.end("agent", 0.0, gently=False)
         self.programs.wait()
         self.gpu.wait_ready()
+        if by_mps:
+            self.gpu.cluster.wait(self._mps_runs, "all MPS daemons run")
+
+    def _mps_runs(self) -> bool:
+        file = self.node.path(MPS) / FILE_NAME
+        found = MpsStatus.read(file.read_text()) if file.exists() else MpsStatus()
+        return {each.phase for each in found.daemons} == {Phase.RUNNING}
 
     def _change(self, by_driver: bool) -> None:
         """Have a driver that limits memory, or one that does not."""

@@ -110,6 +110,11 @@ async def refused(*_: object, **__: object) -> None:
     raise StartRefused("it never starts")
 
 
+def once_something_runs(right: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what says that an agent is not ready once it has started a container."""
+    return lambda agent: ["never again"] if agent._starts.outcomes["started"] else right(agent)
+
+
 def common_counters(right: Callable[..., Any]) -> Callable[..., Any]:
     """Return what gives all containers the same counters."""
     return lambda self, directory, place, starts=False: right(self, directory, "everybodys")
@@ -180,7 +185,7 @@ FAULTS = {
     "files by halves": Fault(wrap(grant_files, "write_whole", by_halves), frozenset({"a temporary file is left over"})),
     "it starts nothing": Fault(instead(ContainerStarts, "start", refused), frozenset({"a bound pod does not run"})),
     "it is not ready": Fault(
-        instead(startup.Agent, "_not_ready", lambda _: ["never"]), frozenset({"the agent is not ready"})
+        wrap(startup.Agent, "_not_ready", once_something_runs), frozenset({"the agent is not ready"})
     ),
 }
 
