@@ -40,7 +40,8 @@ CONTAINERS, OF_CONTAINER = ("initContainers", "containers"), ("name", "resources
 LONGEST_BYTES = 128 * 1024
 """Of that, for all of its sets of pods, as JSON: they stay in memory for as long as the workload has quota."""
 
-_TOO_LONG = "gpuledger.dev/too-long"
+_TOO_LONG = "too long"
+"""Stands in a spec for what was left out, with its length: no field of Kueue's has a blank in its name."""
 
 
 class CheckState(StrEnum):
