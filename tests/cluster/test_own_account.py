@@ -5,7 +5,6 @@ The requests are dry runs. But for RBAC's own answers, the account has every rig
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,9 +17,22 @@ from cluster.claims import CLAIMS, claim, request
 from cluster.cluster import MERGE_PATCH, PODS, Cluster, Connection, RequestFailed, pod
 from cluster.dry_runs import DRY, as_user, change
 from control_plane import ControlPlane
+from fakes.own_account_cases import (
+    ANSWER_CASES,
+    CLAIM_CASES,
+    LABELLED,
+    NOBODY,
+    WORKLOAD_CASES,
+    Case,
+    a_workload,
+    checks,
+    condition,
+    says,
+    workload_status,
+)
+from fakes.own_account_cases import claims as claim_bodies
 from gpuledger.configuration.admission import policies
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.resource_claims.names import DRIVER, PROTECTION
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 from kueue import API as KUEUE
 from kueue import install_types
@@ -78,7 +90,13 @@ def wait_in_force(cluster: Cluster, connection: Connection, path: str, patch: Js
     cluster.wait(is_in_force, f"{policy} is in force")
 
 
-LABELLED: Json = {"metadata": {"labels": {"a": "b"}}}
+def judge(ours: Connection, policy: str, path: str, case: Case) -> None:
+    """Try a change in a dry run: the policy has to let it through, or refuse it in these words."""
+    if not case.sentence:
+        change(ours, f"{path}/{case.name}{case.subresource}", case.patch)
+        return
+    with refused(policy, case.sentence):
+        change(ours, f"{path}/{case.name}{case.subresource}", case.patch)
 
 
 def test_where_kueue_is_not_installed_the_other_policies_hold_and_nothing_else_is_refused(
@@ -94,100 +112,27 @@ def test_where_kueue_is_not_installed_the_other_policies_hold_and_nothing_else_i
 
 # ResourceClaims.
 
-OTHERS = "nic.example.com"
-
-
-def result(driver: str, device: str = "gpu-0") -> Json:
-    return {"request": "gpu", "driver": driver, "pool": "node-1", "device": device}
-
-
-def allocated(driver: str) -> Json:
-    return {"allocation": {"devices": {"results": [result(driver)]}}, "reservedFor": [RESERVED]}
-
-
-RESERVED = {"resource": "pods", "name": "probe", "uid": "uid-of-probe"}
-
 
 @pytest.fixture(scope="module")
 def claims(cluster: Cluster) -> None:
     """Create claims: `free`, `ours`, allocated with a card and protected, and `others` with another driver's device."""
     operator, admin = as_user(cluster.plane, USER), as_user(cluster.plane, "admin")
-    for name, driver in (("free", ""), ("ours", DRIVER), ("others", OTHERS)):
-        body = claim(name, request())
-        finalizers = [PROTECTION, "example.com/own"] if driver else []
-        body["metadata"] |= {"labels": {"team": "blue"}, "finalizers": finalizers}
+    for name, (body, status) in claim_bodies().items():
         cluster.request("POST", CLAIMS, body)
-        if driver:
-            who = operator if driver == DRIVER else admin
-            who.request("PATCH", f"{CLAIMS}/{name}/status", {"status": allocated(driver)}, MERGE_PATCH)
-    wait_in_force(cluster, as_user(cluster.plane, USER), f"{CLAIMS}/free", LABELLED, "gpuledger-own-claims")
-
-
-OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "probe", "uid": "uid-of-probe"}
-
-
-@pytest.mark.usefixtures("claims")
-@pytest.mark.parametrize(
-    ("name", "subresource", "patch"),
-    [
-        ("free", "", {"metadata": {"finalizers": [PROTECTION]}}),
-        ("ours", "/status", {"status": {"reservedFor": [RESERVED, {**RESERVED, "name": "two", "uid": "2"}]}}),
-        ("ours", "/status", {"status": {"reservedFor": None}}),
-        ("ours", "/status", {"status": {"allocation": None, "reservedFor": None}}),
-        ("free", "/status", {"status": allocated(DRIVER)}),
-    ],
-    ids=["protect", "another pod", "no pod", "take back", "give"],
-)
-def test_our_account_gives_cards_to_claims_and_takes_them_back(
-    ours: Connection, name: str, subresource: str, patch: Json
-) -> None:
-    if name == "free" and subresource:  # a status with cards takes the finalizer first
-        patch = {**patch}
-    change(ours, f"{CLAIMS}/{name}{subresource}", patch)
+        if status:
+            who = operator if name == "ours" else admin
+            who.request("PATCH", f"{CLAIMS}/{name}/status", {"status": status}, MERGE_PATCH)
+    wait_in_force(cluster, operator, f"{CLAIMS}/free", LABELLED, "gpuledger-own-claims")
+    operator.close()
+    admin.close()
 
 
 @pytest.mark.usefixtures("claims")
-@pytest.mark.parametrize(
-    ("name", "subresource", "patch", "sentence"),
-    [
-        ("free", "", LABELLED, "changes only its allocation"),
-        ("free", "", {"metadata": {"annotations": {"a": "b"}}}, "changes only its allocation"),
-        ("free", "", {"metadata": {"ownerReferences": [OWNER]}}, "changes only its allocation"),
-        ("free", "/status", LABELLED, "changes only its allocation"),
-        ("free", "", {"metadata": {"finalizers": ["example.com/mine"]}}, "only adds"),
-        ("ours", "", {"metadata": {"finalizers": ["example.com/own"]}}, "only adds"),
-        ("ours", "", {"metadata": {"finalizers": [PROTECTION]}}, "only adds"),
-        ("ours", "", {"metadata": {"finalizers": None}}, "only adds"),
-        ("free", "/status", {"status": allocated(OTHERS)}, "only devices of"),
-        ("others", "/status", {"status": {"allocation": None, "reservedFor": None}}, "only devices of"),
-        ("others", "/status", {"status": {"reservedFor": None}}, "only devices of"),
-        (
-            "ours",
-            "/status",
-            {"status": {"devices": [{"driver": DRIVER, "pool": "node-1", "device": "gpu-0", "conditions": []}]}},
-            "changes only its allocation",
-        ),
-    ],
-    ids=[
-        "labels",
-        "annotations",
-        "owner",
-        "labels by status",
-        "another finalizer",
-        "protection removed",
-        "another's finalizer removed",
-        "all finalizers removed",
-        "another driver's device given",
-        "another driver's device taken",
-        "another driver's pods",
-        "what a driver says",
-    ],
-)
-def test_our_account_changes_nothing_else_of_a_claim(
-    ours: Connection, name: str, subresource: str, patch: Json, sentence: str
+@pytest.mark.parametrize("case", CLAIM_CASES, ids=lambda case: case.what)
+def test_our_account_gives_cards_to_claims_takes_them_back_and_changes_nothing_else(
+    ours: Connection, case: Case
 ) -> None:
-    with refused("gpuledger-own-claims", sentence):
-        change(ours, f"{CLAIMS}/{name}{subresource}", patch)
+    judge(ours, "gpuledger-own-claims", CLAIMS, case)
 
 
 @pytest.mark.usefixtures("claims")
@@ -214,110 +159,31 @@ def test_others_change_claims_as_before(cluster: Cluster) -> None:
 def kueue(cluster: Cluster) -> None:
     """Install Kueue's kinds: checks `cards`, ours, and `budget` of another controller; a workload that has both."""
     install_types(cluster.plane)
-    for name, controller in (("cards", "gpuledger.dev/cards"), ("budget", "example.com/budget")):
-        body = {"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": name}}
-        cluster.request("POST", CHECKS, {**body, "spec": {"controllerName": controller}})
+    for body in checks():
+        cluster.request("POST", CHECKS, body)
     cluster.request("POST", WORKLOADS, a_workload())
-    cluster.patch(f"{WORKLOADS}/job/status", {"status": status()})  # others are not refused meanwhile
-    wait_in_force(cluster, as_user(cluster.plane, USER), f"{WORKLOADS}/job", LABELLED, "gpuledger-own-workloads")
-    others = {"status": says("budget", state="Ready")}  # the API server has to know the checks, too
-    wait_in_force(cluster, as_user(cluster.plane, USER), f"{WORKLOADS}/job/status", others, "gpuledger-own-answers")
-
-
-def a_workload() -> Json:
-    container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
-    template = {"spec": {"containers": [container], "restartPolicy": "Never"}}
-    return {
-        "apiVersion": KUEUE,
-        "kind": "Workload",
-        "metadata": {"name": "job", "labels": {"team": "blue"}, "finalizers": ["example.com/own"]},
-        "spec": {"queueName": "gpus", "podSets": [{"name": "main", "count": 1, "template": template}]},
-    }
-
-
-def status() -> Json:
-    since = "2030-01-01T00:00:00Z"
-    condition = {"type": "QuotaReserved", "status": "True", "reason": "R", "message": "", "lastTransitionTime": since}
-    checks = [
-        {"name": name, "state": "Pending", "message": "", "lastTransitionTime": since} for name in ("cards", "budget")
-    ]
-    return {"conditions": [condition], "admissionChecks": checks}
-
-
-def says(of: str, **fields: object) -> Json:
-    """Return the status in which one check says something else."""
-    found = copy.deepcopy(status())
-    for each in found["admissionChecks"]:
-        if each["name"] == of:
-            each |= fields
-    return {"admissionChecks": found["admissionChecks"]}
+    cluster.patch(f"{WORKLOADS}/job/status", {"status": workload_status()})  # others are not refused meanwhile
+    operator = as_user(cluster.plane, USER)
+    wait_in_force(cluster, operator, f"{WORKLOADS}/job", LABELLED, "gpuledger-own-workloads")
+    others = says("budget", state="Ready")  # the API server has to know the checks, too
+    wait_in_force(cluster, operator, f"{WORKLOADS}/job/status", others, "gpuledger-own-answers")
+    operator.close()
 
 
 @pytest.mark.usefixtures("kueue")
-@pytest.mark.parametrize("state", ["Ready", "Pending", "Retry", "Rejected"])
-def test_our_account_answers_its_own_check(ours: Connection, state: str) -> None:
-    patch = {"status": says("cards", state=state, message="why", lastTransitionTime="2031-01-01T00:00:00Z")}
-    change(ours, f"{WORKLOADS}/job/status", patch)
-
-
-POD_SETS = [{"name": "main", "nodeSelector": {"a": "b"}}]
-ADMITTED = {
-    "type": "Admitted",
-    "status": "True",
-    "reason": "R",
-    "message": "",
-    "lastTransitionTime": "2030-01-01T00:00:00Z",
-}
+@pytest.mark.parametrize("case", WORKLOAD_CASES, ids=lambda case: case.what)
+def test_our_account_answers_its_own_check_and_changes_nothing_else_of_a_workload(ours: Connection, case: Case) -> None:
+    judge(ours, "gpuledger-own-workloads", WORKLOADS, case)
 
 
 @pytest.mark.usefixtures("kueue")
-@pytest.mark.parametrize(
-    ("subresource", "patch", "sentence"),
-    [
-        ("/status", {"status": says("cards", podSetUpdates=POD_SETS)}, "changes no pods by one"),
-        ("/status", {"status": {"admissionChecks": status()["admissionChecks"][:1]}}, "adds and removes no admission"),
-        ("/status", {"status": {"conditions": [*status()["conditions"], ADMITTED]}}, "only what its admission checks"),
-        ("/status", {"status": {"conditions": None}}, "only what its admission checks"),
-        ("/status", {"status": {"requeueState": {"count": 1}}}, "only what its admission checks"),
-        ("/status", LABELLED, "only what its admission checks"),
-        ("", LABELLED, "only what its admission checks"),
-        ("", {"metadata": {"finalizers": None}}, "only what its admission checks"),
-        ("", {"metadata": {"ownerReferences": [OWNER]}}, "only what its admission checks"),
-        ("", {"spec": {"active": False}}, "only what its admission checks"),
-        ("", {"spec": {"priority": 1000}}, "only what its admission checks"),
-    ],
-    ids=[
-        "pods",
-        "a check less",
-        "admitted",
-        "no quota",
-        "requeued",
-        "labels by status",
-        "labels",
-        "finalizers",
-        "owner",
-        "stopped",
-        "priority",
-    ],
-)
-def test_our_account_changes_nothing_else_of_a_workload(
-    ours: Connection, subresource: str, patch: Json, sentence: str
-) -> None:
-    with refused("gpuledger-own-workloads", sentence):
-        change(ours, f"{WORKLOADS}/job{subresource}", patch)
-
-
-@pytest.mark.usefixtures("kueue")
-@pytest.mark.parametrize("fields", [{"state": "Ready"}, {"message": "x"}, {"requeueAfterSeconds": 5}], ids=str)
-def test_our_account_does_not_speak_for_another_check(ours: Connection, fields: Json) -> None:
-    with refused("gpuledger-own-answers", "only those of the controller"):
-        change(ours, f"{WORKLOADS}/job/status", {"status": says("budget", **fields)})
+@pytest.mark.parametrize("case", ANSWER_CASES, ids=lambda case: case.what)
+def test_our_account_does_not_speak_for_another_check(ours: Connection, case: Case) -> None:
+    judge(ours, "gpuledger-own-answers", WORKLOADS, case)
 
 
 def active(word: str) -> Json:
-    since = "2030-01-01T00:00:00Z"
-    condition = {"type": "Active", "status": word, "reason": "R", "message": "", "lastTransitionTime": since}
-    return {"status": {"conditions": [condition]}}
+    return {"status": {"conditions": [condition("Active", word)]}}
 
 
 @pytest.mark.usefixtures("kueue")
@@ -333,7 +199,7 @@ def test_our_account_says_of_its_own_checks_that_they_are_active(ours: Connectio
 @pytest.mark.usefixtures("kueue")
 def test_others_change_workloads_as_before(cluster: Cluster) -> None:
     user = as_user(cluster.plane, "user")
-    change(user, f"{WORKLOADS}/job/status", {"status": says("budget", state="Ready")})
+    change(user, f"{WORKLOADS}/job/status", says("budget", state="Ready"))
     change(user, f"{WORKLOADS}/job", LABELLED)
     user.close()
 
@@ -343,7 +209,7 @@ def test_without_the_setting_our_account_changes_no_workload_at_all(
     cluster: Cluster, ours: Connection, tmp_path: Path
 ) -> None:
     apply_policies(cluster.plane, tmp_path)
-    own = {"status": says("cards", state="Ready")}
+    own = says("cards", state="Ready")
     wait_in_force(cluster, ours, f"{WORKLOADS}/job/status", own, "gpuledger-own-workloads")
     with refused("gpuledger-own-workloads", "its setting kueue is false"):
         change(ours, f"{CHECKS}/cards/status", active("True"))
@@ -359,7 +225,7 @@ def test_with_a_profile_for_all_drivers_kube_scheduler_allocates_theirs_too(
 
     def may() -> bool:
         try:
-            change(ours, f"{CLAIMS}/others/status", {"status": {"allocation": None, "reservedFor": None}})
+            change(ours, f"{CLAIMS}/others/status", {"status": NOBODY})
         except RequestFailed:
             return False
         return True
