@@ -16,6 +16,9 @@ from hostile.catalogue import NAMESPACE, NODE_PREFIX, PATHS
 from hostile.others import TOLD_AFTER_S, prepare
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
 
+SLOTS = 64
+"""Of each card: they are not what others wait for, however many pods there are that say little."""
+
 DESCRIPTORS = 1_024
 """What some container runtimes allow a program, in files and connections."""
 
@@ -39,7 +42,7 @@ def attacked(request: pytest.FixtureRequest, node_count: int) -> Iterator[Cluste
         installation.start_scheduler()
         found = Cluster(plane, installation)
         found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        found.add_nodes(node_count)
+        found.add_nodes(node_count, slots=SLOTS)
         prepare(found)
         yield found
         found.close()
