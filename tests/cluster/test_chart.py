@@ -187,7 +187,7 @@ def test_filled_in_policies_are_expressions_that_the_api_server_compiles(plane: 
     texts = helm.texts(kubernetes=server_version(plane), settings=settings)
     policies = "---\n".join(text for name, text in texts.items() if name.startswith("admission/"))
     answers = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=policies).splitlines()
-    assert len(answers) == 18
+    assert len(answers) == 22
 
 
 @pytest.mark.parametrize("mode", [pytest.param("policies", marks=needs_filling_in), "webhook"])
