@@ -8,7 +8,6 @@ Seen with Kubernetes 1.36.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -46,6 +45,8 @@ async def read_json_in_turns(text: bytes) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
+        import asyncio  # here: commands that ask for one thing read JSON, too, and start without it
+
         parts: list[bytes] = []
         for number, part in enumerate(_readable(text)):
             parts.append(part)
