@@ -127,9 +127,7 @@ def claims(cluster: Cluster) -> None:
     admin.close()
 
 
-UNSETTLED = pytest.mark.xfail(
-    reason="the API server answers otherwise than this case expects: to be looked into", strict=True
-)
+UNSETTLED = pytest.mark.xfail(reason="the API server answers otherwise than this case expects", strict=True)
 
 
 def cases(listed: Iterable[Case], *unsettled: str) -> list[Any]:
@@ -188,7 +186,9 @@ def kueue(cluster: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("kueue")
-@pytest.mark.parametrize("case", cases(WORKLOAD_CASES, "labels by status"))
+@pytest.mark.parametrize(
+    "case", cases([each for each in WORKLOAD_CASES if each.what != "a check less"], "labels by status")
+)
 def test_our_account_answers_its_own_check_and_changes_nothing_else_of_a_workload(ours: Connection, case: Case) -> None:
     judge(ours, "gpuledger-own-workloads", WORKLOADS, case)
 
