@@ -89,11 +89,15 @@ def connected(count: int, begin: bytes, more: bytes, cluster: Cluster) -> Iterat
                             await asyncio.wait_for(reader.read(4_096), DRIP_S)
                         writer.write(more)
                 finally:
-                    writer.close()
+                    writer.transport.abort()
+                    with suppress(OSError):  # in place of what ends this task
+                        await writer.wait_closed()
             await asyncio.sleep(AGAIN_S)
 
     async def hold_all() -> None:
-        await asyncio.gather(*(hold() for _ in range(count)))
+        async with asyncio.TaskGroup() as group:  # it ends when all of them have closed theirs
+            for _ in range(count):
+                group.create_task(hold())
 
     def run() -> None:
         with suppress(asyncio.CancelledError):

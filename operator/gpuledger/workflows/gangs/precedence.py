@@ -11,9 +11,9 @@ then all are tried again for as long. As each time is longer than the one before
 run to end. Where they never do, the gang rests longer and longer: see turns.py.
 
 All that is an affair of one namespace, which could make gangs that overtake each other, and never end, at will. A gang
-holds back those of other namespaces only if as many of theirs have overtaken it, and if it would find cards once they
-have ended, whatever its own namespace has; for `LONGEST_S` at most; and after a time of no use, all gangs of its
-namespace rest.
+holds back those of other namespaces only if as many of theirs have overtaken it, if cards are all that it lacks, and
+if it would find them once those have ended, whatever its own namespace has; for `LONGEST_S` at most; and after a time
+of no use, all gangs of its namespace rest.
 """
 
 from __future__ import annotations
@@ -166,6 +166,7 @@ class Precedence:
         while self._started:
             started, self._started = self._started, []
             await in_slices(self._count_those(started), self._clock)
+        self.look()  # nothing else may change for hours
 
     def _count_those(self, started: Collection[tuple[Order, str]]) -> Iterator[None]:
         now_s = self._clock.now_s()
@@ -211,7 +212,9 @@ class Precedence:
     def _may_have(self, state: GangState, now_s: float) -> bool:
         """Tell whether a gang can get precedence among the gangs of all namespaces."""
         turns, name = self._among_all, state.name
-        if not self._overtakers(state).others.is_often or turns.namespace_rests(name.namespace, now_s):
+        if not self._overtakers(state).others.is_often or not _lacks_only_cards(state):
+            return False
+        if turns.namespace_rests(name.namespace, now_s):
             return False
         return _is_free(turns, name, now_s)
 
@@ -306,6 +309,11 @@ def _asking(state: GangState, freed: Collection[str]) -> list[Asking]:
 
 def _is_free(turns: Turns, name: GangName, now_s: float) -> bool:
     return turns.current(now_s) is None and not turns.are_over(now_s) and not turns.rests(name, now_s)
+
+
+def _lacks_only_cards(state: GangState) -> bool:
+    """Return whether kube-scheduler has asked for enough members: it never asks for one that finds no CPU anywhere."""
+    return sum(member.node_names is not None for member in state.pending.values()) >= state.missing
 
 
 def _order(state: GangState) -> Order:

@@ -136,7 +136,7 @@ async def test_a_gang_that_its_own_namespace_overtakes_goes_first_there_and_hold
     await wait_for_a_card(lab, of=HOSTILE)
     await overtake(lab, by=HOSTILE, times=1)
     await asyncio.sleep(86_400)
-    await overtake(lab, by=HOSTILE, first="waits", times=MOST_OVERTAKING + 2)
+    await overtake(lab, by=HOSTILE, first="waits")
     assert lab.precedence_of(HOSTILE, "waits")
     lab.come(OURS, "mine")
     assert await lab.starts_within(AT_ONCE_S, OURS, "mine")

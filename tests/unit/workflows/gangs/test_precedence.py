@@ -129,6 +129,19 @@ async def test_fewer_gangs_may_overtake_one(lab: Lab) -> None:
     assert await lab.starts("young", 2)
 
 
+async def test_it_is_given_although_nothing_changes_any_more(lab: Lab) -> None:
+    """Who is overtaken is counted behind the change that wakes all who wait."""
+    for number in range(MOST_OVERTAKING - 1):
+        lab.come(f"small{number}", 1)
+        assert await lab.starts(f"small{number}", 1)
+        await lab.ends(f"small{number}", 1)
+    assert not await lab.starts("large", 4)
+    lab.come("last", 1)
+    assert await lab.starts("last", 1)
+    await settle()
+    assert lab.first() == LARGE
+
+
 async def test_pods_without_a_gang_and_gangs_of_higher_priority_are_not_held_back(lab: Lab) -> None:
     await lab.overtaken()
     lab.come("urgent", 2, priority=10)
