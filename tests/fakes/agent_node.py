@@ -51,6 +51,10 @@ class AgentNode:
         ]
         for card in self.cards:
             self.api.put_card(card)
+        self.over: set[str] = set()
+        """UIDs of pods of which the agent has reported that nothing is left."""
+        self.may_run: set[str] = set()
+        """UIDs of pods that have ended, and of which something may run."""
         self.shown = {card.uuid: card.index for card in self.cards}
         """What the driver shows: UUID -> index."""
         self.capabilities = NodeCapabilities(Isolation.NONE, Installed(), VendorDevices())
@@ -70,10 +74,15 @@ class AgentNode:
         self.grants.load()
         self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
         self.granting = Granting(
-            self.grants, self.directories, lambda: self.capabilities, self.by_driver, self.with_cdi
+            self.grants,
+            self.directories,
+            lambda: self.capabilities,
+            self.by_driver,
+            self.with_cdi,
+            lambda: self.may_run,
         )
         ledger = ClaimLedger(NODE, self.api.store, lambda: self.shown)
-        self.claims = ClaimPreparations(ledger, self.api.store, self.granting, self.grants)
+        self.claims = ClaimPreparations(NODE, ledger, self.api.store, self.granting, self.grants, lambda: self.over)
         self.starts = ContainerStarts(
             self.owners, self.ledger, self.granting, self.grants, self.directories, self.with_cdi
         )

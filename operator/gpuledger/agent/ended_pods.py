@@ -4,6 +4,10 @@ A forced deletion, and Kubernetes' own garbage collector, end a pod at the API s
 node. Then this agent looks for its processes, and writes into an annotation of the node what it finds. Of a pod that
 ends in good order nothing is looked for, and nothing written.
 
+A pod with a ResourceClaim has no process yet when the kubelet has its claim prepared, and may still start: a container
+runtime that stands still can have been told. So as long as the kubelet has not given the claim back, and no other pod
+uses it, nothing is concluded from there being no process.
+
 Where the kubelet keeps no control groups for pods, a process is known by its container alone, and no status names all
 containers of a pod: the kubelet writes it later than it starts them, and after the pod's deletion not at all. There the
 agent reports what runs, and never that nothing does.
@@ -23,6 +27,7 @@ from gpuledger.agent.pod_processes import Sight
 from gpuledger.formats.objects.pod import container_names, has_ended, is_finished
 from gpuledger.formats.objects.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.formats.objects.resources import resources_asked
+from gpuledger.formats.resource_claims.names import names_of_claims
 from gpuledger.model.errors import ApiError, BadInput
 
 logger = logging.getLogger(__name__)
@@ -36,7 +41,14 @@ LONGEST_INTERVAL_S = 5.0
 RUNS_AFTER_S = 5.0
 """After this it is said that something is left: a kubelet that hears of a forced deletion needs two seconds or so."""
 
+KEPT_AT_MOST_S = 300.0
+"""For how long after a pod's end a claim that the kubelet does not give back says that the pod may start: the kubelet
+waits for its runtime to start a pod for four minutes, and a word of it can be lost when this agent restarts."""
+
 ASK_AGAIN_S = 1.0
+
+Claim = tuple[str, str]
+"""Namespace and name of a ResourceClaim."""
 
 Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
 """Finds which pods have processes: UID -> ids of its containers, as far as they are known. May raise OSError."""
@@ -50,21 +62,42 @@ class _Sought:
     """By the loop's clock."""
     containers: frozenset[str]
     """Ids of its containers, as far as they are known."""
+    claims: frozenset[Claim]
+    """Those that it names, as far as they are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a pod that may run."""
+
+    containers: frozenset[str] = frozenset()
+    """Ids of its containers."""
+    claims: frozenset[Claim] = frozenset()
+    """Those that it names."""
 
 
 class EndedPods:
     """Follows the pods that request cards of this node, from when the API server shows that they have ended."""
 
     def __init__(
-        self, resources: Collection[str], look: Look, say: Callable[[str], None], with_claims: bool = False
+        self,
+        resources: Collection[str],
+        look: Look,
+        say: Callable[[str], None],
+        prepared: Callable[[], Collection[Claim]] | None = None,
     ) -> None:
-        """Make one, for pods that ask for any of these resources; `with_claims`: for those with ResourceClaims, too."""
+        """Make one, for pods that ask for any of these resources.
+
+        `prepared` returns the claims that the kubelet has asked for, and not given back; it is None where claims are
+        not served, so that pods with claims are none of ours.
+        """
         self._resources = frozenset(resources)
-        self._with_claims = with_claims
+        self._prepared = prepared
         self._look = look
         self._say = say  # has the node show this
-        self._living: dict[str, frozenset[str]] = {}  # UID of a pod that may run -> ids of its containers
+        self._living: dict[str, _Known] = {}  # UID of a pod that may run -> what is known of it
         self._doubtful: dict[str, _Sought] = {}  # UID of a pod that is looked for -> what is known of it
+        self._may_start: set[str] = set()  # UIDs of pods that are looked for, and whose claims the kubelet keeps
         self._said: dict[str, bool] = {}  # UID -> whether anything of it runs, the oldest first
         self._wanted = asyncio.Event()
         self._listed = False
@@ -76,22 +109,24 @@ class EndedPods:
         """Observe what this node said before this agent started, and the UIDs of the pods that had cards then."""
         with suppress(BadInput):
             self._said = dict(read_ends(node) or {})
-            self._living = {uid: frozenset(ids) for uid, ids in read_containers(node).items()}
+            self._living = {uid: _Known(frozenset(ids)) for uid, ids in read_containers(node).items()}
         for uid in granted:
-            self._living.setdefault(uid, frozenset())
+            self._living.setdefault(uid, _Known())
 
     def observe(self, pod: Json, gone: bool) -> None:
         """Observe a pod of this node."""
-        has_claims = self._with_claims and pod["spec"].get("resourceClaims")
+        has_claims = self._prepared is not None and pod["spec"].get("resourceClaims")
         if not has_claims and self._resources.isdisjoint(resources_asked(pod)):
             return
-        uid = pod["metadata"]["uid"]
+        uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
+        claims = frozenset((namespace, name) for name in names_of_claims(pod)) if has_claims else frozenset()
+        known = _Known(frozenset(container_names(pod)), claims)
         if has_ended(pod):
             self._living.pop(uid, None)  # one that is looked for goes on being looked for
         elif gone or is_finished(pod):
-            self._doubt(uid, container_names(pod))
+            self._doubt(uid, known)
         else:
-            self._living[uid] = frozenset(container_names(pod))
+            self._living[uid] = known
 
     def may_run(self) -> frozenset[str]:
         """Return the UIDs of pods that have ended at the API server, and of which something may still run."""
@@ -107,7 +142,7 @@ class EndedPods:
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
-                self._doubt(uid, ())
+                self._doubt(uid, _Known())
             if not self._listed:
                 self._listed = True
                 self._wanted.set()
@@ -128,7 +163,7 @@ class EndedPods:
                         pause_s = LOOK_INTERVAL_S
                 self._wanted.clear()
                 has_seen = await self._look_once()
-                if not has_seen or self._doubtful.keys() <= self._said.keys():
+                if not has_seen or self._doubtful.keys() <= self._said.keys() | self._may_start:
                     pause_s = min(1.5 * pause_s, LONGEST_INTERVAL_S)
 
     async def _look_once(self) -> bool:
@@ -149,10 +184,18 @@ class EndedPods:
     def _conclude(self, sought: Mapping[str, _Sought], sight: Sight) -> None:
         now_s = asyncio.get_running_loop().time()
         self._sees_pods = self._sees_pods or sight.sees_pods
+        kept = self._kept()
+        self._may_start = {
+            uid
+            for uid, each in sought.items()
+            if not each.claims.isdisjoint(kept) and now_s < each.since_s + KEPT_AT_MOST_S
+        }
         for uid, each in sought.items():
             if uid in sight.pods:
                 if now_s >= each.since_s + RUNS_AFTER_S:
                     self._settle(uid, True)
+            elif self._sees_pods and uid in self._may_start:
+                continue
             elif self._sees_pods:
                 self._settle(uid, False)
                 del self._doubtful[uid]
@@ -172,11 +215,17 @@ class EndedPods:
         for each in ended[: max(0, len(self._said) - MAX_NAMED)]:
             del self._said[each]
 
-    def _doubt(self, uid: str, containers: Iterable[str]) -> None:
-        known = self._living.pop(uid, frozenset())
+    def _kept(self) -> frozenset[Claim]:
+        """Return the claims that the kubelet has not given back, and that no pod uses which may run."""
+        used = {claim for known in self._living.values() for claim in known.claims}
+        return frozenset(self._prepared() if self._prepared else ()).difference(used)
+
+    def _doubt(self, uid: str, found: _Known) -> None:
+        known = self._living.pop(uid, _Known())
         if uid in self._doubtful or self._said.get(uid) is False:
             return
-        self._doubtful[uid] = _Sought(asyncio.get_running_loop().time(), known | frozenset(containers))
+        containers, claims = known.containers | found.containers, known.claims | found.claims
+        self._doubtful[uid] = _Sought(asyncio.get_running_loop().time(), containers, claims)
         self._wanted.set()
 
 

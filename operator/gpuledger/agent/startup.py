@@ -122,7 +122,7 @@ class Agent:
         )
         self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
-        self._ended = EndedPods(counts, _look_for_pods, self._ends.want, plan.serves_claims)
+        self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
         self._granting = Granting(
             self._grants,
             self._directories,
@@ -142,6 +142,7 @@ class Agent:
             self._granting,
             self._grants,
             self._indexes,
+            self._ended.over,
         )
         self._orphaned_grants = OrphanedGrants(
             plan.node_name, self._grants_of_slots, self._pod_resources, self._store, self._ended.over
@@ -311,6 +312,9 @@ class Agent:
 
     def _grants_of_slots(self) -> list[Grant]:
         return [grant for grant in self._all_grants() if grant.claim is None]
+
+    def _prepared(self) -> frozenset[tuple[str, str]]:
+        return self._claims.prepared()
 
     def _indexes(self) -> dict[str, int]:
         return {card.uuid: card.index for card in self.cards}

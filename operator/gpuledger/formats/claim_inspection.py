@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from gpuledger.formats.resource_claims.demands import Entry, check_selectors, claim_alternatives
+from gpuledger.formats.resource_claims.names import MOST_CLAIMS, claim_names
 from gpuledger.formats.resource_claims.objects import ClaimObjects, ClaimSpec, read_spec
-from gpuledger.formats.resource_claims.pod_claims import MOST_CLAIMS, claim_names
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput

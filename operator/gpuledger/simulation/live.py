@@ -11,7 +11,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.gang import PODGROUPS, pod_groups_named
 from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
 from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.pod_claims import has_claims
+from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.model.errors import Denied
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.simulation.objects import Given, InputObjects, Remark, take_group, take_quota

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.objects import GPU, a_node_object, a_pod_object
-from gpuledger.agent.ended_pods import LONGEST_INTERVAL_S, RUNS_AFTER_S, EndedPods
+from gpuledger.agent.ended_pods import KEPT_AT_MOST_S, LONGEST_INTERVAL_S, LOOK_INTERVAL_S, RUNS_AFTER_S, EndedPods
 from gpuledger.agent.pod_processes import Sight
 from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
 
@@ -26,7 +26,9 @@ class Node:
         self.sees_pods = True
         self.error: OSError | None = None
         self.text = ""
-        self.ended = EndedPods([GPU], self._look, self._say)
+        self.prepared: set[tuple[str, str]] = set()
+        """Claims that the kubelet has not given back."""
+        self.ended = EndedPods([GPU], self._look, self._say, lambda: self.prepared)
 
     async def _look(self, containers: Mapping[str, Collection[str]]) -> Sight:
         self.looks.append({uid: frozenset(ids) for uid, ids in containers.items()})
@@ -67,6 +69,13 @@ def a_pod(name: str = "a", phase: str = "Running", *states: Json, **fields: Any)
     return {**pod, "status": {**pod["status"], "containerStatuses": statuses, **fields}}
 
 
+def claiming(name: str, claim: str, **fields: Any) -> Json:
+    """Return a pod without cards of its own that names a claim."""
+    pod = a_pod(name, limits={"cpu": "1"}, **fields)
+    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": claim}]
+    return pod
+
+
 RUNS: Json = {"running": {}}
 ENDED: Json = {"terminated": {"exitCode": 0}}
 GIVEN_UP = a_pod("a", "Failed", RUNS, conditions=[{"type": "DisruptionTarget", "reason": "DeletionByPodGC"}])
@@ -91,13 +100,61 @@ async def test_pods_without_cards_are_neither_looked_for_nor_spoken_of(node: Nod
 
 @pytest.mark.parametrize("with_claims", [True, False])
 async def test_pods_with_claims_are_looked_for_where_the_node_serves_claims(node: Node, with_claims: bool) -> None:
-    node.ended._with_claims = with_claims
-    pod = a_pod("a", limits={"cpu": "1"})
-    pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "any"}]
+    if not with_claims:
+        node.ended._prepared = None
+    pod = claiming("a", "any")
     node.show(pod)
     node.ended.observe(pod, True)
     await asyncio.sleep(HOUR_S)
     assert node.said[-1] == ({"uid-a": False} if with_claims else {})
+
+
+async def test_a_pod_whose_claim_the_kubelet_keeps_may_start_until_it_gives_the_claim_back(node: Node) -> None:
+    """As while its container runtime stands still: there is no process of the pod yet."""
+    pod = claiming("a", "any", phase="Pending")
+    node.prepared = {("default", "any"), ("default", "other")}
+    node.show(pod)
+    node.ended.observe(pod, True)
+    await asyncio.sleep(60.0)
+    assert (node.said[-1], node.ended.may_run()) == ({}, frozenset({"uid-a"}))
+    node.prepared = {("default", "other"), ("team", "any")}
+    await asyncio.sleep(LONGEST_INTERVAL_S)
+    assert (node.said[-1], node.ended.may_run()) == ({"uid-a": False}, frozenset())
+
+
+async def test_a_pod_whose_claim_was_kept_may_have_started_meanwhile(node: Node) -> None:
+    pod = claiming("a", "any", phase="Pending")
+    node.prepared = {("default", "any")}
+    node.show(pod)
+    node.ended.observe(pod, True)
+    await asyncio.sleep(60.0)
+    node.left = {"uid-a"}
+    await asyncio.sleep(LONGEST_INTERVAL_S)
+    assert node.said[-1] == {"uid-a": True}
+
+
+async def test_a_claim_that_another_pod_uses_says_nothing_of_one_that_has_ended(node: Node) -> None:
+    """The kubelet keeps it for that one; what is left of the last one is asked when that has ended."""
+    first, second = claiming("a", "any"), claiming("b", "any")
+    node.prepared = {("default", "any")}
+    node.show(first, second)
+    node.ended.observe(first, True)
+    await asyncio.sleep(LOOK_INTERVAL_S)
+    assert node.said[-1] == {"uid-a": False}
+    node.ended.observe(second, True)
+    await asyncio.sleep(60.0)
+    assert node.said[-1] == {"uid-a": False}
+
+
+async def test_a_claim_that_is_never_given_back_keeps_a_pods_share_for_minutes_only(node: Node) -> None:
+    node.prepared = {("default", "any")}
+    node.show(claiming("a", "any"))
+    node.ended.observe(claiming("a", "any"), True)
+    await asyncio.sleep(KEPT_AT_MOST_S - 1.0)
+    assert node.said[-1] == {}
+    assert len(node.looks) < KEPT_AT_MOST_S / LONGEST_INTERVAL_S + 10
+    await asyncio.sleep(LONGEST_INTERVAL_S + 1.0)
+    assert node.said[-1] == {"uid-a": False}
 
 
 @pytest.mark.parametrize("pod", [a_pod("a", "Running", RUNS), a_pod("a", "Pending"), GIVEN_UP])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -45,12 +45,17 @@ class ClaimService:
         granting: Granting,
         grants: GrantFiles,
         own_cards: Callable[[], Mapping[str, int]],
+        over: Callable[[], Collection[str]],
     ) -> None:
-        """Make one; without a directory of the kubelet, claims are not served."""
+        """Make one; without a directory of the kubelet, claims are not served.
+
+        `over` returns the UIDs of pods of which the agent has reported that nothing is left.
+        """
         self._node_name, self._lister, self._store = node_name, lister, store
-        self._granting, self._grants = granting, grants
+        self._grants = grants
         self.annotation = NodeAnnotation(node_name, store, SERVES_CLAIMS_ANNOTATION)
-        self._preparations = ClaimPreparations(ClaimLedger(node_name, store, own_cards), store, granting, grants)
+        ledger = ClaimLedger(node_name, store, own_cards)
+        self._preparations = ClaimPreparations(node_name, ledger, store, granting, grants, over)
         self._orphaned = OrphanedClaims(node_name, grants.all, lister, store)
         self._health = DeviceHealth(node_name)
         self._registered = False
@@ -69,6 +74,10 @@ class ClaimService:
             group.create_task(self._server.run())
             group.create_task(self._rebuild())
 
+    def prepared(self) -> frozenset[tuple[str, str]]:
+        """Return namespace and name of the claims that the kubelet has asked for, and not given back."""
+        return self._preparations.prepared()
+
     def show(self, cards: Iterable[Card]) -> None:
         """Observe the cards as they are now."""
         self._health.show(cards)
@@ -77,7 +86,7 @@ class ClaimService:
         """Remove what no pod uses any more. Raises ApiError."""
         gone = await self._orphaned.find()
         if gone:
-            self._granting.forget(lambda grant: grant.name in gone)
+            self._preparations.give_up(gone)
 
     async def shares(self, pod_uid: str, uuid: str) -> bool:
         """Tell whether a pod uses a card by a claim that is not its own alone. Raises ApiError."""

@@ -2,13 +2,16 @@
 
 The kubelet asks once for a claim, before the first container of its first pod starts, and again when it has restarted
 itself. What it is told goes to each container that names the claim. The grants' files say what is prepared.
+
+Between that and the first process of the pod, nothing on the node shows that the pod may still start, and a pod that
+shares a claim is not even asked for. So a claim counts as the kubelet's until it gives it back: see `prepared`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from gpuledger.agent.claims.held_claims import ClaimLedger
 from gpuledger.agent.claims.units import Unit, shared_unit, units_of_pod
@@ -18,8 +21,9 @@ from gpuledger.agent.kubelet.dra_plugin import ClaimKey, PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
 from gpuledger.agent.kubelet.slot_owners import Pods
 from gpuledger.agent.patience import patiently
+from gpuledger.formats.objects.pod import is_finished
 from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.names import DRIVER, names_of_claims
 from gpuledger.formats.runtime.cdi import (
     Grant,
     GrantedClaim,
@@ -40,9 +44,26 @@ logger = logging.getLogger(__name__)
 class ClaimPreparations:
     """Answers the kubelet's two questions about claims."""
 
-    def __init__(self, ledger: ClaimLedger, pods: Pods, granting: Granting, grants: GrantFiles) -> None:
-        self._ledger, self._pods, self._granting, self._grants = ledger, pods, granting, grants
+    def __init__(
+        self,
+        node_name: str,
+        ledger: ClaimLedger,
+        pods: Pods,
+        granting: Granting,
+        grants: GrantFiles,
+        over: Callable[[], Collection[str]],
+    ) -> None:
+        """Make it; `over` returns the UIDs of pods of which the agent has reported that nothing is left."""
+        self._node_name, self._ledger, self._pods = node_name, ledger, pods
+        self._granting, self._grants, self._over = granting, grants, over
+        self._given_back: set[str] = set()  # UIDs of claims, also where files are left for now
         self.outcomes: Counter[str] = Counter()  # "prepared", "refused", "not_yet" -> how often
+
+    def prepared(self) -> frozenset[tuple[str, str]]:
+        """Return namespace and name of the claims that the kubelet has asked for, and not given back."""
+        grants = [(grant, grant.claim) for grant in self._grants.all() if grant.claim is not None]
+        self._given_back &= {claim.uid for _, claim in grants}
+        return frozenset((grant.namespace, claim.name) for grant, claim in grants if claim.uid not in self._given_back)
 
     async def prepare(self, claim: ClaimKey) -> list[PreparedDevice]:
         """Have a claim's cards ready; return them as devices. Idempotent.
@@ -62,7 +83,13 @@ class ClaimPreparations:
 
     async def unprepare(self, claim: ClaimKey) -> None:
         """Remove what came with a claim. What a disk does not let go is removed later."""
+        self._given_back.add(claim.uid)
         self._granting.forget(lambda grant: grant.claim is not None and grant.claim.uid == claim.uid)
+
+    def give_up(self, names: Collection[str]) -> None:
+        """Remove grants, by name, of claims that no pod uses any more, as if the kubelet had given them back."""
+        self._given_back |= {each.claim.uid for each in self._grants.all() if each.claim and each.name in names}
+        self._granting.forget(lambda grant: grant.name in names)
 
     async def rebuild(self, in_use: Iterable[ClaimInUse]) -> None:
         """Have the files again of claims whose devices containers may be given when they restart."""
@@ -84,11 +111,15 @@ class ClaimPreparations:
         if held.pod is None:
             pod, holder = NO_POD, Pod(claim.uid, claim.namespace, claim.name)
             units = [shared_unit(held)]
+            await self._check_sharers(claim)
         else:
             pod, holder = await self._pod(held.pod), held.pod
             units = units_of_pod(held, pod)
+            if holder.uid in self._over():
+                raise StartRefused(f"pod {holder} is gone")
         own = [unit for unit in units if any(part.claim.uid == claim.uid for part in unit.parts)]
-        for unit in own:  # from here on nothing waits, so nothing comes between
+        self._given_back.discard(claim.uid)
+        for unit in own:  # from where the pods were read on nothing waits, so nothing comes between
             self._give(holder, unit, pod)
         self._forget_earlier(claim)
         return [device for unit in own for device in _devices(unit, claim.uid)]
@@ -101,6 +132,17 @@ class ClaimPreparations:
         if pod["metadata"]["uid"] != holder.uid:
             raise StartRefused(f"pod {holder}, which holds the claim, is gone, and another one has its name")
         return pod
+
+    async def _check_sharers(self, claim: ClaimKey) -> None:
+        """Raise NotKnownYet if no pod of this node uses the claim: the last one may have ended."""
+
+        def sharer(pod: Json) -> str:
+            shares = pod["metadata"]["namespace"] == claim.namespace and not is_finished(pod)
+            return str(pod["metadata"]["uid"]) if shares and claim.name in names_of_claims(pod) else ""
+
+        sharers = set(await self._pods.pods_of_node(self._node_name, sharer)) - {""}
+        if not sharers.difference(self._over()):
+            raise NotKnownYet(f"no pod of this node that uses claim {claim} is known")
 
     def _give(self, holder: Pod, unit: Unit, pod: Json) -> None:
         first = unit.first

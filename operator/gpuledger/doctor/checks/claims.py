@@ -11,8 +11,13 @@ from gpuledger.doctor.finding_kind import FindingKind
 from gpuledger.doctor.objects import name_of, some_of, time_of
 from gpuledger.formats.objects.node import NodeFacts, node_facts
 from gpuledger.formats.objects.pod import bound_node, created_at, is_being_deleted, scheduler_of
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
-from gpuledger.formats.resource_claims.pod_claims import claim_names, has_claims
+from gpuledger.formats.resource_claims.names import (
+    DEVICE_CLASS,
+    DRIVER,
+    SERVES_CLAIMS_ANNOTATION,
+    claim_names,
+    has_claims,
+)
 from gpuledger.model.node_offer import Dialect
 
 LATE = timedelta(seconds=30)

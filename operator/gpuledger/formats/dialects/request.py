@@ -14,8 +14,9 @@ from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.objects.host import host_request
 from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.resource_claims.demands import Entry
+from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.formats.resource_claims.objects import ClaimObjects
-from gpuledger.formats.resource_claims.pod_claims import NO_CLAIMS, ClaimsOfPod, claims_of_pod, has_claims
+from gpuledger.formats.resource_claims.pod_claims import NO_CLAIMS, ClaimsOfPod, claims_of_pod
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import ANY_NVIDIA, Lifetime, PodRequest

@@ -1,8 +1,10 @@
-"""The names under which cards are offered to ResourceClaims."""
+"""The names under which cards are offered to ResourceClaims, and those of the claims that a pod has."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
 
 from gpuledger.model.card_attributes import OWN_DOMAIN
 
@@ -27,3 +29,38 @@ ONLY_TAINT: Final = "gpuledger.dev/only"
 PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Finalizer of an allocated claim that pods share: nobody deletes it under them. kube-controller-manager removes it,
 with the allocation, when the last of them has ended. Source: resource.k8s.io/v1, Finalizer."""
+
+MOST_CLAIMS: Final = 32
+"""Of one pod: more than any needs, and each is looked up."""
+
+Json = Mapping[str, Any]
+
+
+def has_claims(pod: Json) -> bool:
+    """Tell whether a pod brings ResourceClaims, of whichever driver."""
+    return bool((pod.get("spec") or {}).get("resourceClaims"))
+
+
+def claim_names(pod: Json) -> Iterator[tuple[str, str, str]]:
+    """Yield of each claim its name in the pod, the name of its ResourceClaim, and that of its template.
+
+    Either can be empty: a claim that is made from a template has no name before that.
+    """
+    made = {
+        str(each.get("name")): str(each.get("resourceClaimName") or "")
+        for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    for each in (pod.get("spec") or {}).get("resourceClaims") or ():
+        name, template = str(each.get("name")), str(each.get("resourceClaimTemplateName") or "")
+        yield name, made.get(name, "") if template else str(each.get("resourceClaimName") or ""), template
+
+
+def named_claims(pod: Json) -> list[tuple[str, str, str]]:
+    """Return `claim_names`; none of a pod that has too many, which gets no cards, and could name 20,000."""
+    found = list(islice(claim_names(pod), MOST_CLAIMS + 1))
+    return found if len(found) <= MOST_CLAIMS else []
+
+
+def names_of_claims(pod: Json) -> frozenset[str]:
+    """Return the names of the ResourceClaims that a pod names, or that were made for it, as far as these are known."""
+    return frozenset(name for _, name, _ in named_claims(pod) if name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
 from gpuledger.formats.resource_claims.container_uses import UsedClaim, check_containers
 from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, check_selectors, claim_alternatives
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.names import DRIVER, MOST_CLAIMS, claim_names
 from gpuledger.formats.resource_claims.objects import Claim, ClaimObjects, ClaimSpec
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
@@ -17,9 +17,6 @@ from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import Lifetime
 
 Json = Mapping[str, Any]
-
-MOST_CLAIMS = 32
-"""Of one pod: more than any needs, and each is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,6 @@ class ClaimsOfPod:
 
 
 NO_CLAIMS = ClaimsOfPod(ways=((),))
-
-
-def has_claims(pod: Json) -> bool:
-    """Tell whether a pod brings ResourceClaims, of whichever driver."""
-    return bool((pod.get("spec") or {}).get("resourceClaims"))
 
 
 def claims_of_pod(
@@ -81,26 +73,6 @@ def claims_of_pod(
         raise BadInput(f"the pod's claims can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
     entries = tuple(tuple(entry for part in way for entry in part) for way in ways)
     return ClaimsOfPod(entries, tuple(claims), tuple(joined))
-
-
-def claim_names(pod: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield of each claim its name in the pod, the name of its ResourceClaim, and that of its template.
-
-    Either can be empty: a claim that is made from a template has no name before that.
-    """
-    made = {
-        str(each.get("name")): str(each.get("resourceClaimName") or "")
-        for each in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    for each in (pod.get("spec") or {}).get("resourceClaims") or ():
-        name, template = str(each.get("name")), str(each.get("resourceClaimTemplateName") or "")
-        yield name, made.get(name, "") if template else str(each.get("resourceClaimName") or ""), template
-
-
-def named_claims(pod: Json) -> list[tuple[str, str, str]]:
-    """Return `claim_names`; none of a pod that has too many, which gets no cards, and could name 20,000."""
-    found = list(islice(claim_names(pod), MOST_CLAIMS + 1))
-    return found if len(found) <= MOST_CLAIMS else []
 
 
 def _lifetime(pod: Json) -> Lifetime:

@@ -30,7 +30,7 @@ from gpuledger.formats.objects.pod import (
     resource_version,
     was_tried,
 )
-from gpuledger.formats.resource_claims.pod_claims import has_claims
+from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger

@@ -12,8 +12,8 @@ from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.dialects.written_words import WrittenWords, written_words
 from gpuledger.formats.objects.pod import pod_facts, stranger
+from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.formats.resource_claims.objects import ClaimObjects
-from gpuledger.formats.resource_claims.pod_claims import has_claims
 from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest

@@ -17,7 +17,7 @@ from gpuledger.formats.objects.pod import (
     scheduler_says,
 )
 from gpuledger.formats.objects.queue import queue_of
-from gpuledger.formats.resource_claims.pod_claims import has_claims
+from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger

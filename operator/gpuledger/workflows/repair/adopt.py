@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.formats.objects.pod import has_ended, is_finished, scheduler_of
-from gpuledger.formats.resource_claims.pod_claims import has_claims
+from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.ledger.book import Ledger

@@ -19,8 +19,7 @@ from gpuledger.formats.objects.node import node_facts, read_registers
 from gpuledger.formats.objects.pod import bound_node, pod_facts, scheduler_of
 from gpuledger.formats.objects.pod_ends import read_ends
 from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
-from gpuledger.formats.resource_claims.pod_claims import has_claims
+from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION, has_claims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import Adopt, AuditFinding, AuditFindingKind

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuledger.formats.objects.pod import is_finished, resource_version
+from gpuledger.formats.resource_claims.names import has_claims, named_claims
 from gpuledger.formats.resource_claims.objects import (
     Claim,
     ClaimSpec,
@@ -20,7 +21,6 @@ from gpuledger.formats.resource_claims.objects import (
     read_class,
     read_template,
 )
-from gpuledger.formats.resource_claims.pod_claims import has_claims, named_claims
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card_filter import Payer
 from gpuledger.model.errors import ApiError, NotFound

@@ -16,7 +16,7 @@ from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
 from gpuledger.formats.resource_claims.allocation import devices_of, without_consumer
 from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.pod_claims import claim_names
+from gpuledger.formats.resource_claims.names import claim_names
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound

@@ -23,7 +23,9 @@ MADE = claim_grant_name("uid-made", "gpu")
 
 def a_service(node: ClaimNode, served: bool = True) -> ClaimService:
     directory = Path("/nowhere") if served else None
-    return ClaimService(NODE, directory, node.api.store, node, node.granting, node.grants, lambda: node.shown)
+    return ClaimService(
+        NODE, directory, node.api.store, node, node.granting, node.grants, lambda: node.shown, lambda: node.over
+    )
 
 
 def values(metrics: Iterable[Metric]) -> dict[str, float]:

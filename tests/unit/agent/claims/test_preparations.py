@@ -116,6 +116,48 @@ async def test_pods_that_share_a_claim_get_the_whole_of_it_whichever_of_them_the
     assert node.granted() == before
 
 
+async def test_a_claim_that_pods_share_is_prepared_only_while_one_of_them_is_on_the_node(node: ClaimNode) -> None:
+    """The kubelet can ask late, when the last of them was deleted by force: what it holds may be another's by then."""
+    node.claiming("a", {"main": ["mine"]}, mine="shared")
+    node.claiming("b", {"main": ["mine"]}, mine="other")
+    node.give("a", {0: [part("mine/gpu", ref("shared", shared=True))]})
+    node.api.delete_pod("a")
+    with pytest.raises(NotKnownYet, match="no pod of this node that uses claim default/shared"):
+        await node.claims.prepare(key("shared"))
+    assert node.grants.all() == ()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_pod_of_which_the_agent_has_said_that_nothing_is_left_gets_nothing_any_more(
+    node: ClaimNode, shared: bool
+) -> None:
+    """Although the API server, asked before that, has said that there is the pod."""
+    node.claiming("a", {"main": ["mine"]}, mine="any")
+    node.give("a", {0: [part("mine/gpu", ref("any", shared=shared))]})
+    node.over = {"uid-a"}
+    with pytest.raises((NotKnownYet, StartRefused)):
+        await node.claims.prepare(key("any"))
+    assert node.grants.all() == ()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_claim_is_the_kubelets_from_its_question_until_it_gives_it_back(node: ClaimNode, shared: bool) -> None:
+    node.claiming("a", {"main": ["mine"]}, mine="any")
+    node.give("a", {0: [part("mine/gpu", ref("any", shared=shared))]})
+    assert node.claims.prepared() == frozenset()
+    await node.claims.prepare(key("any"))
+    assert node.claims.prepared() == {("default", "any")}
+    node.start_agent()
+    assert node.claims.prepared() == {("default", "any")}
+    node.may_run = {"uid-a"}  # its files stay for now
+    await node.claims.unprepare(key("any"))
+    assert node.claims.prepared() == frozenset()
+    await node.claims.prepare(key("any"))
+    assert node.claims.prepared() == {("default", "any")}
+    node.claims.give_up({grant.name for grant in node.grants.all()})
+    assert node.claims.prepared() == frozenset()
+
+
 async def test_a_claim_that_holds_nothing_gets_nothing(node: ClaimNode) -> None:
     """Whatever stands in the claim itself: nobody reads it."""
     begin_s = now_s()
