@@ -39,9 +39,8 @@ class CostlyQuestions:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ends_s: dict[
-            str, float
-        ] = {}  # namespace -> when what it has taken is forgotten, by the event loop's time
+        # Namespace -> when what it has taken is forgotten, by the event loop's time.
+        self._ends_s: dict[str, float] = {}
         self._unasked: defaultdict[str, dict[str, int]] = defaultdict(dict)  # namespace -> UID of a pod -> its priority
         self._namespaces: dict[str, str] = {}  # UID of each of these pods -> its namespace
 
@@ -49,9 +48,8 @@ class CostlyQuestions:
         """See PendingPodTracker."""
         known = pod_identity(pod)
         if condition_of(pod, "PodScheduled") is not None or is_being_deleted(pod):
-            self.forget_pending(
-                known.uid
-            )  # kube-scheduler has looked at it; of one with a gate, the API server says so
+            # kube-scheduler has looked at it; of one with a gate, the API server says so.
+            self.forget_pending(known.uid)
         else:
             self._unasked[known.namespace][known.uid] = known.priority
             self._namespaces[known.uid] = known.namespace
