@@ -39,7 +39,7 @@ class Installation:
 
     A second one on the same control plane needs a name, which its files and programs then carry. With `replicated`,
     that is also the host name of its kube-scheduler, and one of them is active at a time, as the Deployment's replicas.
-    `scheduler_flags` are given to it beside the Deployment's own.
+    `scheduler_flags` are given to it beside the Deployment's own; `scheduler_changes` replace parts of its config.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class Installation:
         name: str = "",
         replicated: bool = False,
         scheduler_flags: Sequence[str] = (),
+        scheduler_changes: Mapping[str, object] | None = None,
     ) -> None:
         self.plane = plane
-        self._scheduler_flags = scheduler_flags
+        self._scheduler_flags, self._scheduler_changes = scheduler_flags, scheduler_changes or {}
         self._host = name if replicated else None
         self.operator: ManagedProcess | None = None
         self.scheduler: ManagedProcess | None = None
@@ -118,7 +119,7 @@ class Installation:
 
     def start_scheduler(self, extender_url: str | None = None, kubeconfig: Path | None = None) -> ManagedProcess:
         """Start kube-scheduler with the configuration that the settings give, or other ways to extender and server."""
-        content, config = self.scheduler_config(), self._scheduler_config_file
+        content, config = {**self.scheduler_config(), **self._scheduler_changes}, self._scheduler_config_file
         if extender_url:
             content["extenders"][0]["urlPrefix"] = url_with(extender_url, self.secret_file.read_text())
         if kubeconfig:  # something in between reads along

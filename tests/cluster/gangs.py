@@ -17,6 +17,9 @@ from installation import NO_KUBELET, NOTHING_RUNS, Installation
 Json = dict[str, Any]
 
 GATHER_S = 3.0
+SHORT_BACK_OFF = {"podMaxBackoffSeconds": 1}
+"""kube-scheduler tries all members of a gang within so short a time: after its own 10 s, they could miss each other."""
+
 """How long members wait for each other in Bind, if a test says nothing else."""
 
 
@@ -71,7 +74,7 @@ def gang_cluster(
     """Run operator and kube-scheduler on a control plane of its own, on which no pod ever starts."""
     with ControlPlane.run(**plane) as running:
         stated = {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": GATHER_S, **(settings or {})}
-        installation = Installation(running, stated, scheduler_flags=scheduler_flags)
+        installation = Installation(running, stated, scheduler_flags=scheduler_flags, scheduler_changes=SHORT_BACK_OFF)
         installation.start()
         cluster = Cluster(running, installation)
         yield cluster

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.cluster import Cluster
+from cluster.gangs import explained as answer_about
 from cluster.gangs import gang, gang_cluster, held, names, set_cpu
 from cluster.test_kubectl_gpuledger import Plugin
 from control_plane import free_port
@@ -109,8 +110,10 @@ def test_cards_for_all_and_cpu_for_none_is_counted_and_said(cluster: Cluster, pl
     set_cpu(cluster, node.name, "1")
     cluster.create(*gang("cpu", 2, cpu="1"))
     before = value(metrics(cluster), "gpuledger_gang_gathers_given_up_total", reason="late")
-    cluster.wait(lambda: report(plugin, cluster, "cpu")["state"] == "gathering", "one stands in Bind")
+    cluster.wait(lambda: answer_about(cluster, "cpu")["state"] == "gathering", "one stands in Bind")
     late = "gpuledger_gang_gathers_given_up_total"
-    cluster.wait(lambda: value(metrics(cluster), late, reason="late") > before, "the gather is given up")
+    # The turn is over, and the gang rests, as soon as it has failed alone, too.
+    cluster.wait(lambda: (answer_about(cluster, "cpu")["turn"] or {}).get("gang") == "default/cpu", "it has the turn")
+    assert value(metrics(cluster), late, reason="late") > before
     text = plugin.run("history", "--kind", "gang-given-up", "--operator-url", cluster.installation.view_url)
     assert "1 of 2 members of gang cpu could be bound" in text

@@ -16,7 +16,7 @@ from functools import partial
 import pytest
 
 from cluster.cluster import COUNT, NODES, PODS, RequestFailed, phase, pod
-from cluster.gangs import bound, gang, held, looking_for_halves, member, names
+from cluster.gangs import SHORT_BACK_OFF, bound, gang, held, looking_for_halves, member, names
 from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Delay, Hold
@@ -41,7 +41,7 @@ STUBBORN_S = 6.0
 @pytest.fixture(scope="module")
 def module_cluster() -> Iterator[FaultyCluster]:
     with (
-        faulty_cluster(SETTINGS, json_storage=True) as running,
+        faulty_cluster(SETTINGS, json_storage=True, scheduler_changes=SHORT_BACK_OFF) as running,
         looking_for_halves(running.plane.etcd_url),
     ):
         yield running

@@ -74,11 +74,17 @@ class FaultyCluster(Cluster):
 
 @contextmanager
 def faulty_cluster(
-    settings: Mapping[str, object], durable: bool = False, json_storage: bool = False
+    settings: Mapping[str, object],
+    durable: bool = False,
+    json_storage: bool = False,
+    scheduler_changes: Mapping[str, object] | None = None,
 ) -> Iterator[FaultyCluster]:
-    """Run a control plane with gpuledger on it, everything through proxies. For the storage, see ControlPlane."""
+    """Run a control plane with gpuledger on it, everything through proxies.
+
+    For the storage, see ControlPlane; for what changes in kube-scheduler's configuration, Installation.
+    """
     with ControlPlane.run(durable, json_storage=json_storage) as plane, ExitStack() as stack:
-        installation = Installation(plane, {**NO_KUBELET, **settings})
+        installation = Installation(plane, {**NO_KUBELET, **settings}, scheduler_changes=scheduler_changes)
         installation.install()
         api = stack.enter_context(Proxy.before_api_server(installation.kubeconfig))
         extender = stack.enter_context(Proxy(installation.extender_url))

@@ -37,9 +37,8 @@ class GangTrail:
         self._counts = counts
         self._clock = clock
         self._is_active = is_active
-        self._ready_s: WeakKeyDictionary[GangState, float] = (
-            WeakKeyDictionary()
-        )  # when its last missing member was seen
+        # When its last missing member was seen.
+        self._ready_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
         self._said: WeakKeyDictionary[GangState, set[str]] = WeakKeyDictionary()  # what was said of it since it came
 
     def member_comes(self, state: GangState) -> None:

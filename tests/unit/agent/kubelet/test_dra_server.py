@@ -71,7 +71,8 @@ async def driver(manager: DraManager, root: Path, until: Until) -> AsyncIterator
     """Return a driver that the kubelet has taken up."""
     found = Driver(root)
     async with manager.running(), found.serving():
-        await until(lambda: found.told)
+        # The kubelet has taken it up once it has answered, too: the driver hears of it before that.
+        await until(lambda: found.told and manager.registrations and manager.drivers)
         yield found
 
 
@@ -122,7 +123,7 @@ async def test_after_a_restart_of_the_kubelet_it_finds_the_driver_again(
     async with found.serving():
         for number in range(1, 4):
             async with manager.running():
-                await until(lambda number=number: len(found.told) == number)  # type: ignore[misc]
+                await until(lambda number=number: len(found.told) == number and manager.drivers)  # type: ignore[misc]
                 await manager.prepare(DRIVER, CLAIMS[0])
     assert len(found.prepared) == 3
 
