@@ -131,7 +131,7 @@ def test_beside_the_quota_controller_both_values_are_right_and_writes_are_few(
     took_s, writes = time.monotonic() - begin_s, our_writes(cluster, offset)
     say(f"{CHANGES} changes in {took_s:.1f} s: {writes} writes")
     assert writes <= took_s / LEAST_S + 2
-    assert is_right()
+    assert shown() == right
 
 
 def test_an_operator_that_starts_shows_what_has_changed_meanwhile(cluster: Cluster) -> None:
