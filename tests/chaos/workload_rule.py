@@ -94,9 +94,15 @@ def unsettled_workloads(
                 yield WAITS, f"{key} has {count} pods, and there is room for {found}"
         if state_of(workload) == "Ready" and is_true(workload, "Admitted"):
             its = [pod for pod in pods.values() if _is_of(pod, namespace, name)]
-            waiting = [pod["metadata"]["name"] for pod in its if not is_bound(pod)]
+            waiting = {pod["metadata"]["name"]: _told(pod) for pod in its if not is_bound(pod)}
             if waiting:
                 yield "a workload is ready, and its pods wait", f"{key}: {waiting}"
+
+
+def _told(pod: Json) -> list[str]:
+    """Return what a pod's conditions say of why it waits."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return [each["message"] for each in conditions if each["status"] == "False" and each.get("message")]
 
 
 def _is_of(pod: Json, namespace: str, name: str) -> bool:
