@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,11 +14,17 @@ from cluster.cluster import DEADLINE_S, NODES, Cluster, Connection, RequestFaile
 from cluster.kubernetes import apply_policies
 from control_plane import ControlPlane
 from hostile.catalogue import NAMESPACE, NODE_PREFIX, PATHS
+from hostile.machine import cpu_s
 from hostile.others import TOLD_AFTER_S, prepare
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
 
 SLOTS = 64
 """Of each card: they are not what others wait for, however many pods there are that say little."""
+
+PLACES = {"pods": "1000"}
+"""For pods on each of a few nodes: neither are these."""
+
+FEW_NODES = 3
 
 DESCRIPTORS = 1_024
 """What some container runtimes allow a program, in files and connections."""
@@ -42,7 +49,9 @@ def attacked(request: pytest.FixtureRequest, node_count: int) -> Iterator[Cluste
         installation.start_scheduler()
         found = Cluster(plane, installation)
         found.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        found.add_nodes(node_count, slots=SLOTS)
+        for node in found.add_nodes(node_count, slots=SLOTS):
+            if node_count <= FEW_NODES:
+                found.patch(f"{NODES}/{node.name}/status", {"status": {"allocatable": PLACES, "capacity": PLACES}})
         prepare(found)
         yield found
         found.close()
@@ -69,6 +78,15 @@ def delete_all(cluster: Cluster, path: str) -> None:
     connection.close()
 
 
+def rests(cluster: Cluster) -> bool:
+    """Return whether the operator computes next to nothing for a moment."""
+    operator = cluster.installation.operator
+    assert operator is not None
+    before_s = cpu_s(operator.pid)
+    time.sleep(0.5)
+    return cpu_s(operator.pid) - before_s < 0.05
+
+
 @pytest.fixture
 def cluster(attacked: Cluster) -> Iterator[Cluster]:
     """Yield the cluster; what was created in it is gone afterwards."""
@@ -79,3 +97,4 @@ def cluster(attacked: Cluster) -> Iterator[Cluster]:
         if found["metadata"]["name"].startswith(NODE_PREFIX):
             attacked.request("DELETE", f"{NODES}/{found['metadata']['name']}")
     attacked.delete(*attacked.pods())
+    attacked.wait(lambda: rests(attacked), "the operator has read that all is gone")

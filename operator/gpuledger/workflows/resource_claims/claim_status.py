@@ -1,14 +1,20 @@
-"""Changes of a ResourceClaim's status, each by the version that was read: two writers can't both be right."""
+"""Changes of a ResourceClaim's status, each by the version that was read: two writers can't both be right.
+
+Hundreds of pods can join one claim at once. Their changes are made one after the other, each from what the one before
+has written: side by side, each would be refused for every other one, and all together for as long as they go on.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from gpuledger.formats.resource_claims.names import PROTECTION
 from gpuledger.formats.resource_claims.objects import read_claim
 from gpuledger.kube_api.store import KubeStore
-from gpuledger.model.errors import BindFailed, Conflict, Invalid, NotFound, ShareRefused
+from gpuledger.model.errors import BindFailed, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.tasks.pauses import pause
 
@@ -22,12 +28,22 @@ ATTEMPTS = 8
 row when the last pod that uses a claim has ended."""
 
 
+class _Line:
+    """The changes of one claim that are to be made."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.written: Json | None = None
+        """The claim as the last of them has left it; None if that is not known."""
+
+
 class ClaimStatusWriter:
     """Writes claims' statuses."""
 
     def __init__(self, store: KubeStore, book: ClaimBook | None = None) -> None:
         """Make one; `book` is what memory has of claims, and spares a read."""
         self._store, self._book = store, book
+        self._lines: WeakValueDictionary[str, _Line] = WeakValueDictionary()  # by claims' UIDs
 
     async def change(
         self, namespace: str, name: str, uid: str, change: Change, *, protected: bool = False, is_new: bool = False
@@ -39,7 +55,17 @@ class ClaimStatusWriter:
         Raises NotFound if the claim is gone or another one by now, ShareRefused if it changes all the time, BindFailed
         if it can't be protected, and what `change` raises.
         """
-        found = self._known(namespace, name, uid) if is_new else None
+        line = self._lines.setdefault(uid, _Line())
+        async with line.turn:
+            before, line.written = line.written, None
+            if before is None or not _changes(before, change):  # others may have written: a write finds that out
+                before = self._known(namespace, name, uid) if is_new else None
+            line.written = await self._change(before, namespace, name, uid, change, protected)
+
+    async def _change(
+        self, found: Json | None, namespace: str, name: str, uid: str, change: Change, protected: bool
+    ) -> Json | None:
+        """Do so, beginning with what is known of the claim; return the claim as it is now."""
         for attempt in range(ATTEMPTS):
             if found is None:
                 found = await self._read(namespace, name)
@@ -47,7 +73,7 @@ class ClaimStatusWriter:
                 raise NotFound(f"ResourceClaim {namespace}/{name} has been replaced by another of the same name")
             fields = change(found.get("status") or {})
             if fields is None:
-                return
+                return found
             try:
                 if protected and fields.get("allocation") and PROTECTION not in _finalizers(found):
                     found = await self._protect(found)
@@ -91,6 +117,13 @@ class ClaimStatusWriter:
             return None
         metadata = {"namespace": namespace, "name": name, "uid": uid, "resourceVersion": stored.resource_version}
         return {"metadata": {**metadata, "finalizers": list(stored.finalizers)}}
+
+
+def _changes(claim: Json, change: Change) -> bool:
+    try:
+        return change(claim.get("status") or {}) is not None
+    except GpuledgerError:
+        return False
 
 
 def _finalizers(claim: Json) -> Sequence[str]:

@@ -154,6 +154,27 @@ async def test_who_joins_is_added_to_those_that_use_the_claim(scene: Scene) -> N
     assert len(scene.api.called(Operation.WRITE_CLAIM)) == 1
 
 
+async def test_pods_that_join_at_once_do_not_refuse_each_other(scene: Scene) -> None:
+    """Each write is one, from what the one before has left: hundreds would keep the API server busy otherwise."""
+    scene.put(a_resource_claim("ours", "node-a", [CARD.uuid], ["first"]))
+    pods = [a_pod(f"uid-{number}") for number in range(50)]
+    joins = (scene.writer.allocate(pod, request(joined=True), Placement("node-a", ())) for pod in pods)
+    await asyncio.gather(*joins)
+    assert scene.users() == ["uid-first", *(pod.uid for pod in pods)]
+    assert len(scene.api.called(Operation.WRITE_CLAIM)) == len(pods)
+    assert len(scene.api.called(Operation.READ_CLAIM)) == 1
+
+
+async def test_a_change_that_is_made_already_is_read_and_not_taken_from_the_one_before(scene: Scene) -> None:
+    """Others may have undone it since: only a write would find that out, and there is none to be made."""
+    scene.put(a_resource_claim("ours", "node-a", [CARD.uuid], ["first"]))
+    joins = (scene.writer.allocate(POD, request(joined=True), Placement("node-a", ())) for _ in range(2))
+    await asyncio.gather(*joins)
+    assert scene.users() == ["uid-first", "uid-a"]
+    assert len(scene.api.called(Operation.WRITE_CLAIM)) == 1
+    assert len(scene.api.called(Operation.READ_CLAIM)) == 2
+
+
 async def test_nobody_joins_what_is_allocated_no_longer(scene: Scene) -> None:
     scene.put(a_resource_claim())
     with pytest.raises(BindFailed, match="claim gpu: the pods that had ResourceClaim ours have ended"):
