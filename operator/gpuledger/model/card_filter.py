@@ -93,10 +93,13 @@ class CardFilter:
 
     is_plain: bool = field(init=False, compare=False, repr=False)
     """Only the vendor matters, as for most pods."""
+    has_words: bool = field(init=False, compare=False, repr=False)
+    """There are conditions beside the expressions: they are looked at for each of thousands of cards."""
 
     def __post_init__(self) -> None:
         conditions = (self.model, self.use_models, self.avoid_models, self.use_uuids, self.avoid_uuids, self.modes)
-        object.__setattr__(self, "is_plain", not any(conditions) and not self.tests)
+        object.__setattr__(self, "has_words", any(conditions))
+        object.__setattr__(self, "is_plain", not self.has_words and not self.tests)
 
     def names(self, card: Card) -> bool:
         """Tell whether the card is wanted by its UUID, or by its mode, or by an expression that holds for it."""
@@ -109,6 +112,14 @@ class CardFilter:
             return False
         if self.is_plain:
             return True
+        if self.has_words and not self._meets_words(card):
+            return False
+        for test in self.tests:  # noqa: SIM110 - no generator: there can be tens of thousands of cards
+            if not test.admits(card):
+                return False
+        return True
+
+    def _meets_words(self, card: Card) -> bool:
         model = card.model.lower()
         return (
             self.model.lower() in ("", model)
@@ -117,5 +128,4 @@ class CardFilter:
             and (not self.use_uuids or card.uuid in self.use_uuids)
             and card.uuid not in self.avoid_uuids
             and (not self.modes or card.mode in ("", *self.modes))
-            and all(test.admits(card) for test in self.tests)
         )

@@ -129,13 +129,19 @@ class KeptSelectors:
         self.most_bytes, self.bytes = most_bytes, 0
         # Text -> the selector, or why there is none; the one used last is the last.
         self._found: OrderedDict[str, Selector | str] = OrderedDict()
+        self._last: tuple[str, Selector | str] | None = None
+        """What was asked for last: a search asks for one text, card after card."""
 
     def get(self, text: str) -> Selector | str | None:
         """Return what is known of a text: its selector, or why it is none; None if it is not compiled."""
+        last = self._last
+        if last is not None and last[0] is text:
+            return last[1]
         found = self._found.get(text)
         if found is not None:
             with suppress(KeyError):  # another thread may just have dropped it
                 self._found.move_to_end(text)
+            self._last = text, found
         return found
 
     def compile(self, text: str) -> Selector | str:
@@ -163,6 +169,7 @@ class KeptSelectors:
                     selector.answers.clear()
 
     def _drop(self, text: str) -> None:
+        self._last = None
         found = self._found.pop(text, None)
         self.bytes -= 0 if found is None else _bytes(text, found)
 
