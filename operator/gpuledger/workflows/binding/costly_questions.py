@@ -27,7 +27,7 @@ CHEAP_S = 0.005
 """What every question may take. A pod like others takes 1 or 2 ms: however many come, they give way to nobody, for an
 answer and kube-scheduler's writes about it take longer than that."""
 
-AT_ONCE_S = 1.0
+AT_ONCE_S = 0.5
 """What the questions of a namespace may take beyond that before they give way."""
 
 SHARE = 0.25
