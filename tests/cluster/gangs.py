@@ -17,10 +17,10 @@ from installation import NO_KUBELET, NOTHING_RUNS, Installation
 Json = dict[str, Any]
 
 GATHER_S = 3.0
+"""How long members wait for each other in Bind, if a test says nothing else."""
+
 SHORT_BACK_OFF = {"podMaxBackoffSeconds": 1}
 """kube-scheduler tries all members of a gang within so short a time: after its own 10 s, they could miss each other."""
-
-"""How long members wait for each other in Bind, if a test says nothing else."""
 
 
 def member(name: str, gang: str, minimum: int, *, cpu: str = "", priority: str = "", **limits: object) -> Json:

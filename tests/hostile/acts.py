@@ -90,7 +90,7 @@ def connected(count: int, begin: bytes, more: bytes, cluster: Cluster) -> Iterat
                         writer.write(more)
                 finally:
                     writer.transport.abort()
-                    with suppress(OSError):  # in place of what ends this task
+                    with suppress(OSError):  # it would replace the cancellation that ends this task
                         await writer.wait_closed()
             await asyncio.sleep(AGAIN_S)
 

@@ -212,7 +212,7 @@ class Precedence:
     def _may_have(self, state: GangState, now_s: float) -> bool:
         """Tell whether a gang can get precedence among the gangs of all namespaces."""
         turns, name = self._among_all, state.name
-        if not self._overtakers(state).others.is_often or not _lacks_only_cards(state):
+        if not self._overtakers(state).others.is_often or not _enough_were_asked_for(state):
             return False
         if turns.namespace_rests(name.namespace, now_s):
             return False
@@ -311,7 +311,7 @@ def _is_free(turns: Turns, name: GangName, now_s: float) -> bool:
     return turns.current(now_s) is None and not turns.are_over(now_s) and not turns.rests(name, now_s)
 
 
-def _lacks_only_cards(state: GangState) -> bool:
+def _enough_were_asked_for(state: GangState) -> bool:
     """Return whether kube-scheduler has asked for enough members: it never asks for one that finds no CPU anywhere."""
     return sum(member.node_names is not None for member in state.pending.values()) >= state.missing
 
