@@ -164,6 +164,12 @@ class GpuNode:
         fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.agent_pids()]
         return sum(int(user) + int(system) for *_, user, system in (each[:13] for each in fields)) / 100
 
+    def agent_wakes(self) -> int:
+        """Return how often threads of the agent have gone to sleep so far."""
+        texts = (each.read_text() for pid in self.agent_pids() for each in Path(f"/proc/{pid}/task").glob("*/status"))
+        found = (re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.MULTILINE) for text in texts)
+        return sum(int(one) for (one,) in found)
+
     def agent_memory_mib(self) -> float:
         """Return the memory of the agent's processes, what they share counted once."""
         sizes = (Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.agent_pids())

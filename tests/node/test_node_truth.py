@@ -115,19 +115,23 @@ def test_being_idle_costs_no_write_and_next_to_no_cpu_and_files_of_pods_that_are
     gpu.wait_running(*kept, *gone)
     gpu.remove(*gone)
     gpu.cluster.settle()
-    offset, cpu_s, begin_s = gpu.plane.audit_offset(), gpu.agent_cpu_s(), time.monotonic()
+    offset, cpu_s, wakes, begin_s = gpu.plane.audit_offset(), gpu.agent_cpu_s(), gpu.agent_wakes(), time.monotonic()
     time.sleep(IDLE_S)
-    spent = (gpu.agent_cpu_s() - cpu_s) / (time.monotonic() - begin_s)
+    passed_s = time.monotonic() - begin_s
+    spent, wakes_per_s = (gpu.agent_cpu_s() - cpu_s) / passed_s, (gpu.agent_wakes() - wakes) / passed_s
     # kube-scheduler has the operator's account. Minutes after it has refused pods for the last time, it closes the
     # series of their Events, as it does for all pods.
     writes = [event for event in gpu.plane.api_writes(offset) if event.user in OURS and not by_scheduler(event)]
     requests: list[AuditEvent] = [event for event in gpu.plane.audit_events(offset) if event.user == AGENT]
     say(
         f"idle for {IDLE_S:g} s: {len(writes)} writes of ours, {len(requests)} requests of the agent, "
-        f"agent {spent:.2%} of a core, {gpu.agent_memory_mib():.0f} MiB with its parent"
+        f"agent {spent:.2%} of a core, {wakes_per_s:.0f} wake-ups per second, "
+        f"{gpu.agent_memory_mib():.0f} MiB with its parent"
     )
     assert writes == []
-    assert spent < 0.005
+    # Wake-ups are counted. What each costs depends on the machine: half of this by itself, more beside other tests.
+    assert wakes_per_s < 60
+    assert spent < 0.01
     wanted = {f"default/{name}" for name in kept}
     gpu.cluster.wait(lambda: _pods_with_files(gpu) == wanted, "files of pods that are gone go", timeout_s=120)
 
