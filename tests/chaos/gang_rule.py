@@ -2,7 +2,8 @@
 
 Checked on every change of a pod or a card, in etcd's order. A member that was there when the others' shares were
 entered may be gone by the time at which the last Binding arrives: so what counts is whether all were there at one
-moment since the bound pod's own share was entered.
+moment since the bound pod's own share was entered. That share may be marked for taking back when the Binding arrives,
+by a second operator whose own Binding has just failed: it is not gone, and both operators let it stand.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ Json = dict[str, Any]
 
 GANG, MINIMUM = "gpuledger.dev/gang", "gpuledger.dev/gang-minimum"
 """Labels, as the documents have them."""
+RELEASING = "releasing"
+"""The state of a share that is being taken back. It may yet be found to be in use, and stay."""
 
 
 class GangName(NamedTuple):
@@ -42,12 +45,13 @@ class _Gang:
 
     minima: dict[str, int] = field(default_factory=dict)  # UID of a pod that lives -> the minimum that it says
     cards: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # pod UID -> UUIDs
+    leaving: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # the same, being taken back
     whole: set[str] = field(default_factory=set)  # UIDs that had shares when the gang had all that it needs
 
     def look(self, asked: dict[str, int]) -> None:
         """Note who is there now; `asked` is pod UID -> how many cards it asks for."""
         there = {uid for uid, cards in self.cards.items() if len(cards) >= asked[uid]}
-        self.whole &= there
+        self.whole = {uid for uid in self.whole if len(self.cards[uid] | self.leaving[uid]) >= asked[uid]}
         if len(there) >= max(self.minima.values(), default=0):
             self.whole |= there
 
@@ -71,12 +75,13 @@ class GangRule:
 
     def _take_card(self, change: Change) -> None:
         uuid = (change.now or change.before or {})["spec"]["uuid"]
-        before, now = _entered(change.before), _entered(change.now)
-        for uid in before ^ now:
-            name = self._of_pod.get(uid)
-            if name is not None:
+        before, now = _states(change.before), _states(change.now)
+        for uid in before.keys() | now.keys():
+            name, state = self._of_pod.get(uid), now.get(uid)
+            if name is not None and state != before.get(uid):
                 gang = self._gangs[name]
-                gang.cards[uid].add(uuid) if uid in now else gang.cards[uid].discard(uuid)
+                for shares, has in ((gang.cards, state not in {None, RELEASING}), (gang.leaving, state == RELEASING)):
+                    shares[uid].add(uuid) if has else shares[uid].discard(uuid)
                 gang.look(self._asked)
 
     def _take_pod(self, change: Change) -> str:
@@ -102,6 +107,6 @@ class GangRule:
         return f"{name.namespace}/{pod['metadata']['name']} of gang {name.name}: {there} of {minimum} have their shares"
 
 
-def _entered(card: Json | None) -> set[str]:
-    """Return the UIDs of the pods that hold a share which is not being taken back."""
-    return {holder["podUID"] for holder in holders_of(card or {}) if holder["state"] != "releasing"}
+def _states(card: Json | None) -> dict[str, str]:
+    """Return the state of each pod's share, by the pod's UID."""
+    return {holder["podUID"]: holder["state"] for holder in holders_of(card or {})}

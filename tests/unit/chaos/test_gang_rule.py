@@ -81,3 +81,18 @@ def test_a_replacement_beside_members_that_run_is_in_order(rule: GangRule) -> No
     created(rule, a_member("new", 3))
     on_card(rule, two, a_holder("a"), a_holder("b"), a_holder("new"))
     assert bound(rule, a_member("new", 3)) == ""
+
+
+def test_a_binding_that_crosses_a_second_operators_taking_back_is_in_order(rule: GangRule) -> None:
+    created(rule, a_member("a"), a_member("b"))
+    both = on_card(rule, None, a_holder("a"), a_holder("b"))
+    on_card(rule, both, a_holder("a"), a_holder("b", state="releasing"))
+    assert bound(rule, a_member("b")) == ""
+
+
+def test_a_share_that_was_taken_back_and_entered_again_needs_the_others_again(rule: GangRule) -> None:
+    created(rule, a_member("a"), a_member("b"))
+    both = on_card(rule, None, a_holder("a"), a_holder("b"))
+    alone = on_card(rule, on_card(rule, both, a_holder("b", state="releasing")))
+    on_card(rule, alone, a_holder("b"))
+    assert bound(rule, a_member("b"))
