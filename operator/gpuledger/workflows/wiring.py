@@ -71,6 +71,7 @@ from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
+from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
 from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
@@ -92,7 +93,8 @@ def connect(
     claim_book = ClaimBook(ledger, counts, store, settings.all_drivers_scheduler_name)
     accounts = SelectorAccounts(clock)
     claim_book.payer_of = accounts.of
-    claims = ClaimWriter(claim_book, ledger, store, clock)
+    claim_status = ClaimStatusWriter(store, claim_book)
+    claims = ClaimWriter(claim_book, ledger, claim_status, clock)
     claim_pod_waker = PodWaker(store, counts)
     trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
@@ -124,7 +126,7 @@ def connect(
         clock=clock,
         is_active=is_active,
         trail=trail,
-        claim_ends=ClaimEnds(store, ledger, claim_book),
+        claim_ends=ClaimEnds(store, ledger, claim_status),
     )
     turns = PluginTurns(
         ledger=ledger,

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.formats.objects.pod import is_finished
+from gpuledger.formats.resource_claims.names import has_claim
 from gpuledger.formats.runtime.cdi import Grant
 
 Json = Mapping[str, Any]
@@ -52,5 +53,4 @@ def uses(pod: Json, grant: Grant) -> bool:
     metadata = pod["metadata"]
     if grant.claim is None or grant.of_one_pod:
         return bool(metadata["uid"] == grant.pod_uid)
-    named = {each.get("resourceClaimName") for each in pod["spec"].get("resourceClaims") or ()}
-    return metadata["namespace"] == grant.namespace and grant.claim.name in named
+    return metadata["namespace"] == grant.namespace and has_claim(pod, grant.claim.name)

@@ -23,7 +23,7 @@ from gpuledger.agent.kubelet.slot_owners import Pods
 from gpuledger.agent.patience import patiently
 from gpuledger.formats.objects.pod import is_finished
 from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.names import DRIVER, names_of_claims
+from gpuledger.formats.resource_claims.names import DRIVER, has_claim
 from gpuledger.formats.runtime.cdi import (
     Grant,
     GrantedClaim,
@@ -138,7 +138,7 @@ class ClaimPreparations:
 
         def sharer(pod: Json) -> str:
             shares = pod["metadata"]["namespace"] == claim.namespace and not is_finished(pod)
-            return str(pod["metadata"]["uid"]) if shares and claim.name in names_of_claims(pod) else ""
+            return str(pod["metadata"]["uid"]) if shares and has_claim(pod, claim.name) else ""
 
         sharers = set(await self._pods.pods_of_node(self._node_name, sharer)) - {""}
         if not sharers.difference(self._over()):

@@ -61,6 +61,11 @@ def named_claims(pod: Json) -> list[tuple[str, str, str]]:
     return found if len(found) <= MOST_CLAIMS else []
 
 
+def has_claim(pod: Json, name: str) -> bool:
+    """Tell whether a pod has a ResourceClaim of its namespace, whatever else it has."""
+    return any(found == name for _, found, _ in claim_names(pod))
+
+
 def names_of_claims(pod: Json) -> frozenset[str]:
     """Return the names of the ResourceClaims that a pod names, or that were made for it, as far as these are known."""
     return frozenset(name for _, name, _ in named_claims(pod) if name)

@@ -80,6 +80,7 @@ class Repairer:
     ) -> None:
         self._store = store
         self._dialects, self._claims = dialects, claims
+        self._claim_status = ClaimStatusWriter(store)
         self._ledger = Ledger()
         for seen in snapshot.cards:
             self._ledger.load(seen.stored)
@@ -94,7 +95,7 @@ class Repairer:
             deadlines=Deadlines(clock=clock),
             clock=clock,
             trail=Trail(clock=clock),
-            claim_ends=ClaimEnds(store, self._ledger),
+            claim_ends=ClaimEnds(store, self._ledger, self._claim_status),
         )
 
     async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
@@ -169,7 +170,7 @@ class Repairer:
             return False
         cards, shares = {card.uuid: card for card, _ in held}, [holder.share for _, holder in held]
         wanted = allocation(claim, facts.node_name, shares, cards, self._claims)
-        await write_allocation(ClaimStatusWriter(self._store), pod, claim, wanted)
+        await write_allocation(self._claim_status, pod, claim, wanted)
         return True
 
     async def _deallocate(self, claim: SeenClaim) -> bool:
@@ -182,7 +183,7 @@ class Repairer:
             return {"allocation": None, "reservedFor": None}
 
         with suppress(NotFound):
-            await ClaimStatusWriter(self._store).change(claim.namespace, claim.name, claim.uid, change)
+            await self._claim_status.change(claim.namespace, claim.name, claim.uid, change)
         return True
 
     async def _adopt(self, adoption: Adopt) -> bool:

@@ -21,7 +21,6 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, Holder, Pod
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter, Json
 from gpuledger.workflows.tasks.together import all_of
 
@@ -57,8 +56,8 @@ def claims_of(holders: Sequence[Holder]) -> list[ClaimRef]:
 class ClaimEnds:
     """Takes back what was written into claims, or finds out who goes on using them."""
 
-    def __init__(self, store: KubeStore, ledger: Ledger, book: ClaimBook | None = None) -> None:
-        self._store, self._ledger, self._status = store, ledger, ClaimStatusWriter(store, book)
+    def __init__(self, store: KubeStore, ledger: Ledger, status: ClaimStatusWriter) -> None:
+        self._store, self._ledger, self._status = store, ledger, status
 
     async def left_by(self, pod: Pod, holders: Sequence[Holder], was_bound: bool) -> dict[str, Heir]:
         """Have a pod's claims be without it, before its shares leave the ledger. Idempotent.

@@ -38,7 +38,7 @@ class _Line:
 
 
 class ClaimStatusWriter:
-    """Writes claims' statuses."""
+    """Writes claims' statuses. There is one of them in a process: who has another one waits for no turn."""
 
     def __init__(self, store: KubeStore, book: ClaimBook | None = None) -> None:
         """Make one; `book` is what memory has of claims, and spares a read."""

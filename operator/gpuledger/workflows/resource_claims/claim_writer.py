@@ -20,7 +20,6 @@ from gpuledger.formats.resource_claims.allocation import (
     with_consumer,
 )
 from gpuledger.formats.resource_claims.objects import Claim
-from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BindFailed
@@ -61,9 +60,8 @@ async def write_allocation(status: ClaimStatusWriter, pod: Pod, claim: PodClaim,
 class ClaimWriter:
     """Allocates claims to the cards that their pods hold."""
 
-    def __init__(self, book: ClaimBook, ledger: Ledger, store: KubeStore, clock: Clock) -> None:
-        self._book, self._ledger, self._store, self._clock = book, ledger, store, clock
-        self._status = ClaimStatusWriter(store, book)
+    def __init__(self, book: ClaimBook, ledger: Ledger, status: ClaimStatusWriter, clock: Clock) -> None:
+        self._book, self._ledger, self._status, self._clock = book, ledger, status, clock
 
     async def know_claims_of(self, pod: Mapping[str, Any]) -> None:
         """Know what a pod's claims are that kube-scheduler asks about.

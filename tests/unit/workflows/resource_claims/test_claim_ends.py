@@ -12,6 +12,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Pod, Share
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
+from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
 
 Json = dict[str, Any]
 
@@ -30,7 +31,7 @@ class Scene:
 
     def __init__(self, api: ApiServer) -> None:
         self.api, self.ledger = api, a_ledger(CARD)
-        self.ends = ClaimEnds(api.store, self.ledger)
+        self.ends = ClaimEnds(api.store, self.ledger, ClaimStatusWriter(api.store))
 
     def used_by(self, *names: str) -> None:
         self.api.put_claim(a_resource_claim("ours", "node-a", [CARD.uuid], names))
@@ -131,7 +132,7 @@ async def test_who_holds_a_claim_already_is_its_heir_unfenced_and_inherits_only_
     scene.pod("other")
     ledger = Ledger()
     ledger.load(stored(CARD, holder_of(SHARED, "uid-other"), version=2))
-    scene.ends = ClaimEnds(scene.api.store, ledger)
+    scene.ends = ClaimEnds(scene.api.store, ledger, ClaimStatusWriter(scene.api.store))
     (heir,) = (await scene.left()).values()
     assert heir.pod.uid == "uid-other"
     assert not heir.inherits(CARD.uuid, [holder_of(SHARED, "uid-other")])

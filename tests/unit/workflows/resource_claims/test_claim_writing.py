@@ -19,7 +19,7 @@ from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS
+from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, ClaimStatusWriter
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 
@@ -39,7 +39,7 @@ class Scene:
         self.api, ledger = api, a_ledger(CARD, OTHER)
         self.book = ClaimBook(ledger, Counts(), api.store)
         self.book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "c"}}, False)
-        self.writer = ClaimWriter(self.book, ledger, api.store, LoopClock())
+        self.writer = ClaimWriter(self.book, ledger, ClaimStatusWriter(api.store, self.book), LoopClock())
 
     def put(self, claim: Json, seen: bool = True) -> None:
         stored = self.api.put_claim(claim)
