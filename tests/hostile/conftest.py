@@ -78,13 +78,14 @@ def delete_all(cluster: Cluster, path: str) -> None:
     connection.close()
 
 
-def rests(cluster: Cluster) -> bool:
-    """Return whether the operator computes next to nothing for a moment."""
+def rests(cluster: Cluster, *others: int) -> bool:
+    """Return whether the operator, and other processes, compute next to nothing for a moment."""
     operator = cluster.installation.operator
     assert operator is not None
-    before_s = cpu_s(operator.pid)
+    pids = (operator.pid, *others)
+    before_s = [cpu_s(pid) for pid in pids]
     time.sleep(0.5)
-    return cpu_s(operator.pid) - before_s < 0.05
+    return all(cpu_s(pid) - each_s < 0.05 for pid, each_s in zip(pids, before_s, strict=True))
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ CPU_S, CPU_PER_QUESTION_S, CPU_OF_NODE_S = 1.0, 0.03, 0.0005
 is looked at in it, with what people are told of that. Three times as long as it does, whether two cores are idle or ten
 programs share them: 0.3 s where nobody asks, and up to 0.01 s; on 200 nodes 0.09 s for a pod of eight containers."""
 
-ASKED, ASKED_AT_ALL, ASKED_AT_THOUSANDS = 2_000, 10_000, 50_000
-"""How many questions there may be: beside one kind of hostile objects (470 were seen), all of them (2,650), or
-thousands of pods or nodes."""
+ASKED, ASKED_AT_ALL, ASKED_AT_THOUSANDS = 2_000, 30_000, 50_000
+"""How many questions there may be: beside one kind of hostile objects (890 were seen), all of them (15,400: while some
+are created, others are tried again and again), or thousands of pods or nodes."""
 
 TOLD_AFTER_S = 1.0
 FILTERS = "gpuledger_filters_total"

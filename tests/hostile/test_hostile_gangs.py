@@ -17,7 +17,7 @@ from cluster.gangs import bound, explained, gang, member, names
 from effort import seeds_for, times
 from gpuledger.formats.dialects.selection import USE_UUID
 from hostile.catalogue import NAMESPACE, PATHS, a_gang, a_pod
-from hostile.others import ASKED, FILTERS, TIMEOUT_S, Say, check_others, create
+from hostile.others import ASKED, BOUND_WITHIN_S, FILTERS, TIMEOUT_S, Say, check_others, create
 
 Json = dict[str, Any]
 
@@ -25,7 +25,12 @@ MEMBERS = times(200, 10_000)
 EDITS = times(100, 1_000)
 SLOWEST_PER_S = 8
 """Pods that kube-scheduler tries, on a machine on which much else runs: it was 26 to 58 on two cores."""
+ASKED_PER_S = 250
+"""Questions about members, on a machine that does nothing else: 450 were seen. Whatever is bound has kube-scheduler ask
+for all again whom an extender has refused, and others stand behind them in its queue."""
 SMALL: dict[str, Any] = {COUNT: 1, MEMORY: 1_000}
+LARGE: dict[str, Any] = {COUNT: 8, MEMORY: 30_000}
+"""Of which a few find room: what a gang of them waits for is no room that others need."""
 AT_ONCE_S = 5.0
 """How soon an ordinary gang has to start whatever another namespace does: it takes less than a second."""
 GANGS_TO_NO_END = 40
@@ -72,7 +77,7 @@ def shares(cluster: Cluster, *names: str) -> list[tuple[str, str]]:
 @pytest.mark.timeout(1_800)
 def test_a_gang_of_thousands_delays_others_by_one_or_two_questions_for_each_member(cluster: Cluster, say: Say) -> None:
     """kube-scheduler asks for the oldest pod first, whoever's it is: so single pods would delay others, too."""
-    for body in a_gang("thousands", MEMBERS, 256):
+    for body in a_gang("thousands", MEMBERS, 256, lambda _: LARGE):
         assert create(cluster, body)
     before, begin_s = cluster.metric(FILTERS), time.monotonic()
     cluster.create(pod("behind-thousands", SMALL))
@@ -80,7 +85,8 @@ def test_a_gang_of_thousands_delays_others_by_one_or_two_questions_for_each_memb
     asked, waited_s = cluster.metric(FILTERS) - before, time.monotonic() - begin_s
     say(f"behind a gang of {MEMBERS}, a pod of others was bound after {asked:.0f} questions and {waited_s:.0f} s")
     assert asked < 2 * MEMBERS
-    check_others(cluster, [], f"beside a gang of {MEMBERS}", say, max(ASKED, 10 * MEMBERS))
+    within_s = BOUND_WITHIN_S + MEMBERS / ASKED_PER_S
+    check_others(cluster, [], f"beside a gang of {MEMBERS}", say, max(ASKED, 10 * MEMBERS), within_s)
 
 
 def test_one_label_in_two_namespaces_makes_two_gangs(cluster: Cluster) -> None:

@@ -14,7 +14,7 @@ from cluster.queues import JOBS as ORDINARY_JOBS
 from control_plane import ControlPlane
 from hostile.acts import come_and_go, going_on
 from hostile.catalogue import NAMESPACE, PATHS, WORKLOADS, a_job, a_pod
-from hostile.conftest import delete_all
+from hostile.conftest import delete_all, rests
 from hostile.others import BOUND_WITHIN_S, TIMEOUT_S, TOLD_AFTER_S, Others, Say, create, judged, prepare
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
 from kueue import API, Kueue
@@ -101,6 +101,9 @@ def cluster(queues: Queues) -> Iterator[Cluster]:
         delete_all(queues.cluster, path)
     queues.cluster.wait(lambda: not queues.cluster.request("GET", JOBS)["items"], "no job is left")
     queues.cluster.delete(*queues.cluster.pods())
+    manager = queues.kueue.manager
+    assert manager is not None
+    queues.cluster.wait(lambda: rests(queues.cluster, manager.pid), "operator and Kueue have read that all is gone")
 
 
 def job_comes(queues: Queues, others: Others, name: str) -> None:
