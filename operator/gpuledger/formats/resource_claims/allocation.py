@@ -5,7 +5,7 @@ Source: resource.k8s.io/v1, AllocationResult; and what kube-scheduler's plugin D
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -50,9 +50,9 @@ def with_consumer(status: Mapping[str, Any], pod: Pod) -> Json:
     return {**status, "reservedFor": [*others, consumer(pod)]}
 
 
-def without_consumer(status: Mapping[str, Any], pod_uid: str) -> Json:
-    """Return a claim's status without a pod; without its cards, too, if no other one uses them."""
-    others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod_uid]
+def without_consumers(status: Mapping[str, Any], pod_uids: Collection[str]) -> Json:
+    """Return a claim's status without pods; without its cards, too, if no other one uses them."""
+    others = [each for each in status.get("reservedFor") or () if each.get("uid") not in pod_uids]
     kept = {name: value for name, value in status.items() if name not in ("reservedFor", "allocation", "devices")}
     return {**status, "reservedFor": others} if others else kept
 

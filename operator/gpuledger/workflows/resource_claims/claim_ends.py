@@ -7,21 +7,25 @@ So a pod that joins at the same time is refused, and never runs on cards that no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
 from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
 from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
-from gpuledger.formats.resource_claims.allocation import devices_of, without_consumer
+from gpuledger.formats.resource_claims.allocation import devices_of, without_consumers
 from gpuledger.formats.resource_claims.device import device_name
 from gpuledger.formats.resource_claims.names import claim_names
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
-from gpuledger.model.share import ClaimRef, Holder, Pod
+from gpuledger.model.share import ClaimRef, Holder, HolderState, Pod
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter, Json
+from gpuledger.workflows.tasks.pauses import pause_s
 from gpuledger.workflows.tasks.together import all_of
 
 
@@ -66,63 +70,96 @@ class ClaimEnds:
         Raises ApiError.
         """
         claims = claims_of(holders)
-        await all_of([self._withdraw(pod, claim) for claim in claims if not claim.shared and not was_bound])
+        own = [claim for claim in claims if not claim.shared and not was_bound]
+        await all_of([self._withdraw(pod.namespace, claim, {pod.uid}) for claim in own])
         heirs = [await self._heir(pod, claim) for claim in claims if claim.shared]
         return {heir.claim.uid: heir for heir in heirs if heir is not None}
 
-    async def _withdraw(self, pod: Pod, claim: ClaimRef) -> None:
-        """Take a claim's allocation back, if it is this pod's and nobody else uses it."""
+    async def _withdraw(self, namespace: str, claim: ClaimRef, pod_uids: Collection[str]) -> None:
+        """Take pods out of a claim, all at once; if nobody else uses it, its allocation as well."""
 
         def change(status: Mapping[str, Any]) -> Json | None:
             consumers = {each.get("uid") for each in status.get("reservedFor") or ()}
-            if pod.uid not in consumers and (consumers or not status.get("allocation")):
+            if consumers.isdisjoint(pod_uids) and (consumers or not status.get("allocation")):
                 return None
-            after = without_consumer(status, pod.uid)
+            after = without_consumers(status, pod_uids)
             return {"reservedFor": after.get("reservedFor"), "allocation": after.get("allocation")}
 
-        try:
-            await self._status.change(pod.namespace, claim.name, claim.uid, change)
-        except NotFound:
-            return
+        with suppress(NotFound):
+            await self._status.change(namespace, claim.name, claim.uid, change)
 
     async def _heir(self, pod: Pod, claim: ClaimRef) -> Heir | None:
-        try:
-            while True:
-                found = await self._store.resource_claim(pod.namespace, claim.name)
-                status = found.get("status") or {}
-                if found["metadata"]["uid"] != claim.uid or not status.get("allocation"):
-                    return None
-                others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
-                for other in others:
-                    heir = self._holding(str(other.get("uid")), claim) or await self._running(pod, other, claim)
-                    if heir is not None:
-                        return replace(heir, devices=devices_of(status))
-                # None of them can be bound by now. kube-controller-manager would take them out as well, in a while.
-                for each in (*others, {"uid": pod.uid}):
-                    await self._withdraw(Pod(str(each.get("uid")), pod.namespace, ""), claim)
-        except NotFound:
-            return None
-
-    def _holding(self, pod_uid: str, claim: ClaimRef) -> Heir | None:
-        """Return a pod that has cards by a claim in the ledger: some were handed over before, or it was the first."""
-        for _, holder in self._ledger.holders_of(pod_uid):
-            for part in holder.share.containers:
-                if part.claim == claim:
-                    return Heir(holder.pod, claim, part.name.partition("/")[0])
+        for attempt in count():
+            status = await self._allocated(pod.namespace, claim)
+            if status is None:
+                return None
+            others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
+            heir = self._holding(others, claim) or await self._bound(pod.namespace, others, claim)
+            heir = heir or await self._emptied(pod, others, claim)
+            if heir is not None:
+                return replace(heir, devices=devices_of(status))
+            if attempt:  # another operator's pods join meanwhile
+                await asyncio.sleep(pause_s(attempt))
         return None
 
-    async def _running(self, leaving: Pod, consumer: Json, claim: ClaimRef) -> Heir | None:
-        """Return a pod that may use a claim, if it has a node; else no Binding of it that is under way is accepted."""
-        name, uid = str(consumer.get("name")), str(consumer.get("uid"))
+    async def _allocated(self, namespace: str, claim: ClaimRef) -> Json | None:
+        """Return the status of a claim that is allocated, None if it is not, or is gone."""
         try:
-            found = await self._store.pod(leaving.namespace, name)
-            if found["metadata"]["uid"] != uid or is_finished(found):
-                return None
-            if not bound_node(found):
-                found = await self._store.annotate_pod(pod_identity(found), RELEASED_ANNOTATION, uuid4().hex)
+            found = await self._store.resource_claim(namespace, claim.name)
         except NotFound:
             return None
-        if not bound_node(found):
+        status: Json = found.get("status") or {}
+        return status if found["metadata"]["uid"] == claim.uid and status.get("allocation") else None
+
+    async def _emptied(self, leaving: Pod, others: Sequence[Json], claim: ClaimRef) -> Heir | None:
+        """Take all of these pods out of a claim, unless one of them is bound meanwhile: that one is returned."""
+        with self._status.closing(claim.uid):
+            heir = await self._fenced(leaving.namespace, others, claim)
+            if heir is None:  # kube-controller-manager would take them out as well, in a while
+                uids = {leaving.uid, *(str(each.get("uid")) for each in others)}
+                await self._withdraw(leaving.namespace, claim, uids)
+            return heir
+
+    def _holding(self, consumers: Sequence[Json], claim: ClaimRef) -> Heir | None:
+        """Return a pod that has cards by a claim in the ledger: some were handed over before, or it was the first.
+
+        One whose shares are being taken back as well is none: each of two would leave the claim to the other.
+        """
+        for each in consumers:
+            for _, holder in self._ledger.holders_of(str(each.get("uid"))):
+                for part in holder.share.containers:
+                    if part.claim == claim and holder.state is not HolderState.RELEASING:
+                        return Heir(holder.pod, claim, part.name.partition("/")[0])
+        return None
+
+    async def _bound(self, namespace: str, consumers: Sequence[Json], claim: ClaimRef) -> Heir | None:
+        """Return one of the pods that has a node. Pods are fenced only where none has: they have to try again then."""
+        for each in consumers:
+            found = await self._living(namespace, each)
+            if found is not None and bound_node(found):
+                return _heir_of(found, claim)
+        return None
+
+    async def _fenced(self, namespace: str, consumers: Sequence[Json], claim: ClaimRef) -> Heir | None:
+        """Have no Binding of these pods accepted that is under way; return one that has been accepted before."""
+        for each in consumers:
+            found = await self._living(namespace, each)
+            if found is not None and not bound_node(found):
+                with suppress(NotFound):
+                    found = await self._store.annotate_pod(pod_identity(found), RELEASED_ANNOTATION, uuid4().hex)
+            if found is not None and bound_node(found):
+                return _heir_of(found, claim)
+        return None
+
+    async def _living(self, namespace: str, consumer: Json) -> Json | None:
+        """Return a pod that may use a claim; None if it is gone, or has ended."""
+        try:
+            found = await self._store.pod(namespace, str(consumer.get("name")))
+        except NotFound:
             return None
-        names = (own for own, object_name, _ in claim_names(found) if object_name == claim.name)
-        return Heir(pod_identity(found), claim, next(names, ""))
+        return None if found["metadata"]["uid"] != consumer.get("uid") or is_finished(found) else found
+
+
+def _heir_of(pod: Json, claim: ClaimRef) -> Heir:
+    names = (own for own, object_name, _ in claim_names(pod) if object_name == claim.name)
+    return Heir(pod_identity(pod), claim, next(names, ""))

@@ -7,7 +7,9 @@ has written: side by side, each would be refused for every other one, and all to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,6 +46,21 @@ class ClaimStatusWriter:
         """Make one; `book` is what memory has of claims, and spares a read."""
         self._store, self._book = store, book
         self._lines: WeakValueDictionary[str, _Line] = WeakValueDictionary()  # by claims' UIDs
+        self._closing = Counter[str]()  # claim UID -> how many pods are leaving it
+
+    @contextmanager
+    def closing(self, claim_uid: str) -> Iterator[None]:
+        """Have pods join the claim later: those that may use it are about to be taken out of it."""
+        self._closing[claim_uid] += 1
+        try:
+            yield
+        finally:
+            self._closing[claim_uid] -= 1
+            self._closing += Counter()  # which forgets those at zero
+
+    def is_closing(self, claim_uid: str) -> bool:
+        """Tell whether pods have to join the claim later."""
+        return claim_uid in self._closing
 
     async def change(
         self, namespace: str, name: str, uid: str, change: Change, *, protected: bool = False, is_new: bool = False

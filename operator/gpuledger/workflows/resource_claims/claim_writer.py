@@ -25,7 +25,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Pod, stamped
+from gpuledger.model.share import HolderState, Placement, Pod, stamped
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
 from gpuledger.workflows.tasks.together import all_of
@@ -119,15 +119,33 @@ class ClaimWriter:
         await write_allocation(self._status, pod, claim, wanted)
 
     async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
+        """Have a claim's status name the pod.
+
+        Raises BindFailed while the last pods leave the claim: they take out whoever joins them, again and again.
+        """
+
         def change(status: Mapping[str, Any]) -> Json | None:
             if not status.get("allocation"):
                 raise BindFailed(f"claim {claim.name}: the pods that had ResourceClaim {claim.object_name} have ended")
+            if self._status.is_closing(claim.uid) or self._is_being_left(claim):
+                raise BindFailed(f"claim {claim.name}: the pod that had ResourceClaim {claim.object_name} is ending")
             after = with_consumer(status, pod)["reservedFor"]
             if len(after) > MOST_CONSUMERS:
                 raise BindFailed(f"claim {claim.name}: {MOST_CONSUMERS} pods use ResourceClaim {claim.object_name}")
             return None if after == status.get("reservedFor") else {"reservedFor": after}
 
         await self._status.change(pod.namespace, claim.object_name, claim.uid, change)
+
+    def _is_being_left(self, claim: JoinedClaim) -> bool:
+        """Tell whether all shares by a claim are being taken back."""
+        entries = self._ledger.entries_of_node(claim.node_name)
+        states = {
+            holder.state
+            for entry in entries
+            for holder in entry.holders.values()
+            if any(part.claim is not None and part.claim.uid == claim.uid for part in holder.share.containers)
+        }
+        return states == {HolderState.RELEASING}
 
 
 def _check(claim: PodClaim, stored: Claim) -> None:

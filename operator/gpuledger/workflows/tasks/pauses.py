@@ -19,8 +19,12 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 async def pause(attempt: int, error: GpuledgerError) -> None:
     """Wait after a failed attempt, counted from 0: twice as long each time, and as long as the server asks for."""
     asked_for_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
-    pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempt, 10))
-    await asyncio.sleep(max(pause_s, asked_for_s))
+    await asyncio.sleep(max(pause_s(attempt), asked_for_s))
+
+
+def pause_s(attempt: int) -> float:
+    """Return how long to wait after an attempt in vain, counted from 0."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt, 10))
 
 
 TURN_S = 0.005

@@ -11,7 +11,7 @@ from gpuledger.formats.resource_claims.allocation import (
     devices_of,
     is_allocated_as,
     with_consumer,
-    without_consumer,
+    without_consumers,
 )
 from gpuledger.formats.resource_claims.listed import ListedClaims
 from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
@@ -117,11 +117,12 @@ def test_a_pod_is_added_once_and_others_stay() -> None:
 
 def test_the_last_pod_that_leaves_takes_the_cards_with_it() -> None:
     status = with_consumer(with_consumer({"allocation": {"devices": {}}, "devices": []}, a_pod("a")), a_pod("b"))
-    left = without_consumer(status, "a")
+    left = without_consumers(status, {"a"})
     assert [each["uid"] for each in left["reservedFor"]] == ["b"]
     assert "allocation" in left
-    assert without_consumer(left, "b") == {}
-    assert without_consumer({}, "b") == {}
+    assert without_consumers(left, {"b"}) == {}
+    assert without_consumers({}, {"b"}) == {}
+    assert without_consumers(status, {"a", "b"}) == {}
 
 
 def test_only_devices_of_ours_are_returned() -> None:

@@ -1,6 +1,7 @@
 """What becomes of claims when a pod's shares end."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from fakes.api_server import ApiServer, Operation, hold_request
 from fakes.claims import a_claiming_pod, a_resource_claim
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.amounts import Amounts
-from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Pod, Share
+from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
 
@@ -31,7 +32,8 @@ class Scene:
 
     def __init__(self, api: ApiServer) -> None:
         self.api, self.ledger = api, a_ledger(CARD)
-        self.ends = ClaimEnds(api.store, self.ledger, ClaimStatusWriter(api.store))
+        self.status_writer = ClaimStatusWriter(api.store)
+        self.ends = ClaimEnds(api.store, self.ledger, self.status_writer)
 
     def used_by(self, *names: str) -> None:
         self.api.put_claim(a_resource_claim("ours", "node-a", [CARD.uuid], names))
@@ -94,6 +96,45 @@ async def test_who_is_not_bound_is_kept_from_being_bound_and_does_not_inherit(sc
     assert scene.status() == {}
 
 
+async def test_where_one_is_bound_the_others_are_not_kept_from_being_bound(scene: Scene) -> None:
+    scene.used_by("a", "late", "heir")
+    scene.pod("late", node_name="", phase="Pending")
+    scene.pod("heir")
+    (heir,) = (await scene.left()).values()
+    assert (heir.pod.uid, scene.api.called(Operation.ANNOTATE)) == ("uid-heir", [])
+    assert scene.users() == ["uid-a", "uid-late", "uid-heir"]
+
+
+async def test_all_who_are_not_bound_are_taken_out_in_one_write_and_none_joins_meanwhile(scene: Scene) -> None:
+    names = [f"late-{n}" for n in range(20)]
+    scene.used_by("a", *names)
+    for name in names:
+        scene.pod(name, node_name="", phase="Pending")
+    released = asyncio.Event()
+    scene.api.queue(Operation.WRITE_CLAIM, hold_request(released))
+    leaving = asyncio.create_task(scene.left())
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert scene.api.called(Operation.WRITE_CLAIM)
+    assert scene.status_writer.is_closing(SHARED.uid)
+    released.set()
+    assert await leaving == {}
+    assert (scene.status(), len(scene.api.called(Operation.WRITE_CLAIM))) == ({}, 1)
+    assert not scene.status_writer.is_closing(SHARED.uid)
+
+
+async def test_of_two_who_leave_at_once_neither_is_the_others_heir(scene: Scene) -> None:
+    """Two operators had entered both as the claim's first pod."""
+    scene.used_by("a", "other")
+    scene.pod("other", node_name="", phase="Pending")
+    ledger = Ledger()
+    releasing = replace(holder_of(SHARED, "uid-other"), state=HolderState.RELEASING)
+    ledger.load(stored(CARD, releasing, version=2))
+    scene.ends = ClaimEnds(scene.api.store, ledger, scene.status_writer)
+    assert await scene.left() == {}
+    assert scene.status() == {}
+
+
 async def test_without_an_heir_the_claim_is_allocated_no_longer_before_the_holder_goes(scene: Scene) -> None:
     scene.used_by("a")
     assert await scene.left() == {}
@@ -132,7 +173,7 @@ async def test_who_holds_a_claim_already_is_its_heir_unfenced_and_inherits_only_
     scene.pod("other")
     ledger = Ledger()
     ledger.load(stored(CARD, holder_of(SHARED, "uid-other"), version=2))
-    scene.ends = ClaimEnds(scene.api.store, ledger, ClaimStatusWriter(scene.api.store))
+    scene.ends = ClaimEnds(scene.api.store, ledger, scene.status_writer)
     (heir,) = (await scene.left()).values()
     assert heir.pod.uid == "uid-other"
     assert not heir.inherits(CARD.uuid, [holder_of(SHARED, "uid-other")])

@@ -1,11 +1,12 @@
 """What Bind writes into claims, against an API server that refuses what the real one refuses."""
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from builders import a_card, a_ledger, a_pod
+from builders import a_card, a_ledger, a_pod, stored
 from fakes.api_server import ApiServer, Operation, refuse
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.virtual_time import LoopClock
@@ -16,7 +17,7 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BindFailed, Conflict, NotFound, ShareRefused
 from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import Demand, PodRequest
-from gpuledger.model.share import ClaimRef, ContainerShare, Placement, Share
+from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Placement, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, ClaimStatusWriter
@@ -36,10 +37,11 @@ class Scene:
     """An API server, what the watches have shown of it, and the writer."""
 
     def __init__(self, api: ApiServer) -> None:
-        self.api, ledger = api, a_ledger(CARD, OTHER)
-        self.book = ClaimBook(ledger, Counts(), api.store)
+        self.api, self.ledger = api, a_ledger(CARD, OTHER)
+        self.book = ClaimBook(self.ledger, Counts(), api.store)
         self.book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "c"}}, False)
-        self.writer = ClaimWriter(self.book, ledger, ClaimStatusWriter(api.store, self.book), LoopClock())
+        self.status_writer = ClaimStatusWriter(api.store, self.book)
+        self.writer = ClaimWriter(self.book, self.ledger, self.status_writer, LoopClock())
 
     def put(self, claim: Json, seen: bool = True) -> None:
         stored = self.api.put_claim(claim)
@@ -179,6 +181,30 @@ async def test_nobody_joins_what_is_allocated_no_longer(scene: Scene) -> None:
     scene.put(a_resource_claim())
     with pytest.raises(BindFailed, match="claim gpu: the pods that had ResourceClaim ours have ended"):
         await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+
+
+async def test_nobody_joins_a_claim_that_its_last_pods_are_leaving(scene: Scene) -> None:
+    """The leaving pod takes out whoever has no node yet: both would go on for ever, each with writes."""
+    scene.put(a_resource_claim("ours", "node-a", [CARD.uuid], ["first"]))
+    with scene.status_writer.closing("claim-ours"), pytest.raises(BindFailed, match="ResourceClaim ours is ending"):
+        await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+    assert scene.users() == ["uid-first"]
+    await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+    assert scene.users() == ["uid-first", "uid-a"]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_nobody_joins_a_claim_all_of_whose_shares_are_being_taken_back(scene: Scene, stays: bool) -> None:
+    """By whichever operator: the ledger says so."""
+    scene.put(a_resource_claim("ours", "node-a", [CARD.uuid], ["first"]))
+    claim = ClaimRef("ours", "claim-ours", True)
+    share = Share(CARD.uuid, Amounts(4_000, 0, 1), False, (ContainerShare("gpu/gpu", 4_000, 0, claim),))
+    holders = [Holder(a_pod("uid-first"), share, state=HolderState.RELEASING)]
+    holders += [Holder(a_pod("uid-heir"), share)] if stays else []
+    scene.ledger.load(stored(CARD, *holders, version=2))
+    with nullcontext() if stays else pytest.raises(BindFailed, match="is ending"):
+        await scene.writer.allocate(POD, request(joined=True), Placement("node-a", ()))
+    assert (POD.uid in scene.users()) == stays
 
 
 async def test_a_claim_has_so_many_users_and_no_more(scene: Scene) -> None:
