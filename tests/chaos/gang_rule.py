@@ -4,6 +4,9 @@ Checked on every change of a pod or a card, in etcd's order. A member that was t
 entered may be gone by the time at which the last Binding arrives: so what counts is whether all were there at one
 moment since the bound pod's own share was entered. That share may be marked for taking back when the Binding arrives,
 by a second operator whose own Binding has just failed: it is not gone, and both operators let it stand.
+
+A gang whose pods say different numbers is not checked: a pod that says another one may be created after the operator
+has let a member be bound, and before that Binding arrives.
 """
 
 from __future__ import annotations
@@ -99,6 +102,8 @@ class GangRule:
         gang.minima[uid] = minimum
         gang.look(self._asked)
         if change.before is None or is_bound(change.before) or not is_bound(pod):
+            return ""
+        if len(set(gang.minima.values())) > 1:
             return ""
         self.checks += 1
         if uid in gang.whole:

@@ -96,3 +96,12 @@ def test_a_share_that_was_taken_back_and_entered_again_needs_the_others_again(ru
     alone = on_card(rule, on_card(rule, both, a_holder("b", state="releasing")))
     on_card(rule, alone, a_holder("b"))
     assert bound(rule, a_member("b"))
+
+
+def test_a_gang_whose_pods_say_different_numbers_is_not_checked(rule: GangRule) -> None:
+    """One that says another number can be created while a Binding is under way."""
+    created(rule, a_member("a", 1))
+    created(rule, a_member("b", 2))
+    on_card(rule, None, a_holder("a"))
+    assert bound(rule, a_member("a", 1)) == ""
+    assert rule.checks == 0
