@@ -94,8 +94,7 @@ class ClaimEnds:
             if status is None:
                 return None
             others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
-            heir = self._holding(others, claim) or await self._bound(pod.namespace, others, claim)
-            heir = heir or await self._emptied(pod, others, claim)
+            heir = self._holding(others, claim) or await self._bound_or_none_left(pod, others, claim)
             if heir is not None:
                 return replace(heir, devices=devices_of(status))
             if attempt:  # another operator's pods join meanwhile
@@ -111,10 +110,16 @@ class ClaimEnds:
         status: Json = found.get("status") or {}
         return status if found["metadata"]["uid"] == claim.uid and status.get("allocation") else None
 
-    async def _emptied(self, leaving: Pod, others: Sequence[Json], claim: ClaimRef) -> Heir | None:
-        """Take all of these pods out of a claim, unless one of them is bound meanwhile: that one is returned."""
+    async def _bound_or_none_left(self, leaving: Pod, others: Sequence[Json], claim: ClaimRef) -> Heir | None:
+        """Return one of the pods that has a node. If none has, they are fenced and all taken out of the claim.
+
+        Who is fenced has to try again: where one has a node, the others can go on.
+        """
+        living = await self._living(leaving.namespace, others)
+        if living and bound_node(living[-1]):
+            return _heir_of(living[-1], claim)
         with self._status.closing(claim.uid):
-            heir = await self._fenced(leaving.namespace, others, claim)
+            heir = await self._fenced(living, claim)
             if heir is None:  # kube-controller-manager would take them out as well, in a while
                 uids = {leaving.uid, *(str(each.get("uid")) for each in others)}
                 await self._withdraw(leaving.namespace, claim, uids)
@@ -132,32 +137,26 @@ class ClaimEnds:
                         return Heir(holder.pod, claim, part.name.partition("/")[0])
         return None
 
-    async def _bound(self, namespace: str, consumers: Sequence[Json], claim: ClaimRef) -> Heir | None:
-        """Return one of the pods that has a node. Pods are fenced only where none has: they have to try again then."""
+    async def _living(self, namespace: str, consumers: Sequence[Json]) -> list[Json]:
+        """Return the pods that may use a claim and have not ended, in order, up to the first that has a node."""
+        living: list[Json] = []
         for each in consumers:
-            found = await self._living(namespace, each)
-            if found is not None and bound_node(found):
-                return _heir_of(found, claim)
-        return None
+            with suppress(NotFound):
+                found = await self._store.pod(namespace, str(each.get("name")))
+                if found["metadata"]["uid"] == each.get("uid") and not is_finished(found):
+                    living.append(found)
+                    if bound_node(found):
+                        break
+        return living
 
-    async def _fenced(self, namespace: str, consumers: Sequence[Json], claim: ClaimRef) -> Heir | None:
+    async def _fenced(self, pods: Sequence[Json], claim: ClaimRef) -> Heir | None:
         """Have no Binding of these pods accepted that is under way; return one that has been accepted before."""
-        for each in consumers:
-            found = await self._living(namespace, each)
-            if found is not None and not bound_node(found):
-                with suppress(NotFound):
-                    found = await self._store.annotate_pod(pod_identity(found), RELEASED_ANNOTATION, uuid4().hex)
-            if found is not None and bound_node(found):
-                return _heir_of(found, claim)
+        for each in pods:
+            with suppress(NotFound):
+                found = await self._store.annotate_pod(pod_identity(each), RELEASED_ANNOTATION, uuid4().hex)
+                if bound_node(found):
+                    return _heir_of(found, claim)
         return None
-
-    async def _living(self, namespace: str, consumer: Json) -> Json | None:
-        """Return a pod that may use a claim; None if it is gone, or has ended."""
-        try:
-            found = await self._store.pod(namespace, str(consumer.get("name")))
-        except NotFound:
-            return None
-        return None if found["metadata"]["uid"] != consumer.get("uid") or is_finished(found) else found
 
 
 def _heir_of(pod: Json, claim: ClaimRef) -> Heir:
