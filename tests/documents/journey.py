@@ -18,7 +18,7 @@ CUT = "..."
 """A line of a document that stands for others which it does not show."""
 
 _GENERATED = re.compile(r"\b(gpuledger(?:-agent)?)-[a-z0-9]{8,10}(?:-[a-z0-9]{5})?\b")
-_TIME = re.compile(r"\b\d\d:\d\d:\d\d\b|\b\d+(?:m\d+)?s\b|\b\d+ s\b")
+_TIME = re.compile(r"\b\d\d:\d\d:\d\d\b|\b\d+(?:m\d+)?s\b|\b\d+ (?:s|min|h)\b")
 _BARS = re.compile(r"[█▏▎▍▌▋▊▉░]+")
 
 

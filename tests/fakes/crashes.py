@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Collection
@@ -28,6 +29,7 @@ def crashed_at_line(work: Callable[[], object], files: Collection[str], line: in
         return trace
 
     before, crashed = sys.gettrace(), False
+    gc.freeze()  # what is older needn't be looked at below
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # files that were open when it ended
         sys.settrace(trace)
@@ -37,4 +39,6 @@ def crashed_at_line(work: Callable[[], object], files: Collection[str], line: in
             crashed = True
         finally:
             sys.settrace(before)
+            gc.collect()  # an exception and its frames refer to each other: they, too, end here and not in another test
+            gc.unfreeze()
     return crashed
