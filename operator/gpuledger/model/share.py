@@ -85,6 +85,10 @@ class Share:
     exclusive: bool
     containers: tuple[ContainerShare, ...]
 
+    def is_by_claim(self, claim_uid: str) -> bool:
+        """Tell whether some of it is had by this ResourceClaim."""
+        return any(part.claim is not None and part.claim.uid == claim_uid for part in self.containers)
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:

@@ -94,13 +94,13 @@ def connect(
     accounts = SelectorAccounts(clock)
     claim_book.payer_of = accounts.of
     claim_status = ClaimStatusWriter(store, claim_book)
-    claims = ClaimWriter(claim_book, ledger, claim_status, clock)
     claim_pod_waker = PodWaker(store, counts)
     trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
     policy = Policy(*map(Preference, settings.policies))
     chooser = Chooser(ledger, policy)
     journal = Journal(ledger=ledger, store=store, clock=clock, gather_s=gather_s)
+    claims = ClaimWriter(claim_book, ledger, claim_status, journal.reader, clock)
     who_preempts = WhoPreempts.by_setting(settings.preemption)
     placement = PlacementSettings(
         dialects=dialects,

@@ -59,8 +59,13 @@ def without_consumers(status: Mapping[str, Any], pod_uids: Collection[str]) -> J
 
 def devices_of(status: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the devices of our driver that a claim's status has."""
-    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-    return frozenset(str(each["device"]) for each in results if each["driver"] == DRIVER)
+    return frozenset(name for _, name in devices_in(status.get("allocation") or {}))
+
+
+def devices_in(stored: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Return node and name of the devices of our driver in an allocation."""
+    results = (stored.get("devices") or {}).get("results") or ()
+    return frozenset((str(each["pool"]), str(each["device"])) for each in results if each["driver"] == DRIVER)
 
 
 def is_allocated_as(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:

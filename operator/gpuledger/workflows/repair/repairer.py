@@ -170,7 +170,7 @@ class Repairer:
             return False
         cards, shares = {card.uuid: card for card, _ in held}, [holder.share for _, holder in held]
         wanted = allocation(claim, facts.node_name, shares, cards, self._claims)
-        await write_allocation(self._claim_status, pod, claim, wanted)
+        await write_allocation(self._claim_status, pod, claim, wanted, lambda _: True)
         return True
 
     async def _deallocate(self, claim: SeenClaim) -> bool:

@@ -132,8 +132,7 @@ class ClaimBook:
         return found
 
     def _holds(self, pod_uid: str, claim_uid: str) -> bool:
-        parts = (part for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
-        return any(part.claim is not None and part.claim.uid == claim_uid for part in parts)
+        return any(holder.share.is_by_claim(claim_uid) for _, holder in self._ledger.holders_of(pod_uid))
 
     # Pods.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -46,8 +47,7 @@ class Heir:
 
         It may have it already: handed over before a crash, or entered for itself when the claim was free for a moment.
         """
-        mine = (holder.share for holder in holders if holder.share.uuid == uuid)
-        has_it = any(part.claim is not None and part.claim.uid == self.claim.uid for s in mine for part in s.containers)
+        has_it = any(holder.share.uuid == uuid and holder.share.is_by_claim(self.claim.uid) for holder in holders)
         return device_name(uuid) in self.devices and not has_it
 
 
@@ -69,16 +69,20 @@ class ClaimEnds:
         Returns the heirs, by the claim's UID. What was made for a pod that has run is left to kube-controller-manager.
         Raises ApiError.
         """
-        claims = claims_of(holders)
-        own = [claim for claim in claims if not claim.shared and not was_bound]
-        await all_of([self._withdraw(pod.namespace, claim, {pod.uid}) for claim in own])
-        heirs = [await self._heir(pod, claim) for claim in claims if claim.shared]
+        left = {claim: _left(holders, claim) for claim in claims_of(holders)}
+        own = [claim for claim in left if not claim.shared and not was_bound]
+        await all_of([self._withdraw(pod.namespace, claim, left[claim], {pod.uid}) for claim in own])
+        heirs = [await self._heir(pod, claim, devices) for claim, devices in left.items() if claim.shared]
         return {heir.claim.uid: heir for heir in heirs if heir is not None}
 
-    async def _withdraw(self, namespace: str, claim: ClaimRef, pod_uids: Collection[str]) -> None:
+    async def _withdraw(
+        self, namespace: str, claim: ClaimRef, left: AbstractSet[str], pod_uids: Collection[str]
+    ) -> None:
         """Take pods out of a claim, all at once; if nobody else uses it, its allocation as well."""
 
         def change(status: Mapping[str, Any]) -> Json | None:
+            if _is_anothers(status, left):
+                return None
             consumers = {each.get("uid") for each in status.get("reservedFor") or ()}
             if consumers.isdisjoint(pod_uids) and (consumers or not status.get("allocation")):
                 return None
@@ -88,13 +92,13 @@ class ClaimEnds:
         with suppress(NotFound):
             await self._status.change(namespace, claim.name, claim.uid, change)
 
-    async def _heir(self, pod: Pod, claim: ClaimRef) -> Heir | None:
+    async def _heir(self, pod: Pod, claim: ClaimRef, left: AbstractSet[str]) -> Heir | None:
         for attempt in count():
             status = await self._allocated(pod.namespace, claim)
-            if status is None:
+            if status is None or _is_anothers(status, left):
                 return None
             others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
-            heir = self._holding(others, claim) or await self._bound_or_none_left(pod, others, claim)
+            heir = self._holding(others, claim) or await self._bound_or_none_left(pod, others, claim, left)
             if heir is not None:
                 return replace(heir, devices=devices_of(status))
             if attempt:  # another operator's pods join meanwhile
@@ -110,7 +114,9 @@ class ClaimEnds:
         status: Json = found.get("status") or {}
         return status if found["metadata"]["uid"] == claim.uid and status.get("allocation") else None
 
-    async def _bound_or_none_left(self, leaving: Pod, others: Sequence[Json], claim: ClaimRef) -> Heir | None:
+    async def _bound_or_none_left(
+        self, leaving: Pod, others: Sequence[Json], claim: ClaimRef, left: AbstractSet[str]
+    ) -> Heir | None:
         """Return one of the pods that has a node. If none has, they are fenced and all taken out of the claim.
 
         Who is fenced has to try again: where one has a node, the others can go on.
@@ -122,7 +128,7 @@ class ClaimEnds:
             heir = await self._fenced(living, claim)
             if heir is None:  # kube-controller-manager would take them out as well, in a while
                 uids = {leaving.uid, *(str(each.get("uid")) for each in others)}
-                await self._withdraw(leaving.namespace, claim, uids)
+                await self._withdraw(leaving.namespace, claim, left, uids)
             return heir
 
     def _holding(self, consumers: Sequence[Json], claim: ClaimRef) -> Heir | None:
@@ -157,6 +163,19 @@ class ClaimEnds:
                 if bound_node(found):
                     return _heir_of(found, claim)
         return None
+
+
+def _left(holders: Sequence[Holder], claim: ClaimRef) -> frozenset[str]:
+    """Return the names of the devices that a pod with these holders has by a claim."""
+    return frozenset(device_name(holder.share.uuid) for holder in holders if holder.share.is_by_claim(claim.uid))
+
+
+def _is_anothers(status: Mapping[str, Any], left: AbstractSet[str]) -> bool:
+    """Tell whether a claim is allocated, and to none of the devices that are left: by another attempt to bind the pod.
+
+    That one takes it back itself. It may have bound the pod by now.
+    """
+    return bool(status.get("allocation")) and left.isdisjoint(devices_of(status))
 
 
 def _heir_of(pod: Json, claim: ClaimRef) -> Heir:

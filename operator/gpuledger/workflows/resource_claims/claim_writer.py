@@ -7,7 +7,8 @@ authority, so a claim that says less than it is harmless, and one that says more
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,16 +17,19 @@ from gpuledger.formats.resource_claims.allocation import (
     MOST_CONSUMERS,
     allocation,
     consumer,
+    devices_in,
     is_allocated_as,
     with_consumer,
 )
+from gpuledger.formats.resource_claims.device import device_name
 from gpuledger.formats.resource_claims.objects import Claim
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BindFailed
+from gpuledger.model.errors import BindFailed, NotFound
 from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, stamped
+from gpuledger.workflows.journal.card_reader import CardReader
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
 from gpuledger.workflows.tasks.together import all_of
@@ -36,10 +40,21 @@ MADE_WITHIN_S = 5.0
 """How long a Bind waits for kube-controller-manager to make a claim from its template; the next one waits again."""
 
 
-async def write_allocation(status: ClaimStatusWriter, pod: Pod, claim: PodClaim, wanted: Json) -> None:
-    """Have a claim's status give its pod these cards, whatever stands there. Idempotent.
+class GivenOtherCards(BindFailed):
+    """A claim gives its pod other cards than those that were to be written: by `allocation`, as it is stored."""
 
-    Raises BindFailed if other pods use the claim; ApiError.
+    def __init__(self, claim: PodClaim, allocation: Json) -> None:
+        super().__init__(f"claim {claim.name}: another operator gives ResourceClaim {claim.object_name} other cards")
+        self.allocation = allocation
+
+
+async def write_allocation(
+    status: ClaimStatusWriter, pod: Pod, claim: PodClaim, wanted: Json, replaceable: Callable[[Json], bool]
+) -> None:
+    """Have a claim's status give its pod these cards. Idempotent.
+
+    Raises BindFailed if other pods use the claim, GivenOtherCards if it gives the pod others that are not
+    `replaceable`; ApiError.
     """
 
     def change(status: Mapping[str, Any]) -> Json | None:
@@ -50,8 +65,9 @@ async def write_allocation(status: ClaimStatusWriter, pod: Pod, claim: PodClaim,
         if consumers - {pod.uid}:
             raise BindFailed(f"claim {claim.name}: ResourceClaim {claim.object_name} is in use by another pod")
         if present and not is_allocated_as(present, wanted):
-            # What an earlier attempt has left: no allocation is changed into another one.
-            return {"allocation": None, "reservedFor": None}
+            if not replaceable(present):
+                raise GivenOtherCards(claim, present)
+            return {"allocation": None, "reservedFor": None}  # no allocation is changed into another one
         return {"allocation": wanted, "reservedFor": [consumer(pod)]}
 
     await status.change(pod.namespace, claim.object_name, claim.uid, change, protected=claim.shared, is_new=True)
@@ -60,8 +76,10 @@ async def write_allocation(status: ClaimStatusWriter, pod: Pod, claim: PodClaim,
 class ClaimWriter:
     """Allocates claims to the cards that their pods hold."""
 
-    def __init__(self, book: ClaimBook, ledger: Ledger, status: ClaimStatusWriter, clock: Clock) -> None:
-        self._book, self._ledger, self._status, self._clock = book, ledger, status, clock
+    def __init__(
+        self, book: ClaimBook, ledger: Ledger, status: ClaimStatusWriter, reader: CardReader, clock: Clock
+    ) -> None:
+        self._book, self._ledger, self._status, self._reader, self._clock = book, ledger, status, reader, clock
 
     async def know_claims_of(self, pod: Mapping[str, Any]) -> None:
         """Know what a pod's claims are that kube-scheduler asks about.
@@ -116,7 +134,29 @@ class ClaimWriter:
     async def _allocate(self, pod: Pod, claim: PodClaim, placement: Placement) -> None:
         cards = {entry.card.uuid: entry.card for entry in self._ledger.entries_of_node(placement.node_name)}
         wanted = allocation(claim, placement.node_name, placement.shares, cards, self._book)
-        await write_allocation(self._status, pod, claim, wanted)
+        try:
+            await write_allocation(self._status, pod, claim, wanted, lambda _: False)
+        except GivenOtherCards as given:
+            left = given.allocation
+            if await self._has_any(pod, claim, devices_in(left) - devices_in(wanted)):
+                raise
+            await write_allocation(self._status, pod, claim, wanted, lambda present: present == left)
+
+    async def _has_any(self, pod: Pod, claim: PodClaim, devices: Collection[tuple[str, str]]) -> bool:
+        """Tell whether the API server has a share of the pod, by this claim, of one of these devices of nodes.
+
+        Shares are entered before they are written into a claim. So if there is one, another operator is binding the
+        pod just now, or gives the share back; if there is none, the claim says what nobody relies on.
+        """
+        entries = [each for node in {node for node, _ in devices} for each in self._ledger.entries_of_node(node)]
+        for entry in entries:
+            if (entry.card.node_name, device_name(entry.card.uuid)) not in devices:
+                continue
+            with suppress(NotFound):
+                holders = (await self._reader.read(entry)).holders or ()
+                if any(holder.pod.uid == pod.uid and holder.share.is_by_claim(claim.uid) for holder in holders):
+                    return True
+        return False
 
     async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
         """Have a claim's status name the pod.
@@ -143,7 +183,7 @@ class ClaimWriter:
             holder.state
             for entry in entries
             for holder in entry.holders.values()
-            if any(part.claim is not None and part.claim.uid == claim.uid for part in holder.share.containers)
+            if holder.share.is_by_claim(claim.uid)
         }
         return states == {HolderState.RELEASING}
 

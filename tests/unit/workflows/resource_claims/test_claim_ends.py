@@ -67,6 +67,15 @@ async def test_a_claim_of_a_pods_own_is_taken_back_only_if_the_pod_was_not_bound
     assert len(scene.api.called(Operation.WRITE_CLAIM)) == 1
 
 
+@pytest.mark.parametrize("claim", [OWN, SHARED])
+async def test_what_another_attempt_to_bind_the_pod_has_written_stays(scene: Scene, claim: ClaimRef) -> None:
+    """Two operators have entered the pod on two cards, and the other one's Binding may have been accepted."""
+    scene.api.put_claim(a_resource_claim("ours", "node-a", ["GPU-of-the-other"], ["a"]))
+    assert await scene.left(claim, was_bound=False) == {}
+    assert scene.users() == ["uid-a"]
+    assert scene.api.called(Operation.WRITE_CLAIM) == []
+
+
 async def test_another_pod_that_runs_inherits(scene: Scene) -> None:
     scene.used_by("a", "heir")
     scene.pod("heir")

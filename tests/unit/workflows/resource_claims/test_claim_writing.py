@@ -2,12 +2,13 @@
 
 import asyncio
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builders import a_card, a_ledger, a_pod, stored
-from fakes.api_server import ApiServer, Operation, refuse
+from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.resource_claims.allocation import MOST_CONSUMERS
@@ -19,6 +20,7 @@ from gpuledger.model.pod_claim import JoinedClaim, PodClaim
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Placement, Share
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.journal.card_reader import CardReader
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, ClaimStatusWriter
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
@@ -41,7 +43,9 @@ class Scene:
         self.book = ClaimBook(self.ledger, Counts(), api.store)
         self.book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "c"}}, False)
         self.status_writer = ClaimStatusWriter(api.store, self.book)
-        self.writer = ClaimWriter(self.book, self.ledger, self.status_writer, LoopClock())
+        self.writer = ClaimWriter(
+            self.book, self.ledger, self.status_writer, CardReader(self.ledger, api.store), LoopClock()
+        )
 
     def put(self, claim: Json, seen: bool = True) -> None:
         stored = self.api.put_claim(claim)
@@ -100,9 +104,40 @@ async def test_only_a_claim_that_pods_share_is_protected_before_it_is_allocated(
 @pytest.mark.parametrize("pods", [[], ["a"]])
 async def test_an_allocation_that_an_earlier_attempt_has_left_is_cleared_first(scene: Scene, pods: list[str]) -> None:
     scene.put(a_resource_claim("ours", "node-a", [OTHER.uuid], pods))
+    scene.api.put_card(OTHER, Holder(a_pod("uid-b"), replace(SHARE, uuid=OTHER.uuid)))
     await scene.writer.allocate(POD, request(), PLACEMENT)
     assert (scene.device(), scene.users()) == (CARD.uuid.lower(), ["uid-a"])
     assert len(scene.api.called(Operation.WRITE_CLAIM)) == 2
+
+
+@pytest.mark.parametrize("state", [HolderState.ALLOCATED, HolderState.RELEASING])
+async def test_what_another_operator_gives_the_same_pod_is_left_as_it_is(scene: Scene, state: HolderState) -> None:
+    """It may have bound the pod by now, and our Binding will be refused. Its watch may not have shown us the share."""
+    scene.put(a_resource_claim("ours", "node-a", [OTHER.uuid], ["a"]))
+    claim = ClaimRef("ours", "claim-ours")
+    share = Share(OTHER.uuid, Amounts(4_000, 0, 1), False, (ContainerShare("gpu/gpu", 4_000, 0, claim),))
+    scene.api.put_card(OTHER, Holder(POD, share, state=state))
+    with pytest.raises(BindFailed, match="claim gpu: another operator gives ResourceClaim ours other cards"):
+        await scene.writer.allocate(POD, request(), PLACEMENT)
+    assert (scene.device(), scene.users()) == (OTHER.uuid.lower(), ["uid-a"])
+
+
+async def test_only_the_allocation_is_cleared_whose_cards_were_looked_at(scene: Scene) -> None:
+    """What is written in between is another operator's, or a user's: the next attempt looks at that."""
+    third = a_card(2)
+    scene.put(a_resource_claim("ours", "node-a", [OTHER.uuid], ["a"]))
+    scene.api.put_card(OTHER)
+    looked = asyncio.Event()
+    scene.api.queue(Operation.READ_CARD, hold_request(looked))
+    asking = asyncio.create_task(scene.writer.allocate(POD, request(), PLACEMENT))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert scene.api.called(Operation.READ_CARD)
+    scene.put(a_resource_claim("ours", "node-a", [third.uuid], ["a"]), seen=False)
+    looked.set()
+    with pytest.raises(BindFailed, match="other cards"):
+        await asking
+    assert (scene.device(), scene.users()) == (third.uuid.lower(), ["uid-a"])
 
 
 async def test_a_claim_that_another_pod_uses_is_left_as_it_is(scene: Scene) -> None:
