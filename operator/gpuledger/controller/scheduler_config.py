@@ -39,6 +39,7 @@ def scheduler_config_text(settings: Settings, leader_elect: bool, secret: str = 
         settings.native_gangs,
         settings.resource_claims,
         settings.all_drivers_scheduler_name,
+        settings.gather_s,
     )
     return yaml.safe_dump(configuration, sort_keys=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from gpuledger.formats.dialects.sums import SUMS
@@ -39,6 +40,7 @@ def scheduler_configuration(
     native_gangs: bool = False,
     resource_claims: bool = False,
     all_drivers_name: str = "",
+    gather_s: float = inf,
 ) -> dict[str, Any]:
     """Return a KubeSchedulerConfiguration with a profile for each name; the extender decides on their pods' cards.
 
@@ -48,6 +50,7 @@ def scheduler_configuration(
     Where it is offered several nodes, it scores them by what the pod itself prefers, and by the extender.
     With `resource_claims`, it leaves pods' ResourceClaims to the extender, and asks it about all pods of its profiles;
     but in the profile `all_drivers_name`, it allocates them itself, those of other drivers for good.
+    `gather_s` is how long the first members of a gang that are to be bound wait for the last one.
     """
     names = [*dialects.resources(), *SUMS]
     ignored = names if resource_claims else ()
@@ -71,7 +74,7 @@ def scheduler_configuration(
             "retryPeriod": f"{RETRY_PERIOD_S}s",
         },
         "clientConnection": {"qps": 1000, "burst": 2000},
-        "podMaxBackoffSeconds": LONGEST_BACK_OFF_OF_GROUPS_S if native_gangs else LONGEST_BACK_OFF_S,
+        "podMaxBackoffSeconds": LONGEST_BACK_OFF_OF_GROUPS_S if native_gangs else _longest_back_off_s(gather_s),
         "profiles": profiles,
         "extenders": [
             {
@@ -90,6 +93,15 @@ def scheduler_configuration(
             }
         ],
     }
+
+
+def _longest_back_off_s(gather_s: float) -> int:
+    """Return before how many seconds a pod is tried again, at most.
+
+    The members of a gang fail at different times, so they are tried again at different times: if they waited longer
+    than the others stand in Bind, they could miss each other for ever.
+    """
+    return max(1, int(min(LONGEST_BACK_OFF_S, gather_s / 2)))
 
 
 def _managed(name: str) -> dict[str, Any]:

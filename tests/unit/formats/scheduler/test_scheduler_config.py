@@ -58,6 +58,13 @@ def test_the_lease_moves_on_sooner_than_by_default(configuration: dict[str, Any]
     assert found == {"leaseDuration": "10s", "renewDeadline": "8s", "retryPeriod": "1s"}
 
 
+@pytest.mark.parametrize(("gather_s", "expected"), [(20, 10), (60, 10), (12, 6), (3.0, 1), (0.5, 1)])
+def test_members_of_a_gang_come_again_while_the_others_stand_in_bind(gather_s: float, expected: int) -> None:
+    """Those that were tried at another time than the rest would miss it in every round, for ever."""
+    found = scheduler_configuration(["own"], DIALECTS, "http://x", 1, leader_elect=True, gather_s=gather_s)
+    assert found["podMaxBackoffSeconds"] == expected
+
+
 def test_groups_that_are_tried_as_a_whole_are_tried_soon_after_there_is_room() -> None:
     """Nothing makes kube-scheduler try such a group before its back-off ends, on 1.37 this by √64 for 64 members."""
     found = scheduler_configuration(["own"], DIALECTS, "http://x", 1, leader_elect=True, native_gangs=True)
