@@ -79,20 +79,24 @@ def unsettled_workloads(
     nodes: Mapping[str, Json],
     left: Left,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the workloads that wait although there is room for all of their pods, and those whose pods do not come."""
+    """Yield the workloads that wait although there is room for all of their pods, and those whose pods do not come.
+
+    Not those whose pods wait for the quota of their namespace: it was lowered after they were ready.
+    """
     room = room_of(cards, nodes)
     for key, workload in workloads.items():
         if workload["metadata"].get("deletionTimestamp"):
             continue
         like, count = pod_like(workload), count_of(workload)
         namespace, name = key.split("/")
+        (ask,) = asks_of(like)
+        by_one = amounts_on(ask, cards.values())
         if state_of(workload) == "Pending" and is_true(workload, "QuotaReserved"):
-            (ask,) = asks_of(like)
             found = sum(places(like, each, free_cpus=None) for each in room.values())
-            wanted = {field: most * count for field, most in amounts_on(ask, cards.values()).items()}
+            wanted = {field: most * count for field, most in by_one.items()}
             if found >= count and left.allows(namespace, wanted):
                 yield WAITS, f"{key} has {count} pods, and there is room for {found}"
-        if state_of(workload) == "Ready" and is_true(workload, "Admitted"):
+        if state_of(workload) == "Ready" and is_true(workload, "Admitted") and left.allows(namespace, by_one):
             its = [pod for pod in pods.values() if _is_of(pod, namespace, name)]
             waiting = {pod["metadata"]["name"]: _told(pod) for pod in its if not is_bound(pod)}
             if waiting:

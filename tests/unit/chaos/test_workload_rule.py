@@ -59,9 +59,10 @@ def test_an_operator_may_go_by_what_a_card_was_a_moment_before(checker: Checker,
     assert becomes_ready(checker) == is_found
 
 
-def at_rest(workload: Json, card: Json, *pods: Json) -> list[str]:
+def at_rest(workload: Json, card: Json, *pods: Json, quota_mib: int | None = None) -> list[str]:
     cards, by_uid = {"GPU-1": card}, {each["metadata"]["uid"]: each for each in pods}
-    found = unsettled_workloads({"default/work": workload}, cards, by_uid, {NODE: a_node()}, Left({}, cards))
+    quotas = {} if quota_mib is None else {"default/a": {"spec": {"hard": {"limits.nvidia.com/gpumem": quota_mib}}}}
+    found = unsettled_workloads({"default/work": workload}, cards, by_uid, {NODE: a_node()}, Left(quotas, cards))
     return [rule for rule, _ in found]
 
 
@@ -78,3 +79,5 @@ def test_pods_of_a_workload_that_wait_though_it_is_ready_are_found() -> None:
     ready = a_workload("Ready", QuotaReserved=True, Admitted=True)
     assert at_rest(ready, a_card(), pod) == ["a workload is ready, and its pods wait"]
     assert at_rest(ready, a_card(), a_pod(node=None)) == []
+    assert at_rest(ready, a_card(), pod, quota_mib=4_000) == ["a workload is ready, and its pods wait"]
+    assert at_rest(ready, a_card(), pod, quota_mib=3_999) == [], "the quota was lowered since"
