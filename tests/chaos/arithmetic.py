@@ -143,6 +143,12 @@ def cpus_of(pod: Json) -> Decimal:
     return sum((_quantity(each.get("cpu", "0")) for each in requests), Decimal(0))
 
 
+def why_it_waits(pod: Json) -> list[str]:
+    """Return what a pod's conditions say of why it waits."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return [each["message"] for each in conditions if each["status"] == "False" and each.get("message")]
+
+
 def priority_of(pod: Json) -> int:
     """Return how important the pod is."""
     return int(pod["spec"].get("priority") or 0)

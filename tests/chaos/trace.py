@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chaos.arithmetic import DEVICES, holders_of
+from chaos.arithmetic import DEVICES, holders_of, why_it_waits
+from chaos.claims import claim_names, devices_of, reserved_for
 from chaos.history import Change
 from chaos.outcome import Outcome
 
@@ -36,12 +37,13 @@ def events(outcome: Outcome[Any]) -> list[Line]:
     """Return everything that concerns the findings, in its order."""
     pods = {uid for finding in outcome.findings for uid in finding.pods}
     cards = {uuid for finding in outcome.findings for uuid in finding.cards}
-    names = {
-        _name(change)
-        for change in outcome.changes
-        if change.kind == "pod" and _object(change)["metadata"]["uid"] in pods
+    seen = [each for each in outcome.changes if each.kind == "pod" and _object(each)["metadata"]["uid"] in pods]
+    names = {each.key for each in seen}
+    claims = {
+        f"{each.key.partition('/')[0]}/{name}" for each in seen for _, name, _ in claim_names(_object(each)) if name
     }
-    lines = [*_steps(outcome, names), *_requests(outcome, names, cards), *_changes(outcome.changes, names, pods, cards)]
+    changes = _changes(outcome.changes, names | claims, pods, cards)
+    lines = [*_steps(outcome, names), *_requests(outcome, names | claims, cards), *changes]
     return sorted(lines, key=lambda line: line[0])
 
 
@@ -61,8 +63,10 @@ def _requests(outcome: Outcome[Any], names: set[str], cards: set[str]) -> Iterat
 
 def _changes(changes: Iterable[Change], names: set[str], pods: set[str], cards: set[str]) -> Iterator[Line]:
     for change in changes:
-        if change.kind == "pod" and _name(change) in names:
+        if change.kind == "pod" and change.key in names:
             yield change.at_s, f"[{change.revision}] pod {change.key} {_pod(change)}"
+        elif change.kind == "claim" and change.key in names:
+            yield change.at_s, f"[{change.revision}] claim {change.key} {_claim(change)}"
         elif change.kind == "card":
             text = _card(change, pods, of_all=_object(change)["spec"]["uuid"] in cards)
             if text:
@@ -80,9 +84,20 @@ def _pod(change: Change) -> str:
         said.append(f"started {status['startTime']}")
     if metadata.get("deletionTimestamp"):
         said.append(f"to be deleted by {metadata['deletionTimestamp']}")
+    if not change.now["spec"].get("nodeName"):
+        said += [f"told: {text}" for text in why_it_waits(change.now)]
     for name, value in (metadata.get("annotations") or {}).items():
         if name.startswith("gpuledger.dev/") and (name == DEVICES or not _had(change, name, value)):
             said.append(f"{name}={value}")
+    return ", ".join(said)
+
+
+def _claim(change: Change) -> str:
+    if change.now is None:
+        return "is gone"
+    said = [f"has {devices_of(change.now)}, for {sorted(reserved_for(change.now))}"]
+    if change.now["metadata"].get("deletionTimestamp"):
+        said.append("is being deleted")
     return ", ".join(said)
 
 
@@ -125,7 +140,3 @@ def _difference(change: Change, what: str) -> str:
 
 def _object(change: Change) -> Json:
     return change.now or change.before or {}
-
-
-def _name(change: Change) -> str:
-    return change.key

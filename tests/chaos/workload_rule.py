@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from chaos.arithmetic import AMOUNTS, asks_of, holders_of, is_bound, totals
+from chaos.arithmetic import AMOUNTS, asks_of, holders_of, is_bound, totals, why_it_waits
 from chaos.history import Change
 from chaos.quotas import Left
 from chaos.room import amounts_on, places, room_of
@@ -98,15 +98,9 @@ def unsettled_workloads(
                 yield WAITS, f"{key} has {count} pods, and there is room for {found}"
         if state_of(workload) == "Ready" and is_true(workload, "Admitted") and left.allows(namespace, by_one):
             its = [pod for pod in pods.values() if _is_of(pod, namespace, name)]
-            waiting = {pod["metadata"]["name"]: _told(pod) for pod in its if not is_bound(pod)}
+            waiting = {pod["metadata"]["name"]: why_it_waits(pod) for pod in its if not is_bound(pod)}
             if waiting:
                 yield "a workload is ready, and its pods wait", f"{key}: {waiting}"
-
-
-def _told(pod: Json) -> list[str]:
-    """Return what a pod's conditions say of why it waits."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return [each["message"] for each in conditions if each["status"] == "False" and each.get("message")]
 
 
 def _is_of(pod: Json, namespace: str, name: str) -> bool:
