@@ -37,6 +37,10 @@ class Left:
     def __init__(self, left: Iterable[tuple[QuotaLimit, int]]) -> None:
         self._left = list(left)
 
+    def copy(self) -> Left:
+        """Return another one that leaves as much."""
+        return Left(self._left)
+
     def takes(self, shape: Shape) -> bool:
         """Take the least that a pod of a shape gets, if that much is left; tell whether it was."""
         more = [limit.counted.of(least(shape, limit.vendor)) for limit, _ in self._left]

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuledger.ledger.quotas import Quotas, is_certain
+from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.request import Shape
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, rank_of
 
 UNCERTAIN_AT_ONCE = 16
-"""Pods of a namespace, whose memory depends on their cards, that are tried at once; when one gets room, others are."""
+"""Pods of a namespace, whose memory depends on their cards, that are tried at once; when these are, others may be."""
+
+GROUPS_AT_ONCE = 16
+"""Groups of a namespace's pods, of one shape and for the same nodes, that are tried at once; afterwards others may be.
+Each may have all that the quota leaves: nobody knows who of them finds it on cards."""
 
 
 class BlockedPods:
@@ -66,19 +71,37 @@ class BlockedPods:
         self._changed.add(namespace)
         return True
 
+    @property
+    def are_changed(self) -> bool:
+        """Tell whether a namespace may have more that has not been looked at."""
+        return bool(self._changed)
+
     def released(self) -> list[WaitingPod]:
         """Return those that may get room now, and remember them no more: in their order, as many as the quota allows.
 
-        What a pod takes is known when it has its cards; until then, it is the least that it may be.
+        If none of them gets any, the namespace `may_have_more` for those that are left.
         """
-        found: list[WaitingPod] = []
-        for namespace in self._changed:
-            left, uncertain = self._quotas.left(namespace), 0
-            for waiting in sorted(self._pods[namespace].values(), key=rank_of):
-                if uncertain < UNCERTAIN_AT_ONCE and left.takes(waiting.request.shape):
-                    found.append(waiting)
-                    uncertain += not is_certain(waiting.request.shape)
+        found = [each for namespace in self._changed for each in self._released_of(namespace)]
         self._changed.clear()
         for each in found:
             self.remove(each.pod.uid)
         return found
+
+    def _released_of(self, namespace: str) -> Iterator[WaitingPod]:
+        """Yield the first of each of the first groups, as many as the quota allows if no other one gets any.
+
+        What a pod takes is known when it has its cards; until then, it is the least that it may be.
+        """
+        all_left, uncertain = self._quotas.left(namespace), 0
+        of_groups: dict[tuple[Shape, int], Left] = {}
+        for waiting in sorted(self._pods[namespace].values(), key=rank_of):
+            if uncertain == UNCERTAIN_AT_ONCE:
+                return
+            group = waiting.request.shape, id(waiting.node_names)
+            if group not in of_groups and len(of_groups) == GROUPS_AT_ONCE:
+                continue
+            left = of_groups.get(group) or all_left.copy()
+            if left.takes(waiting.request.shape):
+                of_groups[group] = left
+                uncertain += not is_certain(waiting.request.shape)
+                yield waiting

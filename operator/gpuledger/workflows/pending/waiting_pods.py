@@ -88,6 +88,7 @@ class WaitingPods:
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
         self._blocked = BlockedPods(ledger.quotas)
         ledger.quotas.on_room.append(self._may_have_more)
+        self._on_trial: dict[str, WaitingPod] = {}  # pod UID -> pod that its quota has kept waiting until just now
         self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
@@ -204,11 +205,12 @@ class WaitingPods:
         """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
 
         With `before`, minus a priority and a time of creation, only for those who go before a pod like that. Returns
-        whether pods are left for whom there was no time: this was as much as one turn may cost.
+        whether pods are left for the next turn: this was as much as one may cost, or others come after who was tried.
         """
         for waiting in self._blocked.released():
             self._add(waiting)
             self._unchecked.add(waiting.request.shape)
+            self._on_trial[waiting.pod.uid] = waiting
         looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
             self._give(self._candidates(looking, before), giving)
@@ -216,8 +218,8 @@ class WaitingPods:
                 self.on_newcomer()
                 return True
             if before is not None:  # the others are still to be looked at
-                break
-        return False
+                return False
+        return self._others_may_try()
 
     def more_evaluated(self, payer: Payer) -> None:
         """Note that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
@@ -243,6 +245,17 @@ class WaitingPods:
         await self._waker.stop()
 
     # Inside.
+
+    def _others_may_try(self) -> bool:
+        """Have others look for cards in the next turn where those whose quota allowed it have found none.
+
+        Return whether there are any.
+        """
+        tried, self._on_trial = self._on_trial, {}
+        namespaces = {each.pod.namespace for uid, each in tried.items() if self._waiting.get(uid) is each}
+        for namespace in namespaces:
+            self._may_have_more(namespace)
+        return self._blocked.are_changed
 
     def _best(self, waiting: WaitingPod, work: Work) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""

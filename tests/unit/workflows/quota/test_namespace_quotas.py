@@ -16,6 +16,7 @@ from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.model.errors import BindFailed
+from gpuledger.workflows.pending.blocked_pods import GROUPS_AT_ONCE
 from gpuledger.workflows.pending.waiting_pods import GRACE_S
 
 Json = dict[str, Any]
@@ -61,7 +62,8 @@ async def ends(api: ApiServer, parts: OperatorParts, name: str) -> None:
 
 
 async def look(parts: OperatorParts) -> None:
-    await parts.workflows.gangs.give_room()
+    while await parts.workflows.gangs.give_room():
+        pass
     await asyncio.sleep(2 * GRACE_S)
     await settle()
 
@@ -147,6 +149,27 @@ async def test_who_waits_is_woken_in_its_order_as_soon_as_a_share_is_released(
     await look(parts)
     assert woken(api) == ["b", "d"]
     assert [asks(parts, name) for name in "bcd"] == [True, False, True]
+
+
+@pytest.mark.parametrize("memory", ["4000", "5000"])
+@pytest.mark.parametrize("number", [1, 3 * GROUPS_AT_ONCE])
+async def test_who_finds_no_cards_within_the_quota_does_not_keep_it_from_the_next_pod(
+    api: ApiServer, parts: OperatorParts, memory: str, number: int
+) -> None:
+    """Each could have what the quota leaves, and none that is first finds it on the nodes where it can go."""
+    set_quota(parts, {GPUMEM: "6000"})
+    assert come(api, parts, "a", {GPU: "1", MEMORY: "6000"})
+    await bind(parts, "a")
+    for each in range(number):
+        api.put_pod(a_pod_object(f"b-{each}", {GPU: "1", MEMORY: memory}, created="2030-01-01T00:00:00Z"))
+        parts.watch()
+        assert not asks(parts, f"b-{each}", f"node-without-cards-{each}")
+    assert not come(api, parts, "c", {GPU: "1", MEMORY: "4000"}, created="2030-01-01T00:00:01Z")
+    assert not come(api, parts, "d", {GPU: "1", MEMORY: "4000"}, created="2030-01-01T00:00:02Z")
+    await ends(api, parts, "a")
+    await look(parts)
+    assert woken(api) == ["c"]
+    assert parts.why_waiting.pods_by_reason()["quota"] == 1
 
 
 async def test_a_quota_that_is_raised_or_deleted_wakes_who_waits(api: ApiServer, parts: OperatorParts) -> None:
