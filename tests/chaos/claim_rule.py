@@ -73,16 +73,20 @@ class ClaimRule:
                 continue
             if uid not in reserved_for(claim):
                 yield f"{pod['metadata']['name']} is bound, and its claim {object_name} is not reserved for it"
-            given, held = sorted(devices_of(claim)), sorted(self._held(claim["metadata"]["uid"]))
+            given, held = sorted(devices_of(claim)), sorted(self._held(claim["metadata"]["uid"], uid))
             # Of two operators that bind one pod at once, each may have entered cards: at rest, none is there besides.
             if not given or not {*given} <= {*held}:
                 yield f"claim {object_name} has {given}, and the ledger has {held} for it"
 
-    def _held(self, claim_uid: str) -> Iterator[str]:
-        for uuid in self._cards:
-            for holder in self._holders(uuid):
-                if claim_uid in claim_uids(holder):
-                    yield device_of(uuid)
+    def _held(self, claim_uid: str, pod_uid: str) -> Iterator[str]:
+        """Yield the devices that pods have by a claim.
+
+        What another operator is taking back from a pod that is bound in this moment counts: that one leaves it then.
+        """
+        for uuid, card in self._cards.items():
+            own = [each for each in holders_of(card) if each["podUID"] == pod_uid]
+            if any(claim_uid in claim_uids(holder) for holder in (*self._holders(uuid), *own)):
+                yield device_of(uuid)
 
 
 def unsettled_claims(

@@ -66,6 +66,13 @@ def test_a_pod_that_is_bound_with_its_claim_is_in_order(checker: Checker) -> Non
     assert checker.claims.checks == 1
 
 
+def test_a_pod_that_is_bound_while_another_operator_takes_its_share_back_is_in_order(checker: Checker) -> None:
+    checker.take(changed("card", None, a_card(a_part(state="releasing"))))
+    checker.take(changed("claim", None, a_claim()))
+    bind(checker)
+    assert not found(checker)
+
+
 def test_a_pod_that_joins_another_one_is_in_order(checker: Checker) -> None:
     checker.take(changed("card", None, a_card(a_part())))
     checker.take(changed("claim", None, a_claim(pods=(FIRST, SECOND))))
