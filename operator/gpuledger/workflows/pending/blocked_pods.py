@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.model.quota import QuotaLimit
@@ -26,6 +26,7 @@ class BlockedPods:
         self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
         self._limits: dict[str, QuotaLimit] = {}  # pod UID -> what its namespace may not exceed
         self._changed: set[str] = set()
+        self._on_trial: list[WaitingPod] = []  # what was released since others were let try last
 
     def __len__(self) -> int:
         return len(self._namespaces)
@@ -71,21 +72,23 @@ class BlockedPods:
         self._changed.add(namespace)
         return True
 
-    @property
-    def are_changed(self) -> bool:
-        """Tell whether a namespace may have more that has not been looked at."""
-        return bool(self._changed)
-
     def released(self) -> list[WaitingPod]:
-        """Return those that may get room now, and remember them no more: in their order, as many as the quota allows.
-
-        If none of them gets any, the namespace `may_have_more` for those that are left.
-        """
+        """Return those that may get room now, and remember them no more: in their order, as many as a quota allows."""
         found = [each for namespace in self._changed for each in self._released_of(namespace)]
         self._changed.clear()
         for each in found:
             self.remove(each.pod.uid)
+        self._on_trial += found
         return found
+
+    def others_may_try(self, waits: Callable[[WaitingPod], bool]) -> bool:
+        """Have others try next where those that were released have found no cards and wait; return whether any may.
+
+        Else the first would keep what the quota leaves from those behind them.
+        """
+        tried, self._on_trial = self._on_trial, []
+        self._changed |= {each.pod.namespace for each in tried if each.pod.namespace in self._pods and waits(each)}
+        return bool(self._changed)
 
     def _released_of(self, namespace: str) -> Iterator[WaitingPod]:
         """Yield the first of each of the first groups, as many as the quota allows if no other one gets any.

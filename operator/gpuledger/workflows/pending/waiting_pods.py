@@ -14,6 +14,7 @@ import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.store import KubeStore
@@ -88,7 +89,6 @@ class WaitingPods:
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
         self._blocked = BlockedPods(ledger.quotas)
         ledger.quotas.on_room.append(self._may_have_more)
-        self._on_trial: dict[str, WaitingPod] = {}  # pod UID -> pod that its quota has kept waiting until just now
         self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
@@ -210,7 +210,6 @@ class WaitingPods:
         for waiting in self._blocked.released():
             self._add(waiting)
             self._unchecked.add(waiting.request.shape)
-            self._on_trial[waiting.pod.uid] = waiting
         looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
             self._give(self._candidates(looking, before), giving)
@@ -219,7 +218,10 @@ class WaitingPods:
                 return True
             if before is not None:  # the others are still to be looked at
                 return False
-        return self._others_may_try()
+        if self._blocked.others_may_try(lambda tried: self._waiting.get(tried.pod.uid) is tried):
+            self.on_newcomer()
+            return True
+        return False
 
     def more_evaluated(self, payer: Payer) -> None:
         """Note that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
@@ -245,17 +247,6 @@ class WaitingPods:
         await self._waker.stop()
 
     # Inside.
-
-    def _others_may_try(self) -> bool:
-        """Have others look for cards in the next turn where those whose quota allowed it have found none.
-
-        Return whether there are any.
-        """
-        tried, self._on_trial = self._on_trial, {}
-        namespaces = {each.pod.namespace for uid, each in tried.items() if self._waiting.get(uid) is each}
-        for namespace in namespaces:
-            self._may_have_more(namespace)
-        return self._blocked.are_changed
 
     def _best(self, waiting: WaitingPod, work: Work) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
@@ -324,7 +315,7 @@ class WaitingPods:
     def _where_it_fits(self, shape: Shape, touches: Sequence[Touch], since: int, work: Work) -> set[str]:
         """Return on which of the nodes that have changed since then such pods fit, as far as there is time to look."""
         fitting: set[str] = set()
-        for number, name in touches[bisect_right(touches, since, key=_number_of) :]:
+        for number, name in touches[bisect_right(touches, since, key=itemgetter(0)) :]:
             if work.is_spent:
                 self._put_off(shape, since)
                 break
@@ -407,7 +398,3 @@ class WaitingPods:
         if self._earmarks.get(uid) is earmark:
             self.forget(uid)
             self._ledger.drop_hold(uid)
-
-
-def _number_of(touch: Touch) -> int:
-    return touch[0]
