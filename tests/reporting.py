@@ -5,6 +5,7 @@ The process that hands out the work tells all of it; the others only send their 
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections import Counter, defaultdict
@@ -24,6 +25,9 @@ LINES_AT_ONCE = 8
 FILES_SHOWN = 40
 """How many files are shown with their time, from the longest on."""
 
+DURATIONS = Path("build") / "durations.json"
+"""Seconds of each test that has run in this checkout, by its name: set-up, call and tear-down of its last run."""
+
 TIMES = pytest.StashKey["Times"]()
 
 
@@ -35,6 +39,7 @@ class Times:
         self._tests = Counter[str]()
         self._took_s: dict[str, float] = defaultdict(float)
         self._files_took_s: dict[str, float] = defaultdict(float)
+        self._each_took_s: dict[str, dict[str, float]] = defaultdict(dict)
 
     def add(self, report: pytest.TestReport) -> None:
         """Count one phase of a test: its set-up, its call or its tear-down."""
@@ -43,6 +48,13 @@ class Times:
         self._tests[group] += report.when == "call"
         self._took_s[group] += report.duration
         self._files_took_s[path] += report.duration
+        self._each_took_s[report.nodeid][str(report.when)] = round(report.duration, 3)
+
+    def write(self, file: Path) -> None:
+        """Write how long each test took into a file, beside those that it has already."""
+        known = json.loads(file.read_text()) if file.exists() else {}
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(known | self._each_took_s, indent=0))
 
     def lines(self) -> list[str]:
         """Return a table, the longest first, and a sentence about the machine."""
@@ -125,6 +137,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.section("longest files")
             for line in config.stash[TIMES].lines_of_files():
                 terminalreporter.write_line(line)
+        config.stash[TIMES].write(config.rootpath / DURATIONS)
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own last line
