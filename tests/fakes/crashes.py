@@ -6,6 +6,7 @@ import gc
 import sys
 import warnings
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -28,17 +29,25 @@ def crashed_at_line(work: Callable[[], object], files: Collection[str], line: in
                 raise Crash
         return trace
 
-    before, crashed = sys.gettrace(), False
-    gc.freeze()  # what is older needn't be looked at below
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # files that were open when it ended
+    def run_to_crash() -> bool:
         sys.settrace(trace)
         try:
             work()
         except Crash:
-            crashed = True
+            return True
         finally:
-            sys.settrace(before)
-            gc.collect()  # an exception and its frames refer to each other: they, too, end here and not in another test
-            gc.unfreeze()
+            sys.settrace(None)
+        return False
+
+    gc.freeze()  # what is older needn't be looked at below
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # files that were open when it ended
+            # A thread of its own: where a trace function ends an `except`, CPython goes on handling that exception for
+            # ever, which would be the context of all later ones, and keep their files open until some other test.
+            with ThreadPoolExecutor(1) as thread:
+                crashed = thread.submit(run_to_crash).result()
+            gc.collect()  # an exception and its frames refer to each other
+    finally:
+        gc.unfreeze()
     return crashed
