@@ -201,6 +201,17 @@ class GpuNode:
         """Return a pod's phase."""
         return str(self.cluster.pod(name)["status"].get("phase"))
 
+    def has_run(self, name: str) -> bool:
+        """Tell whether a program of a pod has run.
+
+        The phase does not say that: where a runtime could not start a container, and the kubelet is about to try again,
+        the pod is called Running, too.
+        """
+        statuses = self.cluster.pod(name)["status"].get("containerStatuses") or ()
+        states = [each.get(when) or {} for each in statuses for when in ("state", "lastState")]
+        ended = [each["terminated"]["reason"] for each in states if "terminated" in each]
+        return any("running" in each for each in states) or any(reason != "StartError" for reason in ended)
+
     def remove(self, *names: str) -> None:
         """Delete pods in good order and wait until they are gone, from the ledger too."""
         for name in names:
