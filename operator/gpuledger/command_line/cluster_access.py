@@ -112,6 +112,7 @@ class Helper:
                 said.append(line)
         finally:
             too_late.cancel()
+        self._process.stdout.close()  # `end` leaves that to whoever reads
         if not said:
             raise BadInput(f"{self._name} does not serve, and does not say why")
         raise error_of("".join(said))
