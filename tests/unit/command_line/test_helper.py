@@ -4,13 +4,10 @@ import re
 import threading
 from pathlib import Path
 
-import pytest
-
 from gpuledger.command_line.cluster_access import Helper
 from gpuledger.model.errors import GpuledgerError
 
 
-@pytest.mark.filterwarnings("error")
 def test_one_that_is_ended_while_somebody_waits_for_it_leaves_no_pipe_open(tmp_path: Path) -> None:
     """Nobody else would close it: a command that is denied ends what it has started, whoever waits."""
     begun, ended = tmp_path / "begun", tmp_path / "ended"
