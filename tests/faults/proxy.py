@@ -395,7 +395,8 @@ class Proxy:
         """Yield the events until the watch ends or its client is gone; between them, what is to happen happens."""
         while not _is_gone(watch.incoming):
             try:
-                item = await asyncio.wait_for(watch.queue.get(), LOOK_AGAIN_S)
+                async with asyncio.timeout(LOOK_AGAIN_S):
+                    item = await watch.queue.get()
             except TimeoutError:
                 continue
             if item is None:

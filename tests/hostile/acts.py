@@ -86,7 +86,8 @@ def connected(count: int, begin: bytes, more: bytes, cluster: Cluster) -> Iterat
                     writer.write(begin)
                     while not reader.at_eof():
                         with suppress(TimeoutError):
-                            await asyncio.wait_for(reader.read(4_096), DRIP_S)
+                            async with asyncio.timeout(DRIP_S):
+                                await reader.read(4_096)
                         writer.write(more)
                 finally:
                     writer.transport.abort()

@@ -136,16 +136,20 @@ async def _keep_in_sync(operator: Operator) -> None:
     workflows = operator.workflows
     await operator.lists.first.wait()
     with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but no one has to wait
-        await asyncio.wait_for(workflows.agents.listed.wait(), AGENTS_WAIT_S)
+        async with asyncio.timeout(AGENTS_WAIT_S):
+            await workflows.agents.listed.wait()
     with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
-        await asyncio.wait_for(workflows.pod_groups.first_tried(), POD_GROUPS_WAIT_S)
+        async with asyncio.timeout(POD_GROUPS_WAIT_S):
+            await workflows.pod_groups.first_tried()
     if operator.settings.resource_claims:
         await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
     with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
-        await asyncio.wait_for(workflows.quotas.listed.wait(), QUOTAS_WAIT_S)
+        async with asyncio.timeout(QUOTAS_WAIT_S):
+            await workflows.quotas.listed.wait()
     if operator.settings.kueue:
         with contextlib.suppress(TimeoutError):  # no pod gets what is reserved for others
-            await asyncio.wait_for(workflows.queues.listed.wait(), QUEUES_WAIT_S)
+            async with asyncio.timeout(QUEUES_WAIT_S):
+                await workflows.queues.listed.wait()
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:

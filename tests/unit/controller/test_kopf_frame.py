@@ -189,7 +189,8 @@ async def test_kopfs_liveness_endpoint_says_whether_the_ledger_was_read(
 
 async def test_without_an_operator_nobody_logs_in() -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(a_frame().log_in(), 0.01)
+        async with asyncio.timeout(0.01):
+            await a_frame().log_in()
 
 
 def test_only_a_handler_of_raw_events_of_nodes_is_registered() -> None:

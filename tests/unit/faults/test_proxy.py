@@ -238,7 +238,8 @@ async def test_a_fault_takes_as_many_matching_requests_as_it_is_for_after_those_
 
 
 async def next_event(answer: aiohttp.ClientResponse) -> object:
-    line = await asyncio.wait_for(answer.content.readline(), 5)
+    async with asyncio.timeout(5):
+        line = await answer.content.readline()
     return json.loads(line) if line else None
 
 
@@ -290,7 +291,8 @@ async def test_held_events_come_in_order_once_they_are_released(
         for number in (2, 3):
             server.events.put_nowait(json.dumps({"number": number}))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(answer.content.readline(), 0.1)
+            async with asyncio.timeout(0.1):
+                await answer.content.readline()
         held.release()
         assert [await next_event(answer), await next_event(answer)] == [{"number": 2}, {"number": 3}]
 

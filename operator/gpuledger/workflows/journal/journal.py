@@ -107,7 +107,8 @@ class Journal:
         in_a_burst = self._comes_in_a_burst(holder.pod.uid)
         self._submit(holder.share.uuid, entry, self._gather_s if in_a_burst and not holder.share.exclusive else 0.0)
         try:
-            await asyncio.wait_for(entry.settled, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await entry.settled
         except TimeoutError:
             raise Unreachable(
                 f"card {holder.share.uuid}: the ledger was not written within {timeout_s:.1f} s"

@@ -339,7 +339,8 @@ async def test_what_only_a_new_process_can_mend_ends_the_watcher(told: Told, fai
     await until(lambda: told.last)
     source.failure = failure
     with pytest.raises(type(failure), match=str(failure)):
-        await asyncio.wait_for(task, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            await task
     assert source.closed == 1
 
 

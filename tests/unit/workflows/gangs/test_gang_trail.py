@@ -101,7 +101,7 @@ async def test_each_reason_for_giving_up_has_a_name_of_its_own(api: ApiServer, p
     come(api, parts, *map(member, "abc"))
     for name in "abc":
         parts.filter(name, "node-a")
-    binding = asyncio.create_task(asyncio.wait_for(parts.bind("a", "node-a"), 60))
+    binding = asyncio.create_task(parts.bind("a", "node-a"))
     await settle()
     api.delete_pod("a")
     parts.watch()
