@@ -20,8 +20,8 @@ from gpuledger.agent.delivery.grant_files import GrantFiles
 from gpuledger.agent.devices.source import MemoryLimit
 from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
-from gpuledger.agent.granting import Granting, NodeCapabilities
-from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.grants import Grants, NodeCapabilities
+from gpuledger.agent.isolation.kinds import Installed, Isolation
 from gpuledger.agent.kubelet import pod_resources
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse, NodePods
 from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name
@@ -73,7 +73,7 @@ class AgentNode:
         self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
         self.grants.load()
         self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
-        self.granting = Granting(
+        self.granting = Grants(
             self.grants,
             self.directories,
             lambda: self.capabilities,

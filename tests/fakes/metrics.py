@@ -15,7 +15,7 @@ from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 
@@ -43,7 +43,7 @@ class Shown:
 
     def metrics(self, compatibility: Sequence[str] = (), *, per_card: bool = True, per_pod: bool = True) -> Metrics:
         """Return the metrics as the operator builds them."""
-        unlinked = UnlinkedNodes(self.ledger, Policy())
+        unlinked = NodesWithoutTopology(self.ledger, Policy())
         return Metrics(
             self.ledger,
             self.chooser,

@@ -22,7 +22,7 @@ import pytest
 from fakes.grants import a_grant
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.isolation.hami_core import REGION, hami_core_edits
-from gpuledger.agent.isolation.ways import GrantedCard, HamiCore
+from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore
 from gpuledger.agent.usage.granted import region_place
 from gpuledger.formats.runtime.shared_region import RegionProcess, SharedRegion, read_shared_region
 from gpuledger.model.errors import BadInput

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from gpu.clients import CONTROL, TIMEOUT_S, a_card_that_is_not_cut, last_line, next_line, start, tell_daemon
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.agent.isolation.mps import mps_edits
-from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.agent.mps.view import MpsView
 from gpuledger.formats.runtime.mps_status import FaultKind, MpsStatus, Phase
 from stand_in_driver.stand_in_driver import CudaProgram

@@ -5,19 +5,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LINES_LIMIT = 400
 
 
 def test_the_source_root_is_no_package() -> None:
     """A package called `operator` would shadow the standard library's module."""
     assert not (ROOT / "operator" / "__init__.py").exists()
-
-
-def test_no_source_file_is_too_long_to_read() -> None:
-    files = list((ROOT / "operator").rglob("*.py"))
-    lengths = {str(file.relative_to(ROOT)): len(file.read_text().splitlines()) for file in files}
-    assert files
-    assert {name: length for name, length in lengths.items() if length > LINES_LIMIT} == {}
 
 
 def test_imports_go_one_way() -> None:

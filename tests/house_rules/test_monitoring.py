@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from fakes.metrics import everything, families, samples
-from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.agent_config import AgentConfig
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.agent.isolation.ways import Isolation
+from gpuledger.agent.isolation.kinds import Isolation
 from gpuledger.agent.startup import Agent
 from gpuledger.agent.usage.compatible_usage_metrics import CARDS, CONTAINERS
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
@@ -33,7 +33,7 @@ PARTS = ("_bucket", "_sum", "_count")
 async def agents(tmp_path: Path) -> dict[str, str]:
     """Return the name of each metric of a node agent -> its type."""
     resources = {"nvidia": ("nvidia.com/gpu",)}
-    plan = AgentPlan("node-a", resources, NodeConfig(), Isolation.NONE, cdi_directory=tmp_path, mps_daemon=True)
+    plan = AgentConfig("node-a", resources, NodeConfig(), Isolation.NONE, cdi_directory=tmp_path, mps_daemon=True)
     agent = Agent(plan, YamlSource(tmp_path / "cards.yaml"), KubeClient.__new__(KubeClient))
     return {each.name + ("_total" if each.type == "counter" else ""): each.type for each in agent._metrics()}
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuledger.agent import agent_plan, startup
+from gpuledger.agent import agent_config, startup
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.driver_limits import limiter
 from gpuledger.agent.driver_limits.control_groups import ROOT, ControlGroups
@@ -81,7 +81,7 @@ class _Looking:
 def use_the_groups_there_are() -> None:
     """Have the agent of this process take groups of version 1 where there are no others."""
     if not (ROOT / "cgroup.controllers").exists():
-        for module in (agent_plan, startup):
+        for module in (agent_config, startup):
             vars(module)["ControlGroups"] = OneTree
 
 

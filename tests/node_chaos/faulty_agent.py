@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuledger.agent import granting, startup
+from gpuledger.agent import grants, startup
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery import edits, grant_files
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.devices.device_watcher import DeviceWatcher
 from gpuledger.agent.driver_limits.limiter import DriverLimits
-from gpuledger.agent.granting import Granting
+from gpuledger.agent.grants import Grants
 from gpuledger.agent.isolation import hami_core, mps
 from gpuledger.agent.ledger_view import LedgerView
 from gpuledger.agent.pod_processes import Sight
@@ -140,11 +140,11 @@ FAULTS = {
         frozenset({"a container runs without a share", "a container has another share than its own"}),
     ),
     "all memory": Fault(
-        wrap(granting, "container_edits", with_all_memory),
+        wrap(grants, "container_edits", with_all_memory),
         frozenset({"a container has another share than its own", "a card is used beyond what it has"}),
     ),
     "a card less": Fault(
-        wrap(granting, "container_edits", with_one_less),
+        wrap(grants, "container_edits", with_one_less),
         frozenset({"a container has more or fewer cards than it asks for"}),
     ),
     "other devices": Fault(
@@ -159,10 +159,10 @@ FAULTS = {
         instead(DriverLimits, "_check_alone", lambda *_: None), frozenset({TOO_MUCH}), "driver"
     ),
     "claims together by HAMi-core": Fault(
-        instead(granting, "why_not_together", lambda *_, **__: ""), frozenset({TOO_MUCH, ANOTHERS_PLACE}), "hami-core"
+        instead(grants, "why_not_together", lambda *_, **__: ""), frozenset({TOO_MUCH, ANOTHERS_PLACE}), "hami-core"
     ),
     "claims together by MPS": Fault(
-        instead(granting, "why_not_together", lambda *_, **__: ""), frozenset({TOO_MUCH}), "mps"
+        instead(grants, "why_not_together", lambda *_, **__: ""), frozenset({TOO_MUCH}), "mps"
     ),
     "common counters": Fault(wrap(DirectoryFiles, "own", common_counters), frozenset({ANOTHERS_PLACE}), "hami-core"),
     "a common lock": Fault(wrap(hami_core, "memory_mount", common_lock), frozenset({ANOTHERS_PLACE}), "hami-core"),
@@ -180,7 +180,7 @@ FAULTS = {
         instead(startup, "_look_for_pods", nobody_runs), frozenset({"a container runs whose share was given up"})
     ),
     "nothing is removed": Fault(
-        instead(Granting, "forget", lambda *_: None), frozenset({"a file of a pod that is gone is left over"})
+        instead(Grants, "forget", lambda *_: None), frozenset({"a file of a pod that is gone is left over"})
     ),
     "files by halves": Fault(wrap(grant_files, "write_whole", by_halves), frozenset({"a temporary file is left over"})),
     "it starts nothing": Fault(instead(ContainerStarts, "start", refused), frozenset({"a bound pod does not run"})),

@@ -19,7 +19,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.cost import Cost, Tenant, cost_of
 from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
 from gpuledger.placement.preemption.several_pods import EXACT_TOGETHER, GroupNode, Kind
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 from properties.test_victims import Scene, a_scene, with_gangs, with_rules
 
 AT_ONCE = 60
@@ -71,7 +71,7 @@ def nodes_of(scene: Scene) -> list[GroupNode]:
 
 def found(scene: Scene, kinds: list[Kind], work: int = MUCH) -> GroupEviction | None:
     nodes = [replace(node, tenants=on_node(scene, node.room.name)) for node in nodes_of(scene)]
-    return cheapest_group_eviction(kinds, nodes, scene.allowed, Work(work))
+    return cheapest_group_eviction(kinds, nodes, scene.allowed, StepBudget(work))
 
 
 def on_node(scene: Scene, name: str) -> dict[str, Tenant]:

@@ -21,7 +21,7 @@ from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT, AdmissionError
 from fakes.objects import GPU
 from fakes.virtual_time import VirtualTimeLoop
-from gpuledger.agent import patience
+from gpuledger.agent import retry
 from gpuledger.formats.runtime.cdi import read_grant
 from gpuledger.model.errors import GpuledgerError
 
@@ -45,7 +45,7 @@ class SlotsMachine(RuleBasedStateMachine):
         super().__init__()
         self.loop = VirtualTimeLoop()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(patience, "PATIENCE_S", patience.PAUSE_S / 2)  # nothing changes meanwhile
+        self.patch.setattr(retry, "PATIENCE_S", retry.PAUSE_S / 2)  # nothing changes meanwhile
         self.folder = tempfile.TemporaryDirectory()
         self.root = Path(self.folder.name)
         self.live: dict[str, Json] = {}  # UID -> pod that the kubelet runs

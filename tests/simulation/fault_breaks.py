@@ -3,13 +3,13 @@
 from typing import Any
 
 from gpuledger.model.share import Holder
-from gpuledger.workflows.binding.plugin_turns import PluginTurns
+from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.evict import Evictor
-from gpuledger.workflows.preemption.pod_lives import unix_s
+from gpuledger.workflows.preemption.pod_lifecycles import unix_s
 from simulation import api_server, card_checks
 from simulation.api_server import ApiServer
 from simulation.breaks import Break, Json, Patch
@@ -20,7 +20,7 @@ ACTIVE = Mood(swap_rate=0.3, act_rate=0.3)
 
 
 def cards_not_looked_at_again(patch: Patch) -> None:
-    patch.setattr(PluginTurns, "check_cards", lambda self, placement: None)
+    patch.setattr(DevicePluginQueue, "check_cards", lambda self, placement: None)
 
 
 def given_up_for_good(patch: Patch) -> None:

@@ -4,25 +4,25 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.workflows.binding.bind_pod import PodBinder
-from gpuledger.workflows.gangs.gathering import Gathering
-from gpuledger.workflows.gangs.waking import GangWaker
+from gpuledger.workflows.gangs.bind_barrier import BindBarrier
+from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
 from simulation.breaks import Break, Patch
 
 TOO_EARLY = "members of its gang have their cards"
 
 
 def nobody_waits_for_the_others(patch: Patch) -> None:
-    async def stand(self: Gathering, pod_uid: str, is_asked: Callable[[], bool], *_: Any) -> None:
+    async def stand(self: BindBarrier, pod_uid: str, is_asked: Callable[[], bool], *_: Any) -> None:
         self._standing[pod_uid] = is_asked
 
-    patch.setattr(Gathering, "stand", stand)
+    patch.setattr(BindBarrier, "stand", stand)
 
 
 def nobody_waits_for_their_shares(patch: Patch) -> None:
-    async def entered(self: Gathering, pod_uid: str, check: Callable[[], None]) -> None:
+    async def entered(self: BindBarrier, pod_uid: str, check: Callable[[], None]) -> None:
         """Go on."""
 
-    patch.setattr(Gathering, "entered", entered)
+    patch.setattr(BindBarrier, "entered", entered)
 
 
 def what_was_entered_stays(patch: Patch) -> None:
@@ -33,7 +33,7 @@ def what_was_entered_stays(patch: Patch) -> None:
 
 
 def nobody_is_woken(patch: Patch) -> None:
-    patch.setattr(GangWaker, "wake", lambda self, state: None)
+    patch.setattr(GangRequeuer, "wake", lambda self, state: None)
 
 
 GANG_BREAKS = [

@@ -15,7 +15,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, Share
 from gpuledger.workflows.binding import bind_pod
-from gpuledger.workflows.binding.bind_permission import BindPermission
+from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.journal import journal, patches
 from gpuledger.workflows.journal.entries import Add
@@ -23,8 +23,8 @@ from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.quota.quota_fence import QuotaFence
-from gpuledger.workflows.release.departures import Departures, Held
 from gpuledger.workflows.release.judged_pod import JudgedPod
+from gpuledger.workflows.release.release_deadlines import Held, ReleaseDeadlines
 from gpuledger.workflows.release.release_pod import PodReleaser
 from simulation import card_checks
 from simulation.api_server import ApiServer, Operation
@@ -182,21 +182,21 @@ def success_always(patch: Patch) -> None:
 
 
 def bound_without_a_question(patch: Patch) -> None:
-    patch.setattr(BindPermission, "is_asked", lambda self: True)
+    patch.setattr(OpenBindRequest, "is_asked", lambda self: True)
 
 
 def looked_at_once(patch: Patch) -> None:
-    async def had_to_wait(_: BindPermission) -> bool:
+    async def had_to_wait(_: OpenBindRequest) -> bool:
         return False
 
-    patch.setattr(BindPermission, "had_to_wait", had_to_wait)
+    patch.setattr(OpenBindRequest, "had_to_wait", had_to_wait)
 
 
 def failed_before_it_is_known(patch: Patch) -> None:
-    async def until_known(self: BindPermission, task: object) -> None:
+    async def until_known(self: OpenBindRequest, task: object) -> None:
         """Take what is not known for failed."""
 
-    patch.setattr(BindPermission, "until_known", until_known)
+    patch.setattr(OpenBindRequest, "until_known", until_known)
 
 
 def writer_with_a_defect(patch: Patch) -> None:
@@ -216,15 +216,15 @@ def bound_before_entered(patch: Patch) -> None:
 
 
 def deadlines_believed(patch: Patch) -> None:
-    def first_wait_s(self: Departures, held: Held) -> float:
+    def first_wait_s(self: ReleaseDeadlines, held: Held) -> float:
         times, self._times = self._times, replace(self._times, by_deadline=True)
         try:
             return original(self, held)
         finally:
             self._times = times
 
-    original = Departures._first_wait_s
-    patch.setattr(Departures, "_first_wait_s", first_wait_s)
+    original = ReleaseDeadlines._first_wait_s
+    patch.setattr(ReleaseDeadlines, "_first_wait_s", first_wait_s)
 
 
 def reserved_like_any_other(patch: Patch) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.agent.agent_plan import AgentPlan, agent_plan, device_source
+from gpuledger.agent.agent_config import AgentConfig, agent_config, device_source
 from gpuledger.agent.startup import Agent
 from gpuledger.agent.usage.monitor import resume_all
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.workflows.config_maps import settings_in_cluster, until_settings_differ
-from gpuledger.workflows.tasks.together import first_to_end
+from gpuledger.workflows.tasks.together import wait_first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class AgentOptions:
     kubeconfig: str | None = None
     context: str | None = None
 
-    def plan(self, settings: Settings) -> AgentPlan:
+    def plan(self, settings: Settings) -> AgentConfig:
         """Return the plan by these settings. Raises BadInput."""
-        return agent_plan(settings, self.node_name, self.kubelet_directory, self.pod_uid)
+        return agent_config(settings, self.node_name, self.kubelet_directory, self.pod_uid)
 
 
 async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
@@ -51,7 +51,7 @@ async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
         changed = until_settings_differ(
             client, settings, options.settings_file, lambda found: options.plan(found) != plan
         )
-        await first_to_end(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
+        await wait_first(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
     finally:
         await client.close()
 

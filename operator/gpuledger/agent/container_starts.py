@@ -11,11 +11,11 @@ from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryFiles
 from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.granting import Granting
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.grants import Grants
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
 from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.agent.patience import patiently
+from gpuledger.agent.retry import retry_until
 from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.formats.runtime.cdi import Grant, device_name
 from gpuledger.model.errors import GpuledgerError, NotKnownYet, StartRefused
@@ -30,7 +30,7 @@ class ContainerStarts:
         self,
         owners: SlotOwners,
         ledger: LedgerView,
-        granting: Granting,
+        granting: Grants,
         grants: GrantFiles,
         directories: DirectoryFiles,
         with_cdi: bool = True,
@@ -64,7 +64,7 @@ class ContainerStarts:
         outcome = "refused"
         try:
             asked_for = self._owners.answered(resource, slots)
-            await patiently(lambda: self._prepare(resource, slots, asked_for), "a container start")
+            await retry_until(lambda: self._prepare(resource, slots, asked_for), "a container start")
             outcome = "started"
         except NotKnownYet:
             outcome = "not_yet"

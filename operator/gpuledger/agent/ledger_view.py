@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.objects.devices import MAX_UUID_LENGTH

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.agent.granting import NodeCapabilities
+from gpuledger.agent.grants import NodeCapabilities
 from gpuledger.agent.isolation.bursts import Bursts
 from gpuledger.agent.isolation.choice import fitting
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
-from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation, MpsPipes
+from gpuledger.agent.isolation.kinds import HamiCore, Installed, Isolation, MpsPipes
 from gpuledger.agent.mps.daemon_process import running_daemon
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, VendorDevices, vendor_devices
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.agent_config import AgentConfig
 from gpuledger.agent.claims.claim_service import ClaimService
 from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
@@ -25,11 +25,11 @@ from gpuledger.agent.driver_limits.control_groups import ControlGroups
 from gpuledger.agent.driver_limits.limiter import DriverLimits
 from gpuledger.agent.ended_pods import EndedPods, sees_processes
 from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
-from gpuledger.agent.granting import Granting
+from gpuledger.agent.grants import Grants
 from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.inventory import node_cards, why_no_limits
 from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
-from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.isolation.kinds import Installed, Isolation
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
 from gpuledger.agent.kubelet.pod_resources import PodResources
@@ -79,7 +79,7 @@ class AgentStore(KubeReads, KubeWrites):
 class Agent:
     """The parts that run on one node."""
 
-    def __init__(self, plan: AgentPlan, source: DeviceSource, client: KubeClient) -> None:
+    def __init__(self, plan: AgentConfig, source: DeviceSource, client: KubeClient) -> None:
         self._plan, self._client = plan, client
         self._store = AgentStore(client)
         self.cards: tuple[Card, ...] = ()
@@ -123,7 +123,7 @@ class Agent:
         self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
-        self._granting = Granting(
+        self._granting = Grants(
             self._grants,
             self._directories,
             self._capabilities,

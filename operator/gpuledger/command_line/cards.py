@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.model.errors import BadInput, NotFound
-from gpuledger.reports.alike import listed
+from gpuledger.reports.grouping import listed
 
 if TYPE_CHECKING:
     from gpuledger.command_line.cluster_access import ClusterAccess

@@ -17,15 +17,15 @@ from gpuledger.configuration.file_content import (
 )
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.device_config import DeviceConfig, device_config, node_configs
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.errors import BadInput
-from gpuledger.model.latest import Latest
 from gpuledger.model.node_config import NodeConfig, NodeConfigs
 
 logger = logging.getLogger(__name__)
 
 SENTENCES_KEPT = 1_024
 
-_said: Latest[str, None] = Latest(SENTENCES_KEPT)
+_said: BoundedMap[str, None] = BoundedMap(SENTENCES_KEPT)
 
 
 def config_maps(settings: Settings) -> dict[str, ConfigMapName]:

@@ -34,9 +34,9 @@ from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.queues.queue_watch import follow_queues
 from gpuledger.workflows.resource_claims.claim_watch import follow_claims
-from gpuledger.workflows.tasks.pauses import rest
+from gpuledger.workflows.tasks.pauses import yield_to_loop
 from gpuledger.workflows.tasks.restart import started_again
-from gpuledger.workflows.tasks.together import first_to_end
+from gpuledger.workflows.tasks.together import wait_first
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
         parts.append(_follow_claims)
     if config_maps(options.settings):
         parts.append(_follow_settings)
-    await first_to_end(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
+    await wait_first(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
 
 
 async def _keep_in_sync(operator: Operator) -> None:
@@ -163,7 +163,7 @@ async def _keep_in_sync(operator: Operator) -> None:
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)
-        await first_to_end(workflows.leadership.wait_passive(), comparing)
+        await wait_first(workflows.leadership.wait_passive(), comparing)
 
 
 async def _find_out_who_preempts(operator: Operator) -> None:
@@ -274,7 +274,7 @@ async def _give_room(operator: Operator) -> None:
             workflows.preemption.room_has_changed()
             if workflows.placer.look_further() or is_more:
                 workflows.room_has_changed.set()
-                await rest(begin_s, operator.clock)  # requests that come meanwhile go first
+                await yield_to_loop(begin_s, operator.clock)  # requests that come meanwhile go first
 
 
 async def _preempt(operator: Operator) -> None:

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gpuledger.formats.claim_inspection import CLAIM, TEMPLATE, claim_shown, claims_of_pod_shown
 from gpuledger.formats.dialects.container_request import ContainerRequest
 from gpuledger.formats.dialects.device_config import device_config, node_configs
-from gpuledger.formats.dialects.foreign_words import PodWarning, passed_over
 from gpuledger.formats.dialects.request import container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
+from gpuledger.formats.dialects.unsupported_fields import PodWarning, passed_over
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.gang_inspection import gang_notes, gang_shown, pod_group_shown, words_of_group
 from gpuledger.formats.objects.gang import gang_of

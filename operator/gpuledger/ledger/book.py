@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuledger.ledger.by_pod import HoldersByPod
+from gpuledger.ledger.change_log import ChangeLog
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hold import Hold, shares_on_hold
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.quotas import Quotas
-from gpuledger.ledger.strangers import Strangers
 from gpuledger.ledger.topologies import Topologies
-from gpuledger.ledger.touches import Touches
+from gpuledger.ledger.unaccounted_pods import UnaccountedPods
 from gpuledger.ledger.zones import Zones
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.card import Card
 from gpuledger.model.errors import QuotaExceeded, ShareRefused
-from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_offer import NodeOffer
 from gpuledger.model.share import Holder, Placement
@@ -40,7 +40,7 @@ class Ledger:
 
     def __init__(self, zone_labels: Sequence[str] = ()) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
-        self._lost: Latest[str, int] = Latest(LOST_KEPT)  # card UUID -> version that an answer must be later than
+        self._lost: BoundedMap[str, int] = BoundedMap(LOST_KEPT)  # card UUID -> version that answers must exceed
         self._with_misfits: set[str] = set()  # UUIDs of cards that list a share that does not fit
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod = HoldersByPod(self._entries)
@@ -51,11 +51,11 @@ class Ledger:
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
-        self.touches = Touches()
+        self.touches = ChangeLog()
         self.hosts = Hosts(self._touch)
         self.quotas = Quotas(self._entries, self._holds)
         self.promises = Promises(self._entries, self._touch, self.quotas.promises_changed)
-        self.strangers = Strangers(self, self._touch)
+        self.strangers = UnaccountedPods(self, self._touch)
         self.zones = Zones(zone_labels)
         self.on_change = Listeners[[]]()
         """Called after each change of the room on a node."""

@@ -13,7 +13,7 @@ from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import worst_connected_first
 from gpuledger.placement.fit import choose_cards, fits, refuse_alone, takes_pods
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Candidate:
     assignment: Assignment
 
 
-def differing_candidates(shape: Shape, node: NodeRoom, work: Work | None = None) -> Sequence[Candidate] | Refusal:
+def differing_candidates(shape: Shape, node: NodeRoom, work: StepBudget | None = None) -> Sequence[Candidate] | Refusal:
     """Return candidates of which each leaves something else behind, or why the pod does not fit.
 
     A pod of one container with one card has as many as there are different rooms. Any other pod has one, the tightest:

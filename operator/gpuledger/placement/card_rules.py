@@ -14,7 +14,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.card_attributes import Value, attribute_of
 from gpuledger.model.card_rule import CardRule
 from gpuledger.model.request import Demand, Shape
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 UNKNOWN_NUMA_NODE = -1
 """That of the cards of which it is not known: they count as on one."""
@@ -42,7 +42,7 @@ def matching(demand: Demand, rooms: Iterable[Room]) -> list[list[Room]]:
     return list(groups.values())
 
 
-def differing(demand: Demand, rooms: Sequence[Room], work: Work) -> Iterator[tuple[Room, ...]]:
+def differing(demand: Demand, rooms: Sequence[Room], work: StepBudget) -> Iterator[tuple[Room, ...]]:
     """Yield the sets of cards for a demand of which no two have a value in common that must differ, in their order."""
     rows = [[attribute_of(room.card, name) for room in rooms] for name in _that_differ(demand)]
     chosen: list[int] = []

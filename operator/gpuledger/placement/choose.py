@@ -23,7 +23,7 @@ from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, Policy, Preference
 from gpuledger.placement.pricers import Pricers
 from gpuledger.placement.selectors import compiled
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 SETS_KEPT = 256
 """Asks whose sets are kept; a cluster's pods come from few templates. The least recently asked one is dropped."""
@@ -125,7 +125,7 @@ class Chooser:
         yield from self._set_of(request).look_around(_quick(node_names))
 
     def best(
-        self, request: PodRequest, node_names: Container[str] | None, work: Work | None = None
+        self, request: PodRequest, node_names: Container[str] | None, work: StepBudget | None = None
     ) -> Placement | None:
         """Return the preferred placement on one of these nodes, None if none fits. None as names stands for any.
 
@@ -147,20 +147,20 @@ class Chooser:
     def is_unfinished(self, request: PodRequest) -> bool:
         """Tell whether `best` has had no work left to look at all nodes, and goes on where it was."""
         known = self._set_of(request)
-        return bool(known.unseen) and not known.is_tired and not known.why_it_waits
+        return bool(known.unseen) and not known.is_exhausted and not known.why_it_waits
 
     def why_it_waits(self, request: PodRequest) -> str:
         """Return why `best` can't look at all nodes now, for people; empty if it can."""
         known = self._set_of(request)
         return known.why_it_waits if known.unseen else ""
 
-    def fits(self, shape: Shape, node_name: str, work: Work) -> bool:
+    def fits(self, shape: Shape, node_name: str, work: StepBudget) -> bool:
         """Tell whether a pod of this shape fits on a node now, once spares are taken back. It is spent of `work`."""
         work.spend(STEPS_OF_A_LOOK)
         room = self._ledger.room_without_spares(node_name)
         if len(shape) > 1 and any(refuse_alone(demand, room) for demand in shape):
             return False  # without a search
-        searched = Work(WORK_LIMIT)
+        searched = StepBudget(WORK_LIMIT)
         found = choose_cards(shape, room, Preference.BINPACK, searched)
         work.spend(hard_steps(shape, searched))
         return not isinstance(found, Refusal)

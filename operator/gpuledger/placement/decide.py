@@ -20,7 +20,7 @@ from gpuledger.placement.candidates import Candidate, Footprint, differing_candi
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, connectivity_of
 from gpuledger.placement.selectors import payers_of
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 PLAIN_STEPS = 64
 """For each container, on a node of up to 16 cards: one look at each card."""
@@ -137,7 +137,7 @@ class Decider:
         return Decision((-inf, -left if self._policy.nodes is Preference.SPREAD else left), found)
 
     def _candidates(self, node: NodeRoom) -> Sequence[Candidate] | Refusal:
-        shape, work = self._footprint.shape, Work(WORK_LIMIT)
+        shape, work = self._footprint.shape, StepBudget(WORK_LIMIT)
         if self._card_pricer:
             found = differing_candidates(shape, node, work)
         else:
@@ -184,7 +184,7 @@ class Decider:
         return [round(cost * COSTS_PER_UNIT) for cost in pricer.costs(self._footprint, effects)] if effects else []
 
 
-def hard_steps(shape: Shape, work: Work) -> int:
+def hard_steps(shape: Shape, work: StepBudget) -> int:
     """Return how many steps, beyond what a plain request takes, a search for a pod's cards on one node has taken."""
     return max(0, WORK_LIMIT - work.left - PLAIN_STEPS * len(shape))
 

@@ -24,7 +24,7 @@ from gpuledger.placement.card_rules import (
     rules_text,
 )
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 SEARCH_LIMIT = 512
 """Different ways to give a container its cards that are tried for one pod on one node, before it counts as not
@@ -44,7 +44,7 @@ STEPS_OF_A_CARD = 4
 
 
 def choose_cards(
-    shape: Shape, node: NodeRoom, preference: Preference, work: Work | None = None
+    shape: Shape, node: NodeRoom, preference: Preference, work: StepBudget | None = None
 ) -> Assignment | Refusal:
     """Return the cards of each container, or the first reason why the node can't take the pod.
 
@@ -56,7 +56,7 @@ def choose_cards(
         return _refuse_counted(shape, node.counted) or tuple(() for _ in shape)
     shape = shape_on(shape, node.cards)
     if takes_pods(node, shape):
-        search = _Search(shape, node.rooms, CardOrder(node, preference), work or Work(WORK_LIMIT))
+        search = _Search(shape, node.rooms, CardOrder(node, preference), work or StepBudget(WORK_LIMIT))
         if search.place(0):
             return search.assignment()
     for demand in shape:
@@ -231,7 +231,7 @@ def _all_cores_promised(demand: Demand, room: Room) -> bool:
 class _Search:
     """Depth-first search for the cards of all containers of a pod."""
 
-    def __init__(self, shape: Shape, rooms: Sequence[Room], card_order: CardOrder, work: Work) -> None:
+    def __init__(self, shape: Shape, rooms: Sequence[Room], card_order: CardOrder, work: StepBudget) -> None:
         self.shape = shape
         self.card_order = card_order
         self.rooms = card_order.sorted(rooms)

@@ -99,7 +99,7 @@ class FittingNodes:
         return self._decider.hard_steps
 
     @property
-    def is_tired(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Tell whether the question has cost what it may."""
         spent = self._decider.hard_steps >= self._hard_steps_allowed or self._decider.paid >= self._paid_allowed
         return spent or self.waits
@@ -126,7 +126,7 @@ class FittingNodes:
         self.question()
         number = LOOKED_AT if self._many else LOOKED_AT_A_TIME
         self.look_further(number - self._update(number))
-        while self._unseen and not self.is_tired and not (self._many and self._is_any_of(node_names)):
+        while self._unseen and not self.is_exhausted and not (self._many and self._is_any_of(node_names)):
             yield
             before = self.evaluations + self._decider.paid
             self.look_further(LOOKED_AT_A_TIME)

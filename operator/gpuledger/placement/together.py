@@ -19,7 +19,7 @@ from gpuledger.placement.choose import STEPS_OF_A_LOOK
 from gpuledger.placement.decide import hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 STEPS = 16 * WORK_LIMIT
 """In all, some 10 microseconds each. What was not found by then counts as not found."""
@@ -46,7 +46,7 @@ class Trial:
         self._order: list[str] = [*ledger.node_names(), *ledger.counting_nodes()]
         # (shape, identity of the nodes allowed) -> how many nodes, in their order, have refused such pods
         self._refused: dict[tuple[Shape, int], int] = {}
-        self._work = Work(STEPS)
+        self._work = StepBudget(STEPS)
         self._taken: list[Pod] = []  # those that were placed
         self.placed: dict[str, Placement] = {}
         """Pod UID -> where it fits."""
@@ -97,7 +97,7 @@ class Trial:
             name = self._order[place]
             if pod.node_names is None or name in pod.node_names:
                 yield None
-                searched, node = Work(WORK_LIMIT), self.room(name)
+                searched, node = StepBudget(WORK_LIMIT), self.room(name)
                 found = choose_cards(shape, node, Preference.BINPACK, searched)
                 if not self._work.spend(STEPS_OF_A_LOOK + hard_steps(shape, searched)):
                     break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuledger.formats.dialects.written_words import WrittenWords
+from gpuledger.formats.dialects.resource_names import ResourceNames
 from gpuledger.model.card_filter import why_not_chosen
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, PodRequest
@@ -16,7 +16,7 @@ _ROOM = (None, Reason.NO_MEMORY, Reason.CARD_TOO_SMALL)
 """Of cards that less memory would do for."""
 
 
-def advice(request: PodRequest, nodes: Sequence[NodeReason], words: WrittenWords) -> str:
+def advice(request: PodRequest, nodes: Sequence[NodeReason], words: ResourceNames) -> str:
     """Return a sentence with what would fit: of all nodes that kube-scheduler offers, nearest first. Empty: nothing."""
     asked = [node for node in nodes if not node.refused_by_scheduler and node.cards]
     if not asked or len(request.shape) != 1:  # of several containers, one's amounts depend on the others'

@@ -37,7 +37,7 @@ from gpuledger.model.share import Placement, Pod
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.reports.alike import listed
+from gpuledger.reports.grouping import listed
 from gpuledger.simulation.gang_places import hold_all
 from gpuledger.simulation.node_answers import as_if_served, refused
 from gpuledger.simulation.object_gangs import GangOutcome, Presence, SceneGang, SceneGangs, SceneMember, seats_of

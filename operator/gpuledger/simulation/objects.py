@@ -17,7 +17,7 @@ from gpuledger.formats.objects.pod_group import name_of, pod_group
 from gpuledger.formats.objects.pod_templates import MOST_PODS, PodTemplate, pod_templates
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
-from gpuledger.reports.alike import listed
+from gpuledger.reports.grouping import listed
 from gpuledger.simulation.scene_claims import ClaimFiles
 
 SUFFIXES = (".yaml", ".yml", ".json")

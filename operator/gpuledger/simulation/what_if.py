@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.formats.dialects.foreign_words import pod_warnings
+from gpuledger.formats.dialects.unsupported_fields import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node
 from gpuledger.formats.resource_claims.listed import ListedClaims

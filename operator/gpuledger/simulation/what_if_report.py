@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuledger.reports.alike import gathered, listed, nodes_named, spans, title_of
+from gpuledger.reports.grouping import gathered, listed, nodes_named, spans, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
 from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus

@@ -20,7 +20,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads, config_maps_in
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import BadInput, Denied, NotFound, Unreachable
-from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ async def settings_in_cluster(client: KubeClient, settings: Settings, file: Path
             return settings_of(file, await config_map_contents(client, names))
         except Unreachable as error:
             logger.warning("the ConfigMaps that the settings name can't be read yet, retrying: %s", error)
-            await pause(attempt, error)
+            await sleep_backoff(attempt, error)
             attempt += 1
     return settings
 

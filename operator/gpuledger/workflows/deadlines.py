@@ -7,10 +7,10 @@ once, when this process sees it first; from then on, the time that was left is c
 from __future__ import annotations
 
 from gpuledger.formats.objects.pod import LONGEST_GRACE_S
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.clock import Clock
-from gpuledger.model.latest import Latest
 from gpuledger.model.share import Holder
-from gpuledger.workflows.preemption.pod_lives import unix_s
+from gpuledger.workflows.preemption.pod_lifecycles import unix_s
 
 DEADLINES_KEPT = 16_384
 """Of which is remembered when they are over. One that is forgotten is looked at once more."""
@@ -27,7 +27,7 @@ class Deadlines:
         self._clock = clock
         self._least_s = least_s
         # pod UID and deadline -> when it is over, loop's clock
-        self._until_s: Latest[tuple[str, str], float] = Latest(DEADLINES_KEPT)
+        self._until_s: BoundedMap[tuple[str, str], float] = BoundedMap(DEADLINES_KEPT)
 
     def seconds_left(self, holder: Holder) -> float:
         """Return for how long the room of a claimed or reserved share is still kept, 0 or less if it is over."""

@@ -1,6 +1,6 @@
 """Brings the cluster's state, from watches or a full list, into the ledger. Every call can be repeated.
 
-No object's content is an error of these calls: one that can't be processed is skipped by itself (`apart`).
+No object's content is an error of these calls: one that can't be processed is skipped (`skipping_bad_objects`).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.workflows.apart import apart
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.late_starts import LateStarts
+from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
+from gpuledger.workflows.list_and_watch import EventsDuringList, FirstList, NodeVersions, WatchedUpTo, version_of
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, HostTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
-from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.release.termination_reports import TerminationReports
 from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.what_is_shown import FirstList, NodeVersions, ShownMeanwhile, WatchedUpTo, version_of
+from gpuledger.workflows.skipping_bad_objects import skipping_bad_objects
 
 logger = logging.getLogger(__name__)
 
@@ -61,12 +61,12 @@ class ClusterObserver:
         ledger: Ledger,
         inventory: InventoryKeeper,
         releaser: PodReleaser,
-        ends: PodEnds,
+        ends: TerminationReports,
         placer: PodPlacer,
         waiting: WaitingPods,
         members: Members,
         adopter: Adopter,
-        starts: LateStarts,
+        starts: StuckKubelets,
         preemption: Preemption,
         node_rules: NodesByRules,
         cards_watched: WatchedUpTo,
@@ -101,11 +101,11 @@ class ClusterObserver:
         self._counts = counts
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
-        self._nodes_shown = ShownMeanwhile()  # names
+        self._nodes_shown = EventsDuringList()  # names
         self._node_versions = NodeVersions()
-        self._pods_shown = ShownMeanwhile()  # UIDs of bound pods
-        self._cards_shown = ShownMeanwhile()  # UUIDs
-        self._wait_no_more_shown = ShownMeanwhile()  # UIDs of pods that are bound or gone
+        self._pods_shown = EventsDuringList()  # UIDs of bound pods
+        self._cards_shown = EventsDuringList()  # UUIDs
+        self._wait_no_more_shown = EventsDuringList()  # UIDs of pods that are bound or gone
         self.first_cards, self.first_pods = FirstList(), FirstList()
         """The first lists of cards and of pods: what has changed since is what their watches have to show."""
         self.cards_read = False
@@ -123,7 +123,7 @@ class ClusterObserver:
         self._take_node(node, gone)
 
     def _take_node(self, node: Json, gone: bool) -> None:
-        with apart("node", node, self._counts):
+        with skipping_bad_objects("node", node, self._counts):
             if not self._node_versions.is_news(node):
                 return
             if gone:
@@ -142,7 +142,7 @@ class ClusterObserver:
 
     def allocation(self, allocation: Json, gone: bool) -> None:
         """Observe a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
-        with apart("allocation", allocation, self._counts):
+        with skipping_bad_objects("allocation", allocation, self._counts):
             self._take_card(stored_card(allocation), gone)
         self._cards_watched.note(version_of(allocation))
 
@@ -182,7 +182,7 @@ class ClusterObserver:
         self._pods_shown.note(pod["metadata"]["uid"])
         self._take_pod(pod, gone)
         if self._may_be_stranger(pod):
-            with apart("pod", pod, self._counts):
+            with skipping_bad_objects("pod", pod, self._counts):
                 self._adopter.show(pod, gone)
 
     def _is_ours(self, pod: Json) -> bool:
@@ -196,7 +196,7 @@ class ClusterObserver:
         return self._bound_trackers if self._is_ours(pod) else (self._host_tracker,)
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
-        with apart("pod", pod, self._counts):
+        with skipping_bad_objects("pod", pod, self._counts):
             for tracker in self._trackers_of(pod):
                 if gone:
                     tracker.forget_bound(pod["metadata"]["uid"], pod)
@@ -213,7 +213,7 @@ class ClusterObserver:
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Observe a pod without a node; `gone` says that it has one now, or was deleted."""
-        with apart("pod", pod, self._counts):
+        with skipping_bad_objects("pod", pod, self._counts):
             self._take_pending_pod(pod, gone)
 
     def _take_pending_pod(self, pod: Json, gone: bool) -> None:
@@ -271,7 +271,7 @@ class ClusterObserver:
                         continue
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in gone:
-                        with apart("pod", pod, self._counts):
+                        with skipping_bad_objects("pod", pod, self._counts):
                             take(pod)
         listed(uids)
 
@@ -335,7 +335,7 @@ class ClusterObserver:
         async for page in self._reader.allocations():
             version = page.version
             for allocation in page:
-                with apart("allocation", allocation, self._counts):
+                with skipping_bad_objects("allocation", allocation, self._counts):
                     stored = stored_card(allocation)
                     check_age(stored, known.pop(stored.card.uuid, 0), self._ledger.entry(stored.card.uuid))
                     self._take_card(stored, gone=False)
@@ -375,7 +375,7 @@ class ClusterObserver:
                     if uid not in shown:
                         self._take_pod(pod, gone=False)
                     if self._may_be_stranger(pod):
-                        with apart("pod", pod, self._counts):
+                        with skipping_bad_objects("pod", pod, self._counts):
                             self._adopter.observe(pod, is_latest=uid not in shown)
         self._adopter.listed()
         for tracker, uids in unlisted.items():

@@ -14,14 +14,16 @@ from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_failures import BindFailures
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.costly_questions import CostlyQuestions
+from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
-from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
+from gpuledger.workflows.demand_history import DemandHistory
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gang_report import GangReporter
+from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
 from gpuledger.workflows.gangs.gang_trail import follow_gangs
 from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
@@ -29,18 +31,17 @@ from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import COME_S, GangPlans
 from gpuledger.workflows.gangs.pod_groups import PodGroups
-from gpuledger.workflows.gangs.waking import GangWaker
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.late_starts import LateStarts
-from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.learn import Learner
+from gpuledger.workflows.list_and_watch import WatchedUpTo
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
-from gpuledger.workflows.pending.pod_waker import PodWaker
+from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
 from gpuledger.workflows.pending.pod_warner import PodWarner
 from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.trail import Trail
@@ -48,34 +49,33 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
 from gpuledger.workflows.pod_trackers import HostTracker
 from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
 from gpuledger.workflows.preemption.claim_room import RoomClaimer
+from gpuledger.workflows.preemption.evicted_together import EvictedTogether
+from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder
 from gpuledger.workflows.preemption.find_victims import VictimFinder
 from gpuledger.workflows.preemption.gang_rooms import GangRooms
-from gpuledger.workflows.preemption.leavers import Leavers
-from gpuledger.workflows.preemption.lookalikes import Lookalikes
-from gpuledger.workflows.preemption.mates import Mates
-from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption
-from gpuledger.workflows.preemption.who_preempts import PreemptionSettings, WhoPreempts
+from gpuledger.workflows.preemption.preemption_mode import PreemptionMode, PreemptionSettings
+from gpuledger.workflows.preemption.similar_members import SimilarMembers
 from gpuledger.workflows.queues.wiring import connect_queues, follow_up
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_fence import QuotaFence
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
-from gpuledger.workflows.release.departures import Departures, ReleaseTimes
-from gpuledger.workflows.release.pod_ends import PodEnds
+from gpuledger.workflows.release.release_deadlines import ReleaseDeadlines, ReleaseTimes
 from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.release.termination_reports import TerminationReports
 from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
+from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
-from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
 from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
-from gpuledger.workflows.what_is_shown import WatchedUpTo
 from gpuledger.workflows.workflows import Workflows, wired
 
 
@@ -94,14 +94,14 @@ def connect(
     accounts = SelectorAccounts(clock)
     claim_book.payer_of = accounts.of
     claim_status = ClaimStatusWriter(store, claim_book)
-    claim_pod_waker = PodWaker(store, counts)
+    claim_pod_waker = PodRequeuer(store, counts)
     trail = Trail(clock=clock, kept=settings.trail_kept)
     is_active = leadership.is_active
     policy = Policy(*map(Preference, settings.policies))
     chooser = Chooser(ledger, policy)
     journal = Journal(ledger=ledger, store=store, clock=clock, gather_s=gather_s)
     claims = ClaimWriter(claim_book, ledger, claim_status, journal.reader, clock)
-    who_preempts = WhoPreempts.by_setting(settings.preemption)
+    who_preempts = PreemptionMode.by_setting(settings.preemption)
     placement = PlacementSettings(
         dialects=dialects,
         hold_ttl_s=settings.hold_ttl_s,
@@ -111,9 +111,9 @@ def connect(
         claims=claim_book if settings.resource_claims else None,
     )
     release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
-    agents, lives = AgentPods(), PodLives(clock=clock)
-    deadlines, ends = Deadlines(clock=clock, least_s=settings.preemption_timeout_s), PodEnds(agents)
-    starts = LateStarts(ledger=ledger, reader=store, clock=clock, timeout_s=settings.start_timeout_s)
+    agents, lives = AgentPods(), PodLifecycles(clock=clock)
+    deadlines, ends = Deadlines(clock=clock, least_s=settings.preemption_timeout_s), TerminationReports(agents)
+    starts = StuckKubelets(ledger=ledger, reader=store, clock=clock, timeout_s=settings.start_timeout_s)
     waiting = WaitingPods(ledger=ledger, chooser=chooser, store=store, counts=counts, clock=clock, is_active=is_active)
     releaser = PodReleaser(
         ledger=ledger,
@@ -121,14 +121,14 @@ def connect(
         store=store,
         counts=counts,
         read_request=placement.request,
-        departures=Departures(ends=ends, times=release_times, clock=clock),
+        departures=ReleaseDeadlines(ends=ends, times=release_times, clock=clock),
         deadlines=deadlines,
         clock=clock,
         is_active=is_active,
         trail=trail,
         claim_ends=ClaimEnds(store, ledger, claim_status),
     )
-    turns = PluginTurns(
+    turns = DevicePluginQueue(
         ledger=ledger,
         dialects=dialects,
         store=store,
@@ -139,12 +139,12 @@ def connect(
     )
     pod_groups = PodGroups(counts)
     members = Members(placement.request, pod_groups)
-    mates, leavers = Mates(members, ledger, lives), Leavers()
+    mates, leavers = EvictedTogether(members, ledger, lives), ChosenVictims()
     failures = BindFailures(clock)
     next_try_s = settings.extender_timeout_s + COME_S
     kept_places = KeptPlaces(ledger, lives, settings.gang_replacement_s, next_try_s, clock)
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, next_try_s, clock)
-    waker = GangWaker(ledger, waiting, clock, is_active)
+    waker = GangRequeuer(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
     follow_gangs(gangs, members, trail, counts, clock, is_active)
     gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
@@ -193,11 +193,11 @@ def connect(
         quota_gate=QuotaGate(ledger, chooser, settings.nodes_offered),
         reservations=queues.reservations,
         claims=claims,
-        claim_waker=ClaimWaker(claim_book, claim_pod_waker, is_active),
+        claim_waker=ClaimRequeuer(claim_book, claim_pod_waker, is_active),
         ahead=ahead,
         costly=costly,
     )
-    carrier = PreemptionCarrier(
+    carrier = PreemptionExecutor(
         ledger=ledger,
         journal=journal,
         store=store,
@@ -248,7 +248,7 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
-    lookalikes = Lookalikes(members)
+    lookalikes = SimilarMembers(members)
     gang_preemption = GangPreemption(
         ledger=ledger,
         members=members,
@@ -288,7 +288,7 @@ def connect(
         is_active=is_active,
         trail=trail,
     )
-    learner = Learner(ledger, chooser, placement.request)
+    learner = DemandHistory(ledger, chooser, placement.request)
     explainer = PodExplainer(
         ledger=ledger,
         waiting=waiting,
@@ -388,7 +388,7 @@ def connect(
             explainer=explainer,
             pod_condition_writer=pod_condition_writer,
             why_waiting=WhyWaiting(ledger, chooser, waiting, members, refused_by_scheduler, queues.pods.queue_of),
-            unlinked=UnlinkedNodes(ledger, policy),
+            unlinked=NodesWithoutTopology(ledger, policy),
             quotas=quotas,
             queues=queues,
             workload_explainer=workload_explainer,

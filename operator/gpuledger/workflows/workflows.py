@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator
 from gpuledger.workflows.binding.place_pod import PodPlacer
-from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.demand_history import DemandHistory
 from gpuledger.workflows.gangs.gang_report import GangReporter
 from gpuledger.workflows.gangs.gang_trial import GangTrials
 from gpuledger.workflows.gangs.gangs import Gangs
@@ -19,29 +20,28 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.late_starts import LateStarts
-from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.learn import Learner
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter
-from gpuledger.workflows.pending.pod_waker import PodWaker
+from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pending.why_waiting import WhyWaiting
-from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
-from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.preemption.execute import PreemptionExecutor
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption
-from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.workflows.preemption.preemption_mode import PreemptionMode
 from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 from gpuledger.workflows.queues.wiring import Queues
 from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
 from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
-from gpuledger.workflows.release.pod_ends import PodEnds
 from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.release.termination_reports import TerminationReports
 from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 
@@ -57,12 +57,12 @@ class Workflows:
     chooser: Chooser
     journal: Journal
     claim_book: ClaimBook
-    claim_pod_waker: PodWaker
+    claim_pod_waker: PodRequeuer
     agents: AgentPods
-    starts: LateStarts
-    ends: PodEnds
+    starts: StuckKubelets
+    ends: TerminationReports
     releaser: PodReleaser
-    turns: PluginTurns
+    turns: DevicePluginQueue
     waiting: WaitingPods
     placer: PodPlacer
     ahead: AheadNominator
@@ -72,19 +72,19 @@ class Workflows:
     pod_groups: PodGroups
     gang_trials: GangTrials
     gang_reporter: GangReporter
-    lives: PodLives
-    carrier: PreemptionCarrier
+    lives: PodLifecycles
+    carrier: PreemptionExecutor
     preemption: Preemption
     gang_preemption: GangPreemption
-    who_preempts: WhoPreempts
+    who_preempts: PreemptionMode
     inventory: InventoryKeeper
     adopter: Adopter
-    learner: Learner
+    learner: DemandHistory
     observer: ClusterObserver
     explainer: PodExplainer
     pod_condition_writer: PodConditionWriter
     why_waiting: WhyWaiting
-    unlinked: UnlinkedNodes
+    unlinked: NodesWithoutTopology
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     queues: Queues

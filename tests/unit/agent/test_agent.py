@@ -9,10 +9,10 @@ import pytest
 
 from fakes.grants import a_grant
 from fakes.objects import a_container, a_pod_object
-from gpuledger.agent.agent_plan import AgentPlan
+from gpuledger.agent.agent_config import AgentConfig
 from gpuledger.agent.devices.source import Device, Snapshot
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.agent.isolation.ways import Isolation
+from gpuledger.agent.isolation.kinds import Isolation
 from gpuledger.agent.pod_processes import Sight
 from gpuledger.agent.startup import Agent
 from gpuledger.kube_api.client import KubeClient
@@ -20,7 +20,7 @@ from gpuledger.model.node_config import NodeConfig
 
 
 def an_agent(root: Path, hami_core_directory: str = "") -> Agent:
-    plan = AgentPlan(
+    plan = AgentConfig(
         "node-a",
         {"nvidia": ("nvidia.com/gpu",)},
         NodeConfig(),

@@ -10,9 +10,9 @@ from fakes.agent_node import NODE, AgentNode
 from fakes.api_server import Operation, hold_answer, lose_request, refuse
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
-from gpuledger.agent.granting import NodeCapabilities
-from gpuledger.agent.isolation.ways import Installed, Isolation
-from gpuledger.agent.patience import PATIENCE_S
+from gpuledger.agent.grants import NodeCapabilities
+from gpuledger.agent.isolation.kinds import Installed, Isolation
+from gpuledger.agent.retry import PATIENCE_S
 from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
 from gpuledger.formats.runtime.limit_request import ANSWERS, SCRIPT

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent import node_capabilities
-from gpuledger.agent.isolation.ways import Isolation, MpsPipes
+from gpuledger.agent.isolation.kinds import Isolation, MpsPipes
 from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
 from gpuledger.formats.runtime.cdi import grant_file
 

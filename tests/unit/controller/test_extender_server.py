@@ -26,7 +26,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.filter_result import FilterResult
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -87,7 +87,7 @@ class World:
         ledger = Ledger()
         chooser = Chooser(ledger, Policy())
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts, StoppedClock())
-        unlinked = UnlinkedNodes(ledger, Policy())
+        unlinked = NodesWithoutTopology(ledger, Policy())
         metrics = Metrics(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
         self.server = ExtenderServer(

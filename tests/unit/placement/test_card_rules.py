@@ -17,7 +17,7 @@ from gpuledger.placement.explanation.node import explain_node
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, Preference
 from gpuledger.placement.preemption.victims import FREE, Eviction, Tenant, cheapest_eviction
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 PCIE_ROOT, NUMA, UUID = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode", "gpu.gpuledger.dev/uuid"
 SAME, OTHER = CardRule(PCIE_ROOT, 0), CardRule(PCIE_ROOT, 1, distinct=True)
@@ -149,7 +149,7 @@ def test_a_text_names_a_few_of_many_rules() -> None:
 def test_rules_in_great_number_cost_no_more_than_the_work_that_is_left() -> None:
     cards = [replace(card, numa_node=card.index % 3) for card in on_roots("abcdabcdabcdabcd")]
     rules = [CardRule(name, number, distinct=True) for number in range(8) for name in (PCIE_ROOT, NUMA, UUID)]
-    work = Work(500)
+    work = StepBudget(500)
     found = choose_cards(
         tuple(ruled(mib(1_000 + n, cards=3), *rules) for n in range(8)),
         a_ledger(*cards).node_room("node-a"),
@@ -163,7 +163,7 @@ def test_rules_in_great_number_cost_no_more_than_the_work_that_is_left() -> None
 # Who leaves.
 
 
-def chosen(roots: str, *demands: Demand, work: Work | None = None) -> Eviction | None:
+def chosen(roots: str, *demands: Demand, work: StepBudget | None = None) -> Eviction | None:
     """Ask who leaves full cards; the pod on each has its index as priority."""
     cards = on_roots(roots)
     ledger = a_ledger(*cards)
@@ -207,7 +207,7 @@ def test_those_leave_whose_cards_match_or_differ(
 def test_on_large_nodes_it_takes_a_part_of_the_work_to_see_who_leaves(
     roots: str, demands: tuple[Demand, ...], victims: set[int]
 ) -> None:
-    work = Work(16_384)
+    work = StepBudget(16_384)
     found = chosen(roots, *demands, work=work)
     assert found is not None
     assert {*found.victims} == {f"p{index}" for index in victims}

@@ -13,7 +13,7 @@ from gpuledger.model.share import MAX_HOLDERS, Placement
 from gpuledger.placement.choose import SETS_KEPT, STEPS_OF_A_LOOK, Chooser
 from gpuledger.placement.fitting_nodes import ALL_LOOKED_AT, LOOKED_AT, LOOKED_AT_A_TIME
 from gpuledger.placement.policy import Policy, Preference, load_permille
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 BINPACK, SPREAD = Preference.BINPACK, Preference.SPREAD
 NAMES = ["node-a", "node-b", "node-c"]
@@ -255,7 +255,7 @@ def test_room_is_looked_for_as_long_as_there_is_work_left_and_the_best_is_found_
     found: list[Placement | None] = []
     while not found or found[-1] is None:
         before = chooser.evaluations
-        found.append(chooser.best(request, None, Work(200 * STEPS_OF_A_LOOK)))
+        found.append(chooser.best(request, None, StepBudget(200 * STEPS_OF_A_LOOK)))
         assert chooser.evaluations - before <= 200 + LOOKED_AT_A_TIME
         assert chooser.is_unfinished(request) == (found[-1] is None)
     assert len(found) > 2

@@ -16,7 +16,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.gang import MEMBERS_AT_ONCE, Found, GangPlanner, Seat
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.workflows.tasks.stepwise import at_once
+from gpuledger.workflows.tasks.stepwise import run_to_end
 
 RACK, CLIQUE = "rack", "clique"
 ONE_CARD = a_request(whole())
@@ -28,7 +28,7 @@ def seats(number: int, request: PodRequest = ONE_CARD, **more: Collection[str]) 
 
 def hold(ledger: Ledger, asked: Sequence[Seat], beside: Collection[str] = ()) -> Found:
     policy = Policy(nodes=Preference.BINPACK, cards=Preference.BINPACK)
-    return at_once(GangPlanner(ledger, Chooser(ledger, policy)).hold(asked, 100.0, beside))
+    return run_to_end(GangPlanner(ledger, Chooser(ledger, policy)).hold(asked, 100.0, beside))
 
 
 def nodes_held(ledger: Ledger, asked: Sequence[Seat]) -> list[str]:
@@ -109,11 +109,11 @@ def test_parts_of_several_cards_are_spread_where_packing_leaves_some_members_wit
 def test_others_have_their_turn_while_a_large_gang_is_planned_and_a_change_meanwhile_is_noticed() -> None:
     ledger = nodes(a=4)
     steps = GangPlanner(ledger, Chooser(ledger, Policy())).hold(seats(3 * MEMBERS_AT_ONCE), 100.0)
-    assert at_once(steps).is_current
+    assert run_to_end(steps).is_current
     steps = GangPlanner(ledger, Chooser(ledger, Policy())).hold(seats(3 * MEMBERS_AT_ONCE), 100.0)
     next(steps)
     ledger.set_hangs("a", True)
-    assert not at_once(steps).is_current
+    assert not run_to_end(steps).is_current
 
 
 RACKS = {"a": {RACK: "1"}, "b": {RACK: "1"}, "c": {RACK: "2"}, "d": {RACK: "2"}, "e": {RACK: "3"}}

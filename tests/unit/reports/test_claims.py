@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_card, a_request, mib
 from fakes.objects import DIALECTS
-from gpuledger.formats.dialects.written_words import OF_CLAIMS, written_words
+from gpuledger.formats.dialects.resource_names import OF_CLAIMS, resource_names
 from gpuledger.model.amounts import NOTHING, Amounts
 from gpuledger.model.card import Card
 from gpuledger.model.card_filter import CardFilter, why_not_chosen
@@ -74,7 +74,7 @@ def test_a_long_selector_is_cut() -> None:
 
 
 def test_what_a_claim_could_ask_for_is_said_in_its_words() -> None:
-    words = written_words({}, "gpu/a", DIALECTS)
+    words = resource_names({}, "gpu/a", DIALECTS)
     less = advice(asking(memory_mib=20_000), [a_node(Reason.CARD_TOO_SMALL, Amounts(4_000))], words)
     assert less == "No node has larger cards: ask for at most 16,000 MiB (capacity.requests.memory)"
 

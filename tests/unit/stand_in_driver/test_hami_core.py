@@ -13,7 +13,7 @@ import pytest
 
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.ways import GrantedCard, HamiCore
+from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore
 from gpuledger.formats.runtime.shared_region import (
     ACTIVE,
     IDLE,

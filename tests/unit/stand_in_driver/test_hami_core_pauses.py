@@ -11,7 +11,7 @@ import pytest
 
 from fakes.shared_regions import a_hami_grant
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.agent.usage.granted import RegionPlace, region_place
 from gpuledger.agent.usage.regions import Regions
 from stand_in_driver.stand_in_driver import CudaProgram, StandInDriver, some_cards

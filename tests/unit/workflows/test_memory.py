@@ -15,13 +15,13 @@ from fakes.api_server import ApiServer, Operation, refuse
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.errors import Denied
-from gpuledger.model.latest import Latest
 
 CARDS = cards_of("node-a", 2)
 QUARTER, WHOLE, TOO_MUCH = {GPU: "1", PERCENTAGE: "25"}, {GPU: "1"}, {GPU: "1", MEMORY: "900k"}
 LONG_S = 7_200.0
-LIMITED = (Latest, types.ModuleType, type, asyncio.AbstractEventLoop, ApiServer, OperatorParts)
+LIMITED = (BoundedMap, types.ModuleType, type, asyncio.AbstractEventLoop, ApiServer, OperatorParts)
 """What is not looked into: what has a limit, what all programs share, and what plays the cluster."""
 
 Gang = dict[str, str]

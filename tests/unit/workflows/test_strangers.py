@@ -22,7 +22,7 @@ from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import DEFAULT_GRACE_S, Pod
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.release.departures import ReleaseTimes
+from gpuledger.workflows.release.release_deadlines import ReleaseTimes
 from gpuledger.workflows.repair.adopt import SETTLE_S
 from gpuledger.workflows.repair.audit import Auditor, AuditSettings
 

@@ -14,14 +14,14 @@ from gpuledger.agent.claims.held_claims import ClaimLedger, NodeCards
 from gpuledger.agent.claims.orphaned_claims import OrphanedClaims, uses
 from gpuledger.agent.claims.preparations import ClaimPreparations
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.granting import Granting
+from gpuledger.agent.grants import Grants
 from gpuledger.agent.health_server import counter, gauge
 from gpuledger.agent.kubelet.device_health import DeviceHealth
 from gpuledger.agent.kubelet.dra_plugin import DraPlugin
 from gpuledger.agent.kubelet.dra_server import DraServer
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.agent.node_entry import NodeAnnotation, Nodes
-from gpuledger.agent.patience import patiently
+from gpuledger.agent.retry import retry_until
 from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Card
 from gpuledger.model.errors import NotKnownYet
@@ -42,7 +42,7 @@ class ClaimService:
         kubelet_directory: Path | None,
         store: Store,
         lister: PodLister,
-        granting: Granting,
+        granting: Grants,
         grants: GrantFiles,
         own_cards: Callable[[], Mapping[str, int]],
         over: Callable[[], Collection[str]],
@@ -111,7 +111,7 @@ class ClaimService:
 
     async def _rebuild(self) -> None:
         try:
-            listed = await patiently(self._lister.list, "the list of claims in use")
+            listed = await retry_until(self._lister.list, "the list of claims in use")
         except NotKnownYet as error:
             logger.warning("files of claims that are missing stay so: %s", error)
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.agent.kubelet.dra_plugin import ClaimKey
 from gpuledger.agent.ledger_view import granted_card
 from gpuledger.agent.shared_read import SharedRead

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from gpuledger.agent.claims.held_claims import ClaimLedger
 from gpuledger.agent.claims.units import Unit, shared_unit, units_of_pod
 from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.granting import NO_POD, Granting, Json
+from gpuledger.agent.grants import NO_POD, Grants, Json
 from gpuledger.agent.kubelet.dra_plugin import ClaimKey, PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
 from gpuledger.agent.kubelet.slot_owners import Pods
-from gpuledger.agent.patience import patiently
+from gpuledger.agent.retry import retry_until
 from gpuledger.formats.objects.pod import is_finished
 from gpuledger.formats.resource_claims.device import device_name
 from gpuledger.formats.resource_claims.names import DRIVER, has_claim
@@ -49,7 +49,7 @@ class ClaimPreparations:
         node_name: str,
         ledger: ClaimLedger,
         pods: Pods,
-        granting: Granting,
+        granting: Grants,
         grants: GrantFiles,
         over: Callable[[], Collection[str]],
     ) -> None:
@@ -72,7 +72,7 @@ class ClaimPreparations:
         """
         outcome = "refused"
         try:
-            found = await patiently(lambda: self._prepare(claim), f"claim {claim}")
+            found = await retry_until(lambda: self._prepare(claim), f"claim {claim}")
             outcome = "prepared"
         except NotKnownYet:
             outcome = "not_yet"

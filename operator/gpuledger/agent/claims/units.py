@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.agent.claims.held_claims import HeldClaims, HeldPart
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.model.errors import StartRefused
 
 Json = Mapping[str, Any]

@@ -17,7 +17,7 @@ import orjson
 
 from gpuledger.agent.delivery.grant_files import write_whole
 from gpuledger.agent.isolation.hami_core import REGION
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 from gpuledger.model.errors import BadInput
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.formats.objects.node import NVIDIA
 from gpuledger.formats.runtime.cdi import VendorDevices, joined
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from gpuledger.agent.isolation.ways import GrantedCard, Isolation
+from gpuledger.agent.isolation.kinds import GrantedCard, Isolation
 from gpuledger.formats.objects.memory_limit import limit_of, memory_limits
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
+from gpuledger.agent.isolation.kinds import GrantedCard, Installed, Isolation
 
 
 @dataclass(frozen=True, slots=True)

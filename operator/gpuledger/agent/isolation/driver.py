@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.formats.runtime.cdi import CardLimit, create_runtime_hook
 from gpuledger.formats.runtime.limit_request import SCRIPT, SHELL, TIMEOUT_S
 from gpuledger.model.card_filter import MIG

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuledger.agent.isolation.ways import GrantedCard, HamiCore
+from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore
 from gpuledger.formats.runtime.cdi import bind_mount, memory_mount
 
 Json = dict[str, Any]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuledger.agent.isolation.hami_core import hami_core_edits
+from gpuledger.agent.isolation.kinds import GrantedCard, Installed, Isolation
 from gpuledger.agent.isolation.mps import mps_edits
-from gpuledger.agent.isolation.ways import GrantedCard, Installed, Isolation
 
 Json = dict[str, Any]
 

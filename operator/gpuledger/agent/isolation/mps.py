@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuledger.agent.isolation.ways import GrantedCard, MpsPipes
+from gpuledger.agent.isolation.kinds import GrantedCard, MpsPipes
 from gpuledger.formats.runtime.cdi import bind_mount
 from gpuledger.formats.runtime.mps_status import SHARED_MEMORY
 

@@ -22,8 +22,8 @@ from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
 from gpuledger.formats.objects.pod import has_started, is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import is_name, own_name
 from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused
-from gpuledger.model.latest import Latest
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class SlotOwners:
         self._pods, self._lister = pods, lister
         self._readable = True  # the checkpoint, when it was read last
         # resource, slots -> last name
-        self._answers: Latest[tuple[str, frozenset[str]], str] = Latest(ANSWERS_REMEMBERED)
+        self._answers: BoundedMap[tuple[str, frozenset[str]], str] = BoundedMap(ANSWERS_REMEMBERED)
 
     def remember(self, resource: str, slots: frozenset[str], name: str) -> None:
         """Note what Allocate has answered."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 
 from gpuledger.agent.health_server import counter, gauge
-from gpuledger.agent.isolation.ways import MpsPipes
+from gpuledger.agent.isolation.kinds import MpsPipes
 from gpuledger.agent.mps.daemon_process import is_mps
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.mps_status import (

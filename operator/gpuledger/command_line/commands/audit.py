@@ -13,7 +13,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.options import Failed, access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
-from gpuledger.reports.alike import gathered, nodes_named, title_of
+from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def audit(
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.workflows.release.departures import ReleaseTimes
+    from gpuledger.workflows.release.release_deadlines import ReleaseTimes
     from gpuledger.workflows.repair.audit import AuditSettings
 
     return AuditSettings(

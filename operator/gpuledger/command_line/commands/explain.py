@@ -25,7 +25,7 @@ from gpuledger.command_line.options import (
 )
 from gpuledger.model.errors import NotFound
 from gpuledger.model.pod_claim import entry_text
-from gpuledger.reports.alike import family, pods_named, spans
+from gpuledger.reports.grouping import family, pods_named, spans
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 Json = dict[str, Any]

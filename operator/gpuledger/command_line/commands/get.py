@@ -27,8 +27,8 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.pod_claim import entry_text
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.reports.alike import gathered, nodes_named, title_of
 from gpuledger.reports.cards import amounts_json, report_of_stored
+from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]

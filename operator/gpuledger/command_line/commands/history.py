@@ -22,7 +22,7 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
-from gpuledger.reports.alike import FEW, family, nodes_named, title_of
+from gpuledger.reports.grouping import FEW, family, nodes_named, title_of
 from gpuledger.reports.record import RecordKind
 from gpuledger.reports.tables import Column, Terminal, table
 

@@ -20,7 +20,7 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.model.errors import BadInput, NotFound
-from gpuledger.reports.alike import family, gathered, title_of
+from gpuledger.reports.grouping import family, gathered, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
-from gpuledger.reports.alike import gathered, nodes_named, title_of
+from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, ruled
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.amounts import NOTHING, Amounts, total
 from gpuledger.model.card import CardPhase
-from gpuledger.reports.alike import pods_named
 from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
+from gpuledger.reports.grouping import pods_named
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 Json = dict[str, Any]

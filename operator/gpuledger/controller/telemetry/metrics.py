@@ -23,7 +23,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
 
@@ -53,7 +53,7 @@ class Metrics:
         journal: JournalCounts,
         waiting: WaitingPods,
         adopter: Adopter,
-        unlinked: UnlinkedNodes,
+        unlinked: NodesWithoutTopology,
         *,
         is_active: Callable[[], bool] = lambda: True,
         is_synced: Callable[[], bool] | None = None,

@@ -15,7 +15,7 @@ from gpuledger.model.refusal import Reason
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.unlinked_nodes import UnlinkedNodes
+from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
 
@@ -47,7 +47,7 @@ class ProcessMetrics(Collector):
         journal: JournalCounts,
         waiting: WaitingPods,
         adopter: Adopter,
-        unlinked: UnlinkedNodes,
+        unlinked: NodesWithoutTopology,
         state: OperatorState,
     ) -> None:
         self._ledger = ledger

@@ -13,7 +13,7 @@ from gpuledger.controller.web.view_access import TokenVerdicts, add_headers, jud
 from gpuledger.controller.web.view_server import ViewSource, asked_about, check_active, explained, nodes_response
 from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reviews import KubeReviews
-from gpuledger.reports.seen_from import seen_from
+from gpuledger.reports.redaction import redacted_for
 
 AT_ONCE = 2
 """Explanations that are made at a time: each is a search over all nodes."""
@@ -55,6 +55,6 @@ class DeveloperServer:
         self._asking.add(own)
         try:
             async with self._turns:
-                return await nodes_response(seen_from(await explained(self._source, asked), own))
+                return await nodes_response(redacted_for(await explained(self._source, asked), own))
         finally:
             self._asking.discard(own)

@@ -19,8 +19,8 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from gpuledger.formats.custom_resource.gpu_allocation import GROUP, PLURAL
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.errors import ApiError, Denied
-from gpuledger.model.latest import Latest
 
 ALLOWED_S = 30.0
 """How long a token counts as good: who loses the permission sees the page no longer than that."""
@@ -105,7 +105,7 @@ class TokenVerdicts(Generic[Verdict]):
     def __init__(self, judge: Callable[[str], Awaitable[Verdict | None]]) -> None:
         """Take who asks the API server about a token; what it returns is true where the token is good for something."""
         self._judge = judge
-        self._known: Latest[bytes, tuple[float, Verdict | None]] = Latest(TOKENS_KNOWN)
+        self._known: BoundedMap[bytes, tuple[float, Verdict | None]] = BoundedMap(TOKENS_KNOWN)
         """Hash of a token -> until when (loop time, s) the verdict counts, and it."""
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
         self._asking: dict[bytes, asyncio.Task[Verdict | None]] = {}

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from gpuledger.model.latest import Latest
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.reports.cards import NodeCards
 
 SLICE_S = 0.002
@@ -96,7 +96,7 @@ class Feed:
         self._seen = -1  # edition of the source
         self._nodes: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
         """Node name -> edition of its last change and JSON, the latest last."""
-        self._gone: Latest[str, int] = Latest(GONE_KNOWN)  # node name -> edition
+        self._gone: BoundedMap[str, int] = BoundedMap(GONE_KNOWN)  # node name -> edition
         self._forgotten = self._first  # clients behind this edition may have missed that a node is gone
         self._waiting, self._waiting_edition = b"[]", self._first
         self._elsewhere = source.active_elsewhere()
@@ -258,7 +258,7 @@ class Feed:
         self.edition += 1
         self._forgotten = self._first = self.edition
         self._nodes.clear()
-        self._gone = Latest(GONE_KNOWN)
+        self._gone = BoundedMap(GONE_KNOWN)
         self._waiting, self._waiting_edition = b"[]", self.edition
         self._seen, self._refreshed_s = -1, float("-inf")
 

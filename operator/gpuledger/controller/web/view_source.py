@@ -8,7 +8,7 @@ from typing import Any
 from gpuledger.controller.web.agents_usage import NO_TIME, AgentsUsage, Answers
 from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.touches import Touches
+from gpuledger.ledger.change_log import ChangeLog
 from gpuledger.model.errors import NotFound
 from gpuledger.reports.cards import NodeCards, report_of
 from gpuledger.reports.usage import node_use
@@ -49,7 +49,7 @@ class LedgerSource:
         self._explain_workload = explain_workload
         self._agents_answers = agents_answers
         self._taken = 0  # the ledger's number of its last change that was looked at
-        self._touches = Touches()  # an edition is the number of one
+        self._touches = ChangeLog()  # an edition is the number of one
 
     def note_pod(self, pod_uid: str) -> None:
         """Note that something is shown of a pod, wherever it holds a card, that has changed."""

@@ -68,7 +68,7 @@ from gpuledger.formats.admission.sums import (
     sum_variables,
     summing_templates,
 )
-from gpuledger.formats.admission.words import serving_pods, word_validations, word_variables
+from gpuledger.formats.admission.unsupported_fields_policy import serving_pods, word_validations, word_variables
 from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.lease import LEASE_NAMESPACE

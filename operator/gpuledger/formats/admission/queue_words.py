@@ -1,6 +1,6 @@
 """The policy that writes Kueue's label on what names a queue in other words, in CEL.
 
-formats/dialects/queue_words.py says it in Python. Of a Job, Kueue reads the label of the Job itself and not that of its
+formats/dialects/queue_labels.py says it in Python. Of a Job, Kueue reads the label of the Job itself, not that of its
 template, so the Job gets it, wherever the word stands. Only when an object is created: Kueue lets nobody change the
 queue of a job that runs.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN
 from gpuledger.formats.admission.sums import containers_of, pods_in, template_rules
 from gpuledger.formats.custom_resource.cel import literal, mentions
-from gpuledger.formats.dialects.queue_words import PLACES, QUEUE_NAME, queue_words
+from gpuledger.formats.dialects.queue_labels import PLACES, QUEUE_NAME, queue_label_names
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.queue import ASKED_LABEL
 
@@ -79,5 +79,6 @@ def _holders(dialects: Dialects, scheduler_names: Sequence[str]) -> str:
 def _names(holder: str) -> str:
     """Return the list of what such an object says."""
     given = {place: f"{holder}.?metadata.?{place}" for place in PLACES}
-    lists = (f"{literal(queue_words(place))}.map(w, string({where}[?w].orValue('')))" for place, where in given.items())
+    names = {place: literal(queue_label_names(place)) for place in PLACES}
+    lists = (f"{names[place]}.map(w, string({where}[?w].orValue('')))" for place, where in given.items())
     return "(" + " +\n    ".join(lists) + ")"

@@ -16,10 +16,10 @@ from gpuledger.formats.admission.accounts import OPERATOR, forged
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN, MANAGED_LABEL, TASK_PRIORITY
 from gpuledger.formats.admission.requests import ITS_SCHEDULER, NAMES_ITS_NODE, WRITE_SCHEDULER
 from gpuledger.formats.dialects.container_request import ContainerRequest
-from gpuledger.formats.dialects.foreign_words import pod_warnings
-from gpuledger.formats.dialects.queue_words import local_queue
+from gpuledger.formats.dialects.queue_labels import local_queue
 from gpuledger.formats.dialects.request import container_requests, containers, pod_request
 from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, templates
+from gpuledger.formats.dialects.unsupported_fields import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.objects.pod import bound_node, scheduler_of
 from gpuledger.formats.objects.queue import ASKED_LABEL

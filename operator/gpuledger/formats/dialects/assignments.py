@@ -25,7 +25,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import Lifetime
 from gpuledger.model.share import Share
-from gpuledger.model.stranger import Counted
+from gpuledger.model.unaccounted_pod import Counted
 
 Json = Mapping[str, Any]
 

@@ -20,7 +20,7 @@ from gpuledger.formats.resource_claims.pod_claims import NO_CLAIMS, ClaimsOfPod,
 from gpuledger.model.card_filter import CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import ANY_NVIDIA, Lifetime, PodRequest
-from gpuledger.model.stranger import Counted
+from gpuledger.model.unaccounted_pod import Counted
 
 Json = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from gpuledger.formats.resource_claims.objects import ClaimObjects
 from gpuledger.model.cluster_snapshot import OldDevices, PodFacts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
-from gpuledger.model.stranger import Counted, Stranger
+from gpuledger.model.unaccounted_pod import Counted, UnaccountedPod
 
 Json = Mapping[str, Any]
 
@@ -71,7 +71,7 @@ def pod_facts(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None)
     )
 
 
-def stranger(pod: Json, asked: tuple[Counted, ...], dialects: Dialects) -> Stranger | None:
+def stranger(pod: Json, asked: tuple[Counted, ...], dialects: Dialects) -> UnaccountedPod | None:
     """Return what a pod may have got from its node's device plugin; None if that can't have given it anything.
 
     `asked` is what the kubelet asks plugins for, see `counted`.
@@ -83,7 +83,7 @@ def stranger(pod: Json, asked: tuple[Counted, ...], dialects: Dialects) -> Stran
     if not asked or not bound_node(pod) or has_ended(pod) or not is_taken_up(pod):
         return None
     annotated = plugin_assigned(pod, asked, dialects.volcano_memory_unit_mib, dialects.hami_annotations)
-    return Stranger(pod_identity(pod), bound_node(pod), asked, annotated)
+    return UnaccountedPod(pod_identity(pod), bound_node(pod), asked, annotated)
 
 
 def is_taken_up(pod: Json) -> bool:

@@ -13,14 +13,14 @@ from gpuledger.placement.explanation.remedy import by_rules, remedy
 from gpuledger.placement.explanation.verdict import NodeVerdict
 from gpuledger.placement.fit import choose_cards, refuse_alone
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 
 def explain_node(
     shape: Shape,
     node: NodeRoom,
     entries: Sequence[CardEntry],
-    work: Work | None = None,
+    work: StepBudget | None = None,
     closed: Mapping[str, str] = MappingProxyType({}),
 ) -> NodeVerdict:
     """Return the verdict on a node for a pod. `entries` are the ledger's lines of its cards.

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeAlias
 from gpuledger.placement.preemption.cost import LOWEST_PRIORITY, NOT_STARTED_S, Cost, Tenant, cost_of
 from gpuledger.placement.preemption.several_pods import GroupNode, Kind, Numbers, Seat, SeveralPods
 from gpuledger.placement.preemption.victims import Eviction
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 EXACT_GANGS = 6
 EXACT_STATES = 64
@@ -68,7 +68,7 @@ def cheapest_group_eviction(
     kinds: Sequence[Kind],
     nodes: Sequence[GroupNode],
     allowed: Mapping[str, int],
-    work: Work,
+    work: StepBudget,
     host_takes: Callable[[str, Numbers, Collection[str]], bool] = lambda name, numbers, victims: True,
 ) -> GroupEviction | None:
     """Return who has to leave so that all pods of these kinds fit, at the least cost; None if that can't be had.
@@ -99,7 +99,7 @@ class _GroupSearch:
         kinds: Sequence[Kind],
         nodes: Sequence[GroupNode],
         allowed: Mapping[str, int],
-        work: Work,
+        work: StepBudget,
         host_takes: Callable[[str, Numbers, Collection[str]], bool],
     ) -> None:
         self._kinds = kinds
@@ -115,10 +115,10 @@ class _GroupSearch:
         self._several = SeveralPods(kinds, self._nodes, self._wide.keys(), work, host_takes)
 
     @contextmanager
-    def half_of(self, work: Work) -> Iterator[None]:
+    def half_of(self, work: StepBudget) -> Iterator[None]:
         """Have only half of the work that is left for a while."""
         half = work.left // 2
-        self._work = self._several.work = Work(half)
+        self._work = self._several.work = StepBudget(half)
         yield
         work.spend(half - max(0, self._work.left))
         self._work = self._several.work = work

@@ -21,7 +21,7 @@ from gpuledger.placement.preemption.card_needs import Need, need_on
 from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.sets import LeavingSet, leaving_sets, lowest_cost
 from gpuledger.placement.preemption.tenants import NodeTenants, OccupiedCard
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 LOOKS_LIMIT = 8_192
 """Ways to go on that are looked at on one node, before the best so far is taken. Measured on thousands of random nodes
@@ -52,7 +52,7 @@ class VictimSearch:
         node_tenants: NodeTenants,
         below: Cost | None,
         accept: Callable[[int], Assignment | None],
-        work: Work,
+        work: StepBudget,
     ) -> None:
         self.found: tuple[int, Assignment] | None = None
         """The best victims, and the cards that the pod gets."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gpuledger.placement.preemption.card_needs import Need, Numbers
 from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
 from gpuledger.placement.preemption.tenants import OccupiedCard, TenantKind
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 STEPS_LIMIT = 8_192
 """Steps of the search for the sets of one card. It ends before that with up to 12 tenants on the card, whatever they
@@ -63,7 +63,7 @@ def lowest_cost(card: OccupiedCard, need: Need) -> Low | None:
 
 
 def leaving_sets(
-    card: OccupiedCard, need: Need, budgets: int, fails: Callable[[Cost], bool], work: Work
+    card: OccupiedCard, need: Need, budgets: int, fails: Callable[[Cost], bool], work: StepBudget
 ) -> tuple[list[LeavingSet], bool]:
     """Return the sets that make room, the cheapest first, and whether that is all of them.
 
@@ -169,7 +169,7 @@ Numbered = list[tuple[TenantKind, int]]
 class _SetSearch:
     """Depth-first search for all minimal sets, most of the cheapest kinds first."""
 
-    def __init__(self, kinds: Sequence[KindOnCard], fails: Callable[[Cost], bool], work: Work) -> None:
+    def __init__(self, kinds: Sequence[KindOnCard], fails: Callable[[Cost], bool], work: StepBudget) -> None:
         self._kinds = kinds
         self._work = work
         self._fails = fails
@@ -269,7 +269,7 @@ def _as_set(numbered: Numbered, budgets: int) -> LeavingSet:
     return LeavingSet(cost, tuple(counts), bits, shared)
 
 
-def _undominated(found: Iterable[LeavingSet], work: Work) -> list[LeavingSet]:
+def _undominated(found: Iterable[LeavingSet], work: StepBudget) -> list[LeavingSet]:
     """Return the sets in the order of their costs, without those for which there is always another as good."""
     kept: list[LeavingSet] = []
     for one in sorted(found, key=lambda one: (one.cost, one.shared.bit_count(), one.bits)):

@@ -20,7 +20,7 @@ from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.cost import FREE, Tenant, joined
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Eviction, cheapest_eviction
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 EXACT_TOGETHER = 4
 """Containers that could share cards, of pods that come to one node together."""
@@ -69,7 +69,7 @@ class SeveralPods:
     nodes: Sequence[GroupNode]
     wide: Collection[str]
     """UIDs of the tenants that are on several nodes."""
-    work: Work
+    work: StepBudget
     host_takes: Callable[[str, Numbers, Collection[str]], bool]
     _answers: dict[tuple[object, ...], Eviction | None] = field(default_factory=dict)
 
@@ -169,7 +169,7 @@ class SeveralPods:
         allowed: Mapping[str, int],
         preference: Preference,
     ) -> Eviction | None:
-        work = Work(max(0, min(WORK_LIMIT, self.work.left)))
+        work = StepBudget(max(0, min(WORK_LIMIT, self.work.left)))
         before = work.left
         found = cheapest_eviction(shape, room, entries, tenants, allowed, preference, work=work)
         self.work.spend(1 + 2 * len(entries) + before - max(0, work.left))

@@ -22,7 +22,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of, together
 from gpuledger.placement.preemption.search import VictimSearch
 from gpuledger.placement.preemption.tenants import NodeTenants, find_tenants
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 __all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without", "together"]
 
@@ -73,7 +73,7 @@ class Question:
         """Tell whether it can take long to answer."""
         return len(self.shape) > 1
 
-    def answer(self, below: Cost | None = None, work: Work | None = None) -> Eviction | None:
+    def answer(self, below: Cost | None = None, work: StepBudget | None = None) -> Eviction | None:
         """Return what `cheapest_eviction` returns."""
         arguments = (self.shape, self.node, self.entries, self.tenants, self.allowed, self.preference)
         return cheapest_eviction(*arguments, below, work)
@@ -87,7 +87,7 @@ def cheapest_eviction(
     allowed: Mapping[str, int],
     preference: Preference,
     below: Cost | None = None,
-    work: Work | None = None,
+    work: StepBudget | None = None,
 ) -> Eviction | None:
     """Return who has to leave a node for a pod of this shape: the victims that cost least; none, if it fits anyway.
 
@@ -103,13 +103,13 @@ def cheapest_eviction(
         return None
     shape = shape_on(shape, node.cards)
     node_tenants = find_tenants(node, entries, tenants, allowed)
-    limited = work or Work(WORK_LIMIT)
+    limited = work or StepBudget(WORK_LIMIT)
     cards_without = _CardsWithout(shape, node, entries, node_tenants, preference, limited)
     search = VictimSearch(shape, node_tenants, below, cards_without.of, limited)
     search.run()
     found = search.found
     if not search.ended:
-        giving_back = replace(cards_without, work=Work(GIVE_BACK_LIMIT))
+        giving_back = replace(cards_without, work=StepBudget(GIVE_BACK_LIMIT))
         found = giving_back.given_back(found)
         if giving_back.work.is_spent:
             return None
@@ -139,7 +139,7 @@ class _CardsWithout:
     entries: Sequence[CardEntry]
     node_tenants: NodeTenants
     preference: Preference
-    work: Work
+    work: StepBudget
 
     def of(self, gone: int) -> Assignment | None:
         """Return the cards of each container, None if the pod does not fit."""

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import (
     ApiError,
@@ -25,7 +26,6 @@ from gpuledger.model.errors import (
     NotFound,
     QuotaExceeded,
 )
-from gpuledger.model.latest import Latest
 from gpuledger.model.share import Pod
 
 FAILURES_FREE = 3
@@ -55,7 +55,7 @@ class _Failures:
     """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
     answered_s: float | None = None
     """When kube-scheduler was told last that the pod is not bound."""
-    nodes: Latest[str, None] = field(default_factory=lambda: Latest(NODES_KEPT))
+    nodes: BoundedMap[str, None] = field(default_factory=lambda: BoundedMap(NODES_KEPT))
     """Names of the nodes that led nowhere."""
 
 
@@ -111,7 +111,7 @@ class BindFailures:
         """Note that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
-            failures.nodes = Latest(NODES_KEPT)
+            failures.nodes = BoundedMap(NODES_KEPT)
 
     def note(self, pod_uid: str, node_name: str, error: BaseException) -> None:
         """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""

@@ -22,14 +22,14 @@ from gpuledger.model.node_offer import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.fitting_nodes import Ranking
-from gpuledger.workflows.binding.bind_permission import BindPermission
-from gpuledger.workflows.binding.plugin_turns import PluginTurns
+from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
+from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
 from gpuledger.workflows.journal.journal import Entered, Journal
 from gpuledger.workflows.quota.quota_fence import QuotaFence
 from gpuledger.workflows.release.release_pod import PodReleaser
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
-from gpuledger.workflows.tasks.pauses import pause
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.tasks.pauses import sleep_backoff
+from gpuledger.workflows.tasks.together import gather_all
 
 Json = dict[str, Any]
 
@@ -83,7 +83,7 @@ class PodBinder:
         journal: Journal,
         store: KubeStore,
         releaser: PodReleaser,
-        turns: PluginTurns,
+        turns: DevicePluginQueue,
         bind_timeout_s: float,
         clock: Clock,
         claims: ClaimWriter,
@@ -114,7 +114,7 @@ class PodBinder:
         await self._releaser.give_back(pod, placement.shares, _never_sent(entered.steps))
 
     async def bind(
-        self, seen: SeenPod, placement: Placement, permission: BindPermission, entered: EnteredAhead = NOTHING
+        self, seen: SeenPod, placement: Placement, permission: OpenBindRequest, entered: EnteredAhead = NOTHING
     ) -> None:
         """Bind a pod, when it is its turn and its Binding may be sent. When it can't be done, give its shares back.
 
@@ -140,7 +140,7 @@ class PodBinder:
         seen: SeenPod,
         placement: Placement,
         dialect: Dialect,
-        permission: BindPermission,
+        permission: OpenBindRequest,
         before: EnteredAhead,
     ) -> None:
         """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
@@ -162,7 +162,7 @@ class PodBinder:
         placement: Placement,
         annotations: dict[str, str],
         unbound: set[str],
-        permission: BindPermission,
+        permission: OpenBindRequest,
         before: EnteredAhead,
     ) -> None:
         """Enter the shares and bind the pod, until the API server has clearly said yes or no.
@@ -207,7 +207,7 @@ class PodBinder:
             if attempt == BINDING_ATTEMPTS - 1 or not (changed or isinstance(failure, Unreachable)):
                 raise failure
             version = resource_version(found)
-            await pause(attempt, failure)
+            await sleep_backoff(attempt, failure)
 
     async def _enter(self, pod: Pod, placement: Placement, before: Sequence[Entered]) -> list[Entered]:
         """Enter the shares on all cards at once; where they were entered `before`, a look at the card may do.
@@ -218,9 +218,9 @@ class PodBinder:
         async with self._place(placement):
             if before:
                 again = zip(holders, before, strict=True)
-                entered = await all_of([self._enter_again(holder, each) for holder, each in again])
+                entered = await gather_all([self._enter_again(holder, each) for holder, each in again])
             else:
-                entered = await all_of([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
+                entered = await gather_all([self._journal.add(holder, ENTER_TIMEOUT_S) for holder in holders])
         if [each.attempt for each in entered] != [each.attempt for each in before]:
             await self._quota_fence.check(pod, placement)
         return entered
@@ -240,7 +240,7 @@ class PodBinder:
             except NotFound:
                 return None
             except ApiError as error:
-                await pause(attempt, error)
+                await sleep_backoff(attempt, error)
                 attempt += 1
             else:
                 return found if found["metadata"]["uid"] == pod.uid else None

@@ -36,15 +36,15 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
 from gpuledger.model.backoff import Backoff
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
-from gpuledger.model.latest import Latest
 from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
-from gpuledger.workflows.binding.unasked_pods import UnaskedPod, UnaskedPods
+from gpuledger.workflows.binding.upcoming_pods import UpcomingPod, UpcomingPods
 from gpuledger.workflows.counts import AheadOutcome, Counts
 from gpuledger.workflows.queues.reservations import Reservations
 
@@ -105,9 +105,11 @@ class AheadNominator:
         self._counts = counts
         self._clock = clock
         self._is_active = is_active
-        self._unasked = UnaskedPods()
+        self._unasked = UpcomingPods()
         self._node_sets = NodeSets()
-        self._feasible: Latest[bytes, NodeSet] = Latest(DEMANDS_KEPT)  # demands on nodes -> what kube-scheduler named
+        self._feasible: BoundedMap[bytes, NodeSet] = BoundedMap(
+            DEMANDS_KEPT
+        )  # demands on nodes -> kube-scheduler's nodes
         self._ahead: dict[str, str] = {}  # pod UID -> node for which it is nominated, until it is asked for
         self._left_out: set[str] = set()  # UIDs of pods that were looked at, and that kube-scheduler has to place
         self._lead = 1.0  # pods that kube-scheduler asks for while a nomination is on its way
@@ -189,7 +191,7 @@ class AheadNominator:
         if self._feasible and (self._choosing is None or self._choosing.done()) and self._may_go_on():
             self._choosing = asyncio.create_task(self._choose(), name="choose nodes for pods that queue")
 
-    def _read(self, pod: Json) -> UnaskedPod | None:
+    def _read(self, pod: Json) -> UpcomingPod | None:
         """Return what there is to know of a pod that can be nominated; None for one that can't be."""
         if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or has_claims(pod):
             return None
@@ -202,7 +204,7 @@ class AheadNominator:
             return None
         if demands is None or request is None or gang is not None:
             return None
-        return UnaskedPod(pod_identity(pod), request, demands, created_at(pod), resource_version(pod))
+        return UpcomingPod(pod_identity(pod), request, demands, created_at(pod), resource_version(pod))
 
     def _outcome(self, node_name: str, arguments: FilterArguments) -> AheadOutcome:
         if len(arguments.node_names) == 1 and node_name in arguments.node_names:
@@ -253,12 +255,12 @@ class AheadNominator:
         """Return how many pods kube-scheduler asks for before the next one that can be nominated."""
         return len(self._ahead) + len(self._left_out)
 
-    def _place(self, found: UnaskedPod) -> Placement | None:
+    def _place(self, found: UpcomingPod) -> Placement | None:
         """Hold cards for a pod; None if there are none for it, or it is not for this part to say."""
         uid, node_names = found.pod.uid, self._feasible.get(found.demands)
         if node_names is None or has_kept(self._ledger, uid) or self._ledger.quotas.limits(found.pod.namespace):
             return None
-        placement = self._chooser.best(found.request, node_names, Work(SEARCH_STEPS))
+        placement = self._chooser.best(found.request, node_names, StepBudget(SEARCH_STEPS))
         if placement is None or not placement.shares:
             return None
         with suppress(ShareRefused):
@@ -267,7 +269,7 @@ class AheadNominator:
             return placement
         return None
 
-    async def _nominate(self, found: UnaskedPod, node_name: str) -> str:
+    async def _nominate(self, found: UpcomingPod, node_name: str) -> str:
         """Nominate a pod that was not asked for meanwhile; return which version it has then, empty if it was not."""
         uid = found.pod.uid
         async with self._at_once:

@@ -29,15 +29,15 @@ from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.workflows.binding.alternatives import choose_first, choose_first_on
 from gpuledger.workflows.binding.bind_failures import BindFailures
-from gpuledger.workflows.binding.bind_permission import Bind, BindPermission
 from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
 from gpuledger.workflows.binding.costly_questions import CostlyQuestions
+from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.entered_shares import EnteredShares
-from gpuledger.workflows.binding.filter_answers import FilterAnswers
+from gpuledger.workflows.binding.filter_responses import FilterResponses
 from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator
+from gpuledger.workflows.binding.open_bind_request import Bind, OpenBindRequest
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
-from gpuledger.workflows.binding.plugin_turns import PluginTurns
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.pending.trail import Trail
@@ -45,10 +45,10 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota.quota_gate import QuotaGate
 from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
+from gpuledger.workflows.resource_claims.claim_allocation_lock import ClaimAllocationLock
+from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
 from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
-from gpuledger.workflows.resource_claims.first_pods import FirstPods
-from gpuledger.workflows.tasks.stepwise import Step, at_once, giving_way, nothing
+from gpuledger.workflows.tasks.stepwise import Step, nothing, run_cooperatively, run_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class PodPlacer:
         store: KubeStore,
         releaser: PodReleaser,
         waiting: WaitingPods,
-        turns: PluginTurns,
+        turns: DevicePluginQueue,
         settings: PlacementSettings,
         counts: Counts,
         clock: Clock,
@@ -77,7 +77,7 @@ class PodPlacer:
         quota_gate: QuotaGate,
         reservations: Reservations,
         claims: ClaimWriter,
-        claim_waker: ClaimWaker,
+        claim_waker: ClaimRequeuer,
         ahead: AheadNominator,
         costly: CostlyQuestions,
     ) -> None:
@@ -89,9 +89,9 @@ class PodPlacer:
         self._binder = binder
         self._claims = claims
         self._ahead, self._costly = ahead, costly
-        self._answers = FilterAnswers(ledger, counts, trail, settings.who_preempts, claim_waker)
+        self._answers = FilterResponses(ledger, counts, trail, settings.who_preempts, claim_waker)
         self._entered = EnteredShares(ledger)
-        self._first_pods = FirstPods(lambda uid: uid in self._held or uid in self._binds)
+        self._first_pods = ClaimAllocationLock(lambda uid: uid in self._held or uid in self._binds)
         self._clock = clock
         self._request = settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
@@ -123,14 +123,14 @@ class PodPlacer:
         await self.before_filter(arguments.pod_uid)
         if self._settings.claims is not None:
             await self._claims.know_claims_of(arguments.pod)
-        return await giving_way(self._costly.answered(arguments.pod, self.is_binding, self._filter(arguments)))
+        return await run_cooperatively(self._costly.answered(arguments.pod, self.is_binding, self._filter(arguments)))
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
         """Choose a node and hold the pod's cards there.
 
         Raises GpuledgerError when the pod can't be judged now, and should be tried again soon.
         """
-        return at_once(self._filter(arguments))
+        return run_to_end(self._filter(arguments))
 
     def _filter(self, arguments: FilterArguments) -> Generator[Step, None, FilterResult]:
         """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
@@ -309,12 +309,12 @@ class PodPlacer:
 
     def _begin(self, arguments: BindArguments) -> Bind:
         self._failures.bind_begins(arguments.uid)
-        permission, name = BindPermission(), f"bind {arguments.namespace}/{arguments.name}"
+        permission, name = OpenBindRequest(), f"bind {arguments.namespace}/{arguments.name}"
         task = asyncio.create_task(self._bind(arguments, permission), name=name)
         task.add_done_callback(lambda task: self._bind_ended(arguments, task))
         return Bind(arguments.node_name, permission, task)
 
-    async def _bind(self, arguments: BindArguments, permission: BindPermission) -> None:
+    async def _bind(self, arguments: BindArguments, permission: OpenBindRequest) -> None:
         with self._releaser.leaves_alone(arguments.uid):
             try:
                 await self._bind_now(arguments, permission)
@@ -323,7 +323,7 @@ class PodPlacer:
                 self._drop_hold(arguments.uid)
                 self._gangs.hold_has_ended(arguments.uid)
 
-    async def _bind_now(self, arguments: BindArguments, permission: BindPermission) -> None:
+    async def _bind_now(self, arguments: BindArguments, permission: OpenBindRequest) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
         if placement is not None:  # else it is bound already
             if seen.request is not None and seen.request.brings_claims:

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.dialects.foreign_words import PodWarning
-from gpuledger.formats.dialects.pod_words import PodWords
+from gpuledger.formats.dialects.pod_reader import PodReader
 from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.resource_names import ResourceNames, resource_names
+from gpuledger.formats.dialects.unsupported_fields import PodWarning
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.dialects.written_words import WrittenWords, written_words
 from gpuledger.formats.objects.pod import pod_facts, stranger
 from gpuledger.formats.resource_claims.names import has_claims
 from gpuledger.formats.resource_claims.objects import ClaimObjects
 from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.host import HostAmounts
 from gpuledger.model.request import PodRequest
-from gpuledger.model.stranger import Stranger
-from gpuledger.workflows.preemption.who_preempts import WhoPreempts
+from gpuledger.model.unaccounted_pod import UnaccountedPod
+from gpuledger.workflows.preemption.preemption_mode import PreemptionMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,13 @@ class PlacementSettings:
     than the scheduler's httpTimeout."""
     nodes_offered: int
     """Nodes between which kube-scheduler can choose for a pod."""
-    who_preempts: WhoPreempts = field(default_factory=WhoPreempts)
+    who_preempts: PreemptionMode = field(default_factory=PreemptionMode)
     claims: ClaimObjects | None = None
     """What pods' ResourceClaims ask for; None where they are not served."""
-    _words: PodWords = field(init=False, repr=False, compare=False)
+    _words: PodReader = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_words", PodWords(self.dialects))
+        object.__setattr__(self, "_words", PodReader(self.dialects))
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
         """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
@@ -50,9 +50,9 @@ class PlacementSettings:
         """Return what a pod says that has no effect."""
         return self._words.warnings(pod)
 
-    def words(self, pod: Mapping[str, Any], container_name: str) -> WrittenWords:
+    def words(self, pod: Mapping[str, Any], container_name: str) -> ResourceNames:
         """Return the names of resources that a pod's container has."""
-        return written_words(pod, container_name, self.dialects)
+        return resource_names(pod, container_name, self.dialects)
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
         """Return what concerns the ledger of a pod, readable or not."""
@@ -62,6 +62,6 @@ class PlacementSettings:
         """Return what a pod takes of its node beside the ledger's cards."""
         return self._words.host(pod)
 
-    def stranger(self, pod: Mapping[str, Any]) -> Stranger | None:
+    def stranger(self, pod: Mapping[str, Any]) -> UnaccountedPod | None:
         """Return what a pod may have got from its node's device plugin, None for nothing."""
         return stranger(pod, self._words.counted(pod), self.dialects)

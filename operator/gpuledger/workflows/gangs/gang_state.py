@@ -56,7 +56,7 @@ class GangState:
     controllers: Counter[str] = field(default_factory=Counter)
     """The controllers of members that wait or are bound, and how many each has made."""
     first_s: float | None = None
-    """When its first member was seen, by the operator's clock; see EarlyMembers."""
+    """When its first member was seen, by the operator's clock; see ArrivalWindow."""
     newest_s: float | None = None
     """The same of its newest member."""
     _rank: tuple[int, str] | None = None

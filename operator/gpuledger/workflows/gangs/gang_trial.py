@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage
-from gpuledger.model.latest import Latest
 from gpuledger.model.node_set import NodeSet, NodeSets
 from gpuledger.placement.gang import demand_order
 from gpuledger.placement.together import Asking, Trial
@@ -112,7 +112,9 @@ class GangTrials:
         self._members = members
         self._clock = clock
         self._node_sets = NodeSets()
-        self._found: Latest[GangName, tuple[float, GangView]] = Latest(KEPT)  # gang -> when it was looked at, and it
+        self._found: BoundedMap[GangName, tuple[float, GangView]] = BoundedMap(
+            KEPT
+        )  # gang -> when it was seen, and how
 
     def gang_of(self, pod_uid: str) -> str:
         """Return the name of a pod's gang in its namespace, empty if it has none."""

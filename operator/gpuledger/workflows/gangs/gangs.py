@@ -3,8 +3,8 @@
 Once as many pods are there as the gang needs, the first question for one of them has room looked up for all
 (`plans.py`); if there is room, it is kept for a while, and the others follow. (Room for members that do not exist yet
 would let one pod keep hundreds of cards from others.) kube-scheduler then finds CPU, memory and volumes for one member
-after the other; `Gathering` has the rest. Where that does not come together, as something else than cards is short, the
-gang is tried alone (`turns.py`).
+after the other; `BindBarrier` has the rest. Where that does not come together, as something else than cards is short,
+the gang is tried alone (`exclusive_turns.py`).
 
 A gang that was refused is tried again when something in the ledger has changed, and its members are woken together.
 """
@@ -27,19 +27,19 @@ from gpuledger.model.quota import QuotaLimit
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-from gpuledger.workflows.binding.bind_permission import BindPermission
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, PodBinder, SeenPod
-from gpuledger.workflows.gangs.early import EarlyMembers
+from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
+from gpuledger.workflows.gangs.arrival_window import ArrivalWindow
+from gpuledger.workflows.gangs.bind_backoff import BindBackoff
+from gpuledger.workflows.gangs.bind_barrier import BindBarrier
+from gpuledger.workflows.gangs.exclusive_turns import ExclusiveTurns, Turn
+from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
 from gpuledger.workflows.gangs.gang_state import GangState, Member
-from gpuledger.workflows.gangs.gathering import Gathering
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.gangs.pauses import FailurePauses
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
-from gpuledger.workflows.gangs.precedence import Precedence
 from gpuledger.workflows.gangs.refusals import GONE, HELD_BACK, OTHERS_TURN, PAUSE, others_first, too_few, too_little
-from gpuledger.workflows.gangs.turns import Turn, Turns
-from gpuledger.workflows.gangs.waking import GangWaker
+from gpuledger.workflows.gangs.starvation_guard import StarvationGuard
 from gpuledger.workflows.tasks.stepwise import Step
 
 _Gathered = tuple[SeenPod, EnteredAhead]
@@ -54,7 +54,7 @@ class Gangs:
         members: Members,
         plans: GangPlans,
         kept_places: KeptPlaces,
-        waker: GangWaker,
+        waker: GangRequeuer,
         wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None],
         gather_s: float,
         clock: Clock,
@@ -67,13 +67,13 @@ class Gangs:
         self._wait_alone = wait_alone
         self._gather_s = gather_s
         self._clock = clock
-        self._gatherings: dict[GangName, Gathering] = {}
+        self._gatherings: dict[GangName, BindBarrier] = {}
         self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
-        self._turns = Turns(members.waits)
-        self.precedence = Precedence(ledger, members, plans, kept_places, clock)
+        self._turns = ExclusiveTurns(members.waits)
+        self.precedence = StarvationGuard(ledger, members, plans, kept_places, clock)
         self.precedence.on_over.append(lambda: waker.look_again_in(0.0))
-        self._pauses = FailurePauses()
-        self._early = EarlyMembers(clock, self._never_complete)
+        self._pauses = BindBackoff()
+        self._early = ArrivalWindow(clock, self._never_complete)
         self._node_sets = NodeSets()
         self.on_due = waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
@@ -191,7 +191,7 @@ class Gangs:
         else:
             self._let_go(state, gathering)
 
-    def _let_go(self, state: GangState, gathering: Gathering | None) -> None:
+    def _let_go(self, state: GangState, gathering: BindBarrier | None) -> None:
         for uid in state.pending:
             if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
                 self._ledger.drop_hold(uid)
@@ -224,7 +224,7 @@ class Gangs:
 
     # Bind.
 
-    async def bind(self, seen: SeenPod, placement: Placement, permission: BindPermission, binder: PodBinder) -> None:
+    async def bind(self, seen: SeenPod, placement: Placement, permission: OpenBindRequest, binder: PodBinder) -> None:
         """Bind a pod; a member of a gang that is not there yet when the others can be bound, too.
 
         Raises as PodBinder does, and GangIncomplete if they can't.
@@ -256,7 +256,7 @@ class Gangs:
         self._kept_places.hold_has_ended(pod_uid)
 
     async def _gather(
-        self, seen: SeenPod, state: GangState, placement: Placement, permission: BindPermission, binder: PodBinder
+        self, seen: SeenPod, state: GangState, placement: Placement, permission: OpenBindRequest, binder: PodBinder
     ) -> _Gathered:
         """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
         pod = seen.pod
@@ -295,15 +295,15 @@ class Gangs:
         if there < needed and not self._early.is_open(state):
             raise GangIncomplete(self._too_little(state).text)
 
-    def _gathering(self, state: GangState) -> Gathering:
-        gathering = Gathering(state.name.name)
+    def _gathering(self, state: GangState) -> BindBarrier:
+        gathering = BindBarrier(state.name.name)
         text = "all members that were missing stand in Bind, and their cards are in the ledger"
         gathering.on_entered.append(lambda: self.precedence.starts(state))
         gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
         gathering.on_failed.append(lambda end, why: self._is_given_up(state, gathering, end, why))
         return gathering
 
-    def _is_given_up(self, state: GangState, gathering: Gathering, end: GatherEnd, why: str) -> None:
+    def _is_given_up(self, state: GangState, gathering: BindBarrier, end: GatherEnd, why: str) -> None:
         """Note that a gathering has failed: once for all that stand in it."""
         self._let_go(state, gathering)
         now_s = self._clock.now_s()
@@ -361,7 +361,7 @@ class Gangs:
     # Waking.
 
     async def give_room(self) -> bool:
-        """Give room to all who wait, single pods and gangs; see GangWaker."""
+        """Give room to all who wait, single pods and gangs; see GangRequeuer."""
         self.precedence.look()
         is_more = await self._waker.give_room(self._members.all(), self._may_be_tried, self._try_again)
         self._look_again_when_due()

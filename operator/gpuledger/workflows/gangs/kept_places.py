@@ -17,7 +17,7 @@ from gpuledger.model.errors import ShareRefused
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import HolderState, Placement
 from gpuledger.workflows.gangs.gang_state import GangState
-from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 
 KEPT = " (kept)"
 
@@ -52,7 +52,7 @@ class KeptPlaces:
     one is that kube-scheduler tries again.
     """
 
-    def __init__(self, ledger: Ledger, lives: PodLives, room_s: float, next_try_s: float, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, lives: PodLifecycles, room_s: float, next_try_s: float, clock: Clock) -> None:
         self._ledger = ledger
         self._lives = lives
         self._room_s = room_s

@@ -17,9 +17,9 @@ from gpuledger.formats.objects.pod import (
     resource_version,
 )
 from gpuledger.formats.scheduler.scheduler_words import scheduler_words
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
-from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
@@ -40,7 +40,7 @@ class Members:
         self._groups = groups
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
-        self._gone: Latest[str, None] = Latest(GONE_KEPT)
+        self._gone: BoundedMap[str, None] = BoundedMap(GONE_KEPT)
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 

@@ -20,7 +20,7 @@ from gpuledger.model.event_reasons import EventReason
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory.agent_pods import AgentPods
-from gpuledger.workflows.inventory.late_starts import LateStarts
+from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import Throttle
@@ -50,7 +50,7 @@ class InventoryKeeper:
         counts: Counts,
         event_recorder: EventRecorder,
         agents: AgentPods,
-        starts: LateStarts,
+        starts: StuckKubelets,
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger = ledger

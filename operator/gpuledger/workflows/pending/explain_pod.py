@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.dialects.foreign_words import PodWarning
-from gpuledger.formats.dialects.written_words import WrittenWords
+from gpuledger.formats.dialects.resource_names import ResourceNames
+from gpuledger.formats.dialects.unsupported_fields import PodWarning
 from gpuledger.formats.objects.pod import (
     bound_node,
     created_at,
@@ -22,10 +22,10 @@ from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, schedule
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
-from gpuledger.model.latest import Latest
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.explanation.node import explain_node
@@ -35,10 +35,9 @@ from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.selectors import compiled
+from gpuledger.placement.step_budget import StepBudget
 from gpuledger.placement.together import Trial
-from gpuledger.placement.work import Work
 from gpuledger.reports.advice import advice
-from gpuledger.reports.alike import pods_named
 from gpuledger.reports.explanation import (
     CardReason,
     Explanation,
@@ -50,6 +49,7 @@ from gpuledger.reports.explanation import (
     refused_by_scheduler,
 )
 from gpuledger.reports.gang_parts import divided, gangs_of, placed_by
+from gpuledger.reports.grouping import pods_named
 from gpuledger.reports.quota import quota_text
 from gpuledger.reports.waiting import moment
 from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
@@ -58,9 +58,9 @@ from gpuledger.workflows.pending.queued_pod import why_gated
 from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
-from gpuledger.workflows.preemption.pod_lives import PodLives
-from gpuledger.workflows.tasks.pauses import TURN_S, rest
-from gpuledger.workflows.tasks.stepwise import giving_way
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
+from gpuledger.workflows.tasks.stepwise import run_cooperatively
 
 Json = dict[str, Any]
 
@@ -105,13 +105,13 @@ class PodExplainer:
         store: KubeStore,
         read_request: Callable[[Json], PodRequest | None],
         read_warnings: Callable[[Json], Sequence[PodWarning]],
-        read_words: Callable[[Json, str], WrittenWords],
+        read_words: Callable[[Json, str], ResourceNames],
         scheduler_names: Sequence[str],
         held_pod: Callable[[str], Pod | None],
         gangs: GangTrials,
         members: Members,
         seat_name: Callable[[str], str],
-        lives: PodLives,
+        lives: PodLifecycles,
         clock: Clock,
     ) -> None:
         self._seat_name = seat_name
@@ -128,7 +128,7 @@ class PodExplainer:
         self._gangs = gangs
         self._members = members
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
-        self._found: Latest[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = Latest(ASKS_KEPT)
+        self._found: BoundedMap[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = BoundedMap(ASKS_KEPT)
 
     async def explain(self, namespace: str, name: str) -> Explanation:
         """Return all that there is to say of a pod. Raises NotFound, and what else the API server says."""
@@ -180,7 +180,7 @@ class PodExplainer:
             text += self._of_others(request, bound_node(pod)) if state is PodState.PLACED else ""
             return Explanation(identity, state, text, since, request=request, holders=holders)
         try:
-            await giving_way(compiled(request))
+            await run_cooperatively(compiled(request))
         except BadInput as error:
             return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed: {error}", since)
         except WorkLimitExceeded:  # its cards say so
@@ -307,26 +307,26 @@ class PodExplainer:
         self, uid: str, shape: Shape, offered: Collection[str] | None, beside: Trial | None = None
     ) -> list[NodeReason]:
         found = []
-        since_s, searching = self._clock.work_s(), Work(SEARCH_STEPS)
+        since_s, searching = self._clock.work_s(), StepBudget(SEARCH_STEPS)
         for number, name in enumerate([*self._ledger.node_names(), *self._ledger.counting_nodes()]):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
-                since_s = await rest(since_s, self._clock)
+                since_s = await yield_to_loop(since_s, self._clock)
             verdict = self._verdict(uid, shape, name, searching, beside)
             found.append(self._reason(verdict, None if offered is None else name in offered))
         found.sort(key=nearness)
         near = []
-        leaving = Work(-1 if beside else LEAVER_STEPS)
+        leaving = StepBudget(-1 if beside else LEAVER_STEPS)
         for node in found[:NODES_WITH_LEAVERS]:
-            since_s = await rest(since_s, self._clock)
+            since_s = await yield_to_loop(since_s, self._clock)
             near.append(await self._with_leavers(node, shape, leaving))
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
-    def _verdict(self, uid: str, shape: Shape, name: str, searching: Work, beside: Trial | None) -> NodeVerdict:
+    def _verdict(self, uid: str, shape: Shape, name: str, searching: StepBudget, beside: Trial | None) -> NodeVerdict:
         """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
         own = has_kept(self._ledger, uid)
         room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
-        work = Work(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
+        work = StepBudget(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
         allowed = work.left
         closed = self._ledger.strangers.closed(name)
         entries = self._ledger.entries_of_node(name)
@@ -345,13 +345,13 @@ class PodExplainer:
         text = refusal.text if refusal else "takes it"
         return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
 
-    async def _with_leavers(self, node: NodeReason, shape: Shape, leaving: Work) -> NodeReason:
+    async def _with_leavers(self, node: NodeReason, shape: Shape, leaving: StepBudget) -> NodeReason:
         if node.reason is None or leaving.is_spent:
             return node
         entries = self._ledger.entries_of_node(node.name)
         pods = {uid: holder.pod for entry in entries for uid, holder in entry.holders.items()}
         tenants = {uid: Tenant(uid, pod.priority, self._lives.started_s(uid)) for uid, pod in pods.items()}
-        room, work = self._ledger.node_room(node.name), Work(EVICTION_WORK_LIMIT)
+        room, work = self._ledger.node_room(node.name), StepBudget(EVICTION_WORK_LIMIT)
         question = Question(shape, room, entries, tenants, {}, Preference.BINPACK).kept()
         eviction = await answered(question, None, work)
         if question.is_hard:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuledger.formats.dialects.foreign_words import PodWarning
+from gpuledger.formats.dialects.unsupported_fields import PodWarning
 from gpuledger.formats.objects.pod import pod_identity
 from gpuledger.model.event_reasons import EventReason
 from gpuledger.workflows.counts import Counts

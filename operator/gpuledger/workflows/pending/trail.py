@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import GangName
-from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
@@ -59,8 +59,8 @@ class Trail:
     def __init__(self, *, clock: Clock, kept: int = KEPT) -> None:
         self._clock = clock
         self._records: deque[Record] = deque(maxlen=kept)
-        self._refused: Latest[str, Refusal] = Latest(REFUSALS_KEPT)  # pod UID -> why it was refused last
-        self._gangs: Latest[str, str] = Latest(GANGS_KEPT)  # pod UID -> name of its gang
+        self._refused: BoundedMap[str, Refusal] = BoundedMap(REFUSALS_KEPT)  # pod UID -> why it was refused last
+        self._gangs: BoundedMap[str, str] = BoundedMap(GANGS_KEPT)  # pod UID -> name of its gang
         self.gang_of: Callable[[str], str] = lambda uid: ""
         """Returns the name of the gang of the pod with a UID, empty if it has none that is known."""
         self.number = 0

@@ -9,7 +9,7 @@ from gpuledger.model.node_set import NodeSet
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Pod
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 
 Rank = tuple[int, str, int]
 """What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
@@ -41,7 +41,7 @@ class Candidate:
     since: int | None
     """Number of the last change that had been looked at before; None if no node was looked at."""
 
-    def still_fits(self, chooser: Chooser, work: Work) -> bool:
+    def still_fits(self, chooser: Chooser, work: StepBudget) -> bool:
         """Tell whether others have left room on one of the nodes."""
         shape = self.waiting.request.shape
         return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)

@@ -19,11 +19,11 @@ from operator import itemgetter
 from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.touches import Touch
+from gpuledger.ledger.change_log import NodeChange
+from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.card_filter import Payer
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
-from gpuledger.model.latest import Latest
 from gpuledger.model.listeners import Listeners
 from gpuledger.model.node_set import NodeSets
 from gpuledger.model.quota import QuotaLimit
@@ -31,12 +31,12 @@ from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.selectors import payers_of
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.blocked_pods import BlockedPods
-from gpuledger.workflows.pending.pod_waker import PodWaker
+from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
 from gpuledger.workflows.pending.waiting_pod import Candidate, Rank, WaitingPod, in_turns, rank_of, who_may_go
-from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class WaitingPods:
         is_active: Callable[[], bool] = lambda: True,
     ) -> None:
         self._ledger, self._chooser = ledger, chooser
-        self._waker = PodWaker(store, counts)
+        self._waker = PodRequeuer(store, counts)
         self._clock, self._is_active = clock, is_active
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
@@ -93,7 +93,7 @@ class WaitingPods:
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
-        self._gone: Latest[str, None] = Latest(GONE_KEPT)
+        self._gone: BoundedMap[str, None] = BoundedMap(GONE_KEPT)
         self.changes = 0
         """How often a pod has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
@@ -169,7 +169,7 @@ class WaitingPods:
                 await self.wake_up(waiting.pod)
                 return
             except (Conflict, Unreachable) as error:
-                await pause(attempt, error)
+                await sleep_backoff(attempt, error)
                 attempt += 1
             except ApiError as error:
                 logger.info("pod %s can't be woken: %s", waiting.pod, error)
@@ -210,7 +210,7 @@ class WaitingPods:
         for waiting in self._blocked.released():
             self._add(waiting)
             self._unchecked.add(waiting.request.shape)
-        looking, giving = Work(TURN_STEPS), Work(TURN_STEPS)  # apart: looks for many must not leave all with nothing
+        looking, giving = StepBudget(TURN_STEPS), StepBudget(TURN_STEPS)  # so that looks for many leave some to give
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
             self._give(self._candidates(looking, before), giving)
             if looking.is_spent or giving.is_spent:
@@ -248,7 +248,7 @@ class WaitingPods:
 
     # Inside.
 
-    def _best(self, waiting: WaitingPod, work: Work) -> Placement | None:
+    def _best(self, waiting: WaitingPod, work: StepBudget) -> Placement | None:
         """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
         request, names = waiting.request, waiting.node_names
         placement = self._chooser.best(request, names, work)
@@ -256,7 +256,7 @@ class WaitingPods:
             placement = self._chooser.best(request, names, work)
         return placement
 
-    def _give(self, candidates: Iterable[Candidate], work: Work) -> None:
+    def _give(self, candidates: Iterable[Candidate], work: StepBudget) -> None:
         """Put room on hold for these, in their order; those for whom there is no time wait for the next turn."""
         exhausted: set[tuple[Shape, int]] = set()
         for candidate in candidates:
@@ -279,7 +279,7 @@ class WaitingPods:
             else:
                 exhausted.add(same)
 
-    def _candidates(self, work: Work, before: tuple[int, str] | None) -> list[Candidate]:
+    def _candidates(self, work: StepBudget, before: tuple[int, str] | None) -> list[Candidate]:
         """Return those who fit where something has changed, first who goes first; those after `before` are put off."""
         seen, self._seen = self._seen, self._ledger.changes
         unchecked, self._unchecked = self._unchecked, set()
@@ -312,7 +312,7 @@ class WaitingPods:
         first = sorted((same[0] for same in self._by_shape.values()), key=key)
         return [waiting.request.shape for waiting in in_turns(first, SHAPES_AT_ONCE)]
 
-    def _where_it_fits(self, shape: Shape, touches: Sequence[Touch], since: int, work: Work) -> set[str]:
+    def _where_it_fits(self, shape: Shape, touches: Sequence[NodeChange], since: int, work: StepBudget) -> set[str]:
         """Return on which of the nodes that have changed since then such pods fit, as far as there is time to look."""
         fitting: set[str] = set()
         for number, name in touches[bisect_right(touches, since, key=itemgetter(0)) :]:
@@ -380,7 +380,7 @@ class WaitingPods:
             try:
                 await self.wake_up(pod)
             except (Conflict, Unreachable) as error:
-                await pause(attempt, error)
+                await sleep_backoff(attempt, error)
                 attempt += 1
                 continue
             except (NotFound, Invalid):  # it is gone, or another one by now

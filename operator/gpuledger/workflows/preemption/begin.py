@@ -11,10 +11,10 @@ from gpuledger.model.share import Placement, Pod
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
 from gpuledger.workflows.preemption.claim_room import RoomClaimer
+from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_victims import Victims
-from gpuledger.workflows.preemption.leavers import Leavers
 
 
 class Beginnings:
@@ -24,8 +24,8 @@ class Beginnings:
         self,
         ledger: Ledger,
         claimer: RoomClaimer,
-        carrier: PreemptionCarrier,
-        leavers: Leavers,
+        carrier: PreemptionExecutor,
+        leavers: ChosenVictims,
         event_recorder: EventRecorder,
         counts: Counts,
     ) -> None:

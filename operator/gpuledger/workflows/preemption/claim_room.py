@@ -15,8 +15,8 @@ from gpuledger.model.errors import NotFound
 from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.preemption.find_victims import Victims
-from gpuledger.workflows.preemption.pod_lives import PodLives
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.tasks.together import gather_all
 
 Json = dict[str, Any]
 
@@ -25,7 +25,14 @@ class RoomClaimer:
     """Lists claims at the API server: any operator can go on from there."""
 
     def __init__(
-        self, *, ledger: Ledger, journal: Journal, store: KubeStore, lives: PodLives, clock: Clock, timeout_s: float
+        self,
+        *,
+        ledger: Ledger,
+        journal: Journal,
+        store: KubeStore,
+        lives: PodLifecycles,
+        clock: Clock,
+        timeout_s: float,
     ) -> None:
         self._ledger = ledger
         self._journal = journal
@@ -51,7 +58,7 @@ class RoomClaimer:
         claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         self._ledger.hosts.promise(pod.uid, found.placement.node_name, found.placement.host)
         try:
-            await all_of(map(self._journal.claim, claims))
+            await gather_all(map(self._journal.claim, claims))
         finally:
             if not self._ledger.promises.is_made(pod.uid):
                 self._ledger.hosts.withdraw(pod.uid)

@@ -16,9 +16,9 @@ from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.preemption.leavers import Leavers
-from gpuledger.workflows.preemption.pod_lives import PodLives
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.tasks.together import gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ class Evictor:
         self,
         ledger: Ledger,
         store: KubeStore,
-        lives: PodLives,
-        leavers: Leavers,
+        lives: PodLifecycles,
+        leavers: ChosenVictims,
         event_recorder: EventRecorder,
         counts: Counts,
         trail: Trail,
@@ -70,7 +70,7 @@ class Evictor:
             if not self._lives.is_leaving(uid) and self._leavers.is_to_be_evicted(pod, uid):
                 uuids = [card.uuid for card, claim in claims if uid in claim.victims and uid in self._on(card)]
                 steps.append(self._evict_one(pod, victim, uuids))
-        return False not in await all_of(steps)
+        return False not in await gather_all(steps)
 
     def others_leave(self, claim: Claim, entry: CardEntry) -> bool:
         """Tell whether those leave, or are asked to, whom a claim lists though they are not on its card.

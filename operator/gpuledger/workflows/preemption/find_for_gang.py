@@ -14,10 +14,10 @@ from gpuledger.model.share import Placement, Pod, shares_of
 from gpuledger.placement.preemption.cost import Cost, Tenant
 from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
 from gpuledger.placement.preemption.several_pods import GroupNode, Kind, Numbers
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.gangs.gang_state import Member
 from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE, Budgets, VictimFinder, Victims
-from gpuledger.workflows.tasks.pauses import TURN_S, rest
+from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
 
 GROUP_STEPS = 131_072
 """Steps for one gang, in a thread: some 1.5 to 4 s."""
@@ -91,7 +91,7 @@ class GangVictimFinder:
         since_s, nodes = self._clock.work_s(), []
         for number, name in enumerate(sorted(names.intersection(self._ledger.known_nodes()))):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
-                since_s = await rest(since_s, self._clock)
+                since_s = await yield_to_loop(since_s, self._clock)
             nodes.append(self._node(lowest, name, budgets, places))
         return nodes
 
@@ -114,7 +114,7 @@ class GangVictimFinder:
             for group in groups
         ]
         takes = self._hosts_of(groups, nodes)
-        arguments = (kinds, nodes, dict(budgets.allowed), Work(GROUP_STEPS), takes)
+        arguments = (kinds, nodes, dict(budgets.allowed), StepBudget(GROUP_STEPS), takes)
         return await asyncio.to_thread(cheapest_group_eviction, *arguments)
 
     def _hosts_of(self, groups: Sequence[Sequence[Member]], nodes: Sequence[GroupNode]) -> _HostTakes:

@@ -22,11 +22,11 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant, cost_of, together
-from gpuledger.placement.work import Work
-from gpuledger.workflows.preemption.leavers import Leavers
-from gpuledger.workflows.preemption.mates import Mates
-from gpuledger.workflows.preemption.pod_lives import PodLives
-from gpuledger.workflows.tasks.pauses import TURN_S, rest
+from gpuledger.placement.step_budget import StepBudget
+from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
+from gpuledger.workflows.preemption.evicted_together import EvictedTogether
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Victims:
     """The budgets that do not allow it."""
 
 
-async def answered(question: Question, below: Cost | None, work: Work) -> Eviction | None:
+async def answered(question: Question, below: Cost | None, work: StepBudget) -> Eviction | None:
     """Return the answer to a question; to a hard one from a thread, so that others are served meanwhile."""
     if question.is_hard:
         return await asyncio.to_thread(question.answer, below, work)
@@ -113,9 +113,9 @@ class VictimFinder:
         *,
         ledger: Ledger,
         policy: Policy,
-        lives: PodLives,
-        mates: Mates,
-        leavers: Leavers,
+        lives: PodLifecycles,
+        mates: EvictedTogether,
+        leavers: ChosenVictims,
         stays: Callable[[str], bool],
         reader: KubeStore,
         clock: Clock,
@@ -136,7 +136,7 @@ class VictimFinder:
         request: PodRequest,
         node_names: Sequence[str],
         leaving: Mapping[str, Collection[str]] | None = None,
-        hard: Work | None = None,
+        hard: StepBudget | None = None,
     ) -> Victims | None:
         """Return the cheapest victims on any of these nodes, the first among equals; None if none help.
 
@@ -180,19 +180,19 @@ class VictimFinder:
         names: Sequence[str],
         budgets: Budgets,
         leaving: Mapping[str, Collection[str]] | None,
-        hard: Work | None,
+        hard: StepBudget | None,
     ) -> tuple[Question, Eviction] | None:
         """Return the cheapest victims of all nodes, and the question that they answer; None if none help."""
         best: tuple[Question, Eviction] | None = None
         since_s = self._clock.work_s()
         for number, name in enumerate(names):
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
-                since_s = await rest(since_s, self._clock)
+                since_s = await yield_to_loop(since_s, self._clock)
             question = self._question(pod, request, name, budgets, _on(name, leaving))
             if question is None:
                 continue
             below = best[1].cost if best else None
-            work = Work(WORK_LIMIT)
+            work = StepBudget(WORK_LIMIT)
             found = await answered(question, below, work)
             best = (question, found) if found else best
             if question.is_hard and hard is not None and not hard.spend(WORK_LIMIT - work.left):

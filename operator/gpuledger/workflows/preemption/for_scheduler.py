@@ -18,14 +18,14 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.placement.preemption.victims import WORK_LIMIT
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.evicted_together import EvictedTogether
+from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_victims import VictimFinder, Victims
-from gpuledger.workflows.preemption.mates import Mates
-from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
+from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class SchedulersPreemption:
         ledger: Ledger,
         waiting: WaitingPods,
         finder: VictimFinder,
-        carrier: PreemptionCarrier,
+        carrier: PreemptionExecutor,
         beginnings: Beginnings,
-        mates: Mates,
+        mates: EvictedTogether,
         counts: Counts,
         settings: PreemptionSettings,
         read_request: Callable[[Json], PodRequest | None],
@@ -111,7 +111,7 @@ class SchedulersPreemption:
         who, victims = self._settings.who, arguments.victims
         names = [n for n in victims if arguments.violations[n] == violations and (victims[n] or who.scheduler)]
         names.sort(key=lambda name: (len(victims[name]), name))
-        found = await self._finder.find(pod, request, names, victims, Work(HARD_STEPS))
+        found = await self._finder.find(pod, request, names, victims, StepBudget(HARD_STEPS))
         if found is None or (found.pods and not (who.operator or who.scheduler)):
             return None
         allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
@@ -122,7 +122,7 @@ class SchedulersPreemption:
         waiting = self._waiting.lookup(pod.uid)
         if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
             return False
-        found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=Work(HARD_STEPS))
+        found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=StepBudget(HARD_STEPS))
         return found is not None and (not found.cost[0] or self._settings.despite_budgets)
 
     async def _left_to_the_scheduler(

@@ -10,9 +10,9 @@ from contextlib import suppress
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import HolderState, Placement, fitting_variant
+from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.gangs.waking import GangWaker
 
 NO_DEADLINE = float("inf")
 """Of a hold: it ends with what is reserved."""
@@ -21,7 +21,7 @@ NO_DEADLINE = float("inf")
 class GangRooms:
     """Looks at what is claimed and reserved now."""
 
-    def __init__(self, members: Members, ledger: Ledger, waker: GangWaker) -> None:
+    def __init__(self, members: Members, ledger: Ledger, waker: GangRequeuer) -> None:
         self._members = members
         self._ledger = ledger
         self._waker = waker

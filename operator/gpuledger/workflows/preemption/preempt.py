@@ -5,7 +5,7 @@ Three things, each in its own time:
 1. *Decide*: for a pod that kube-scheduler could place nowhere, find the cheapest victims on one of the nodes that it
    would take. The pod's cards there count as taken from that moment on.
 2. *Claim*: the claims are listed on the cards, at the API server. Any operator can go on from there.
-3. *Carry out*, again and again, from what the ledger shows (`carry_out.py`): evict, reserve what becomes free, and call
+3. *Carry out*, again and again, from what the ledger shows (`execute.py`): evict, reserve what becomes free, and call
    the pod when all is there; or give up.
 """
 
@@ -31,11 +31,11 @@ from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, in_turns
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.evicted_together import EvictedTogether
+from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_victims import VictimFinder, Victims
 from gpuledger.workflows.preemption.for_scheduler import SchedulersPreemption
-from gpuledger.workflows.preemption.mates import Mates
-from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
+from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -70,9 +70,9 @@ class Preemption:
         ledger: Ledger,
         waiting: WaitingPods,
         finder: VictimFinder,
-        carrier: PreemptionCarrier,
+        carrier: PreemptionExecutor,
         beginnings: Beginnings,
-        mates: Mates,
+        mates: EvictedTogether,
         event_recorder: EventRecorder,
         counts: Counts,
         settings: PreemptionSettings,

@@ -25,13 +25,13 @@ from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.carry_out import PreemptionCarrier
+from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangVictims, kinds_of
-from gpuledger.workflows.preemption.lookalikes import Lookalikes
 from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
-from gpuledger.workflows.preemption.who_preempts import PreemptionSettings
+from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
+from gpuledger.workflows.preemption.similar_members import SimilarMembers
 from gpuledger.workflows.tasks.rounds import by_turns
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.tasks.together import gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +50,9 @@ class GangPreemption:
         kept_places: KeptPlaces,
         waiting: WaitingPods,
         finder: GangVictimFinder,
-        carrier: PreemptionCarrier,
+        carrier: PreemptionExecutor,
         beginnings: Beginnings,
-        lookalikes: Lookalikes,
+        lookalikes: SimilarMembers,
         single: Preemption,
         event_recorder: EventRecorder,
         counts: Counts,
@@ -218,14 +218,14 @@ class GangPreemption:
             for pod, _ in found.rooms:
                 self._carrier.give_up(pod.uid, "room for the whole gang could not be claimed")
             return
-        await all_of([self._beginnings.nominate(pod, its) for pod, its in found.rooms])
+        await gather_all([self._beginnings.nominate(pod, its) for pod, its in found.rooms])
         for pod, its in found.rooms:
             self._beginnings.go_on(pod, its)
 
     async def _claim(self, found: GangVictims) -> None:
         """List the claims of all members; raise what keeps one from it, when all have been tried."""
         patience_s = await self._beginnings.longest_grace_s(found.pods)
-        await all_of(
+        await gather_all(
             [
                 self._beginnings.claim(pod, its, [victim.uid for victim in its.pods], (), patience_s)
                 for pod, its in found.rooms

@@ -3,7 +3,7 @@
 Kueue counts quota and does not see cards. A workload that has quota waits here until all of its pods find cards at
 once; their room is reserved, and the check says Ready. Who waits is tried again whenever room appears, those of higher
 priority first, then those that got their quota first. If cards are in the way that another workload has to give back
-by Kueue's own rules, that one is evicted as a whole: see take_back.py.
+by Kueue's own rules, that one is evicted as a whole: see reclaim.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
 from gpuledger.workflows.tasks.pauses import in_slices
 from gpuledger.workflows.tasks.rounds import Round
-from gpuledger.workflows.tasks.stepwise import Step, giving_way
+from gpuledger.workflows.tasks.stepwise import Step, run_cooperatively
 
 logger = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class CardCheck:
             return
         self._reservations.knows(seats, name.namespace)
         try:
-            await giving_way(self._hold(seats, deadline_s, trial))
+            await run_cooperatively(self._hold(seats, deadline_s, trial))
         except ShareRefused:  # others were faster
             self._reservations.forget(seats)
             queued.tried = self._state

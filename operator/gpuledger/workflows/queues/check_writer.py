@@ -12,7 +12,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class CheckWriter:
                 return None
             except ApiError as error:
                 logger.info("workload %s: its check %s can't be written: %s", of.name, check, error)
-                await pause(attempt, error)
+                await sleep_backoff(attempt, error)
         return None
 
     async def stop(self) -> None:

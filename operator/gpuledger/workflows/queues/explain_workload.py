@@ -13,7 +13,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.reports.waiting import request_text
 from gpuledger.reports.workload import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.queues.card_check import CardCheck
-from gpuledger.workflows.queues.no_room import NoRoom
+from gpuledger.workflows.queues.check_message import CheckMessages
 from gpuledger.workflows.queues.queued_workload import QueuedWorkload, SeatReader
 
 Json = dict[str, Any]
@@ -27,7 +27,7 @@ class WorkloadExplainer:
         store: KubeStore,
         check: CardCheck,
         reader: SeatReader,
-        no_room: NoRoom,
+        no_room: CheckMessages,
         read_request: Callable[[Json], PodRequest | None],
     ) -> None:
         self._store = store

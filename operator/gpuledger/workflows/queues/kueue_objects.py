@@ -19,7 +19,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
 from gpuledger.model.listeners import Listeners
-from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ class KueueObjects:
         """Return the ClusterQueues by their names."""
         return {queue.name: queue for queue in self._queues.values()}
 
-    async def say_active(self, store: KubeStore) -> None:
+    async def report_active(self, store: KubeStore) -> None:
         """Tell Kueue that somebody answers: else it admits nothing from queues with such a check."""
         attempt = 0
         while (failed := await self._try_to_say_active(store)) is not None:
             if attempt == 0:
                 logger.warning("admission checks can't be said to be active, retrying: %s", failed)
-            await pause(attempt, failed)
+            await sleep_backoff(attempt, failed)
             attempt += 1
 
     async def _try_to_say_active(self, store: KubeStore) -> ApiError | None:

@@ -71,7 +71,7 @@ async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio
     while True:
         await changed.wait()
         changed.clear()
-        await objects.say_active(store)
+        await objects.report_active(store)
 
 
 def _listing(

@@ -23,7 +23,7 @@ from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.reservations import SEAT, Seat
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.tasks.stepwise import giving_way
+from gpuledger.workflows.tasks.stepwise import run_cooperatively
 
 Json = dict[str, Any]
 
@@ -137,7 +137,7 @@ class SeatReader:
             request = self._read_request(pod)
             if request is None:
                 continue
-            await giving_way(compiled(request))
+            await run_cooperatively(compiled(request))
             count = pod_set.count
             if len(seats) + count > MOST_MEMBERS:
                 raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")

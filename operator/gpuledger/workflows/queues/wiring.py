@@ -17,17 +17,17 @@ from gpuledger.placement.gang import GangPlanner
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.pod_lives import PodLives
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.check_message import CheckMessages
 from gpuledger.workflows.queues.check_writer import CheckWriter
 from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
-from gpuledger.workflows.queues.lost_cards import LostCards
-from gpuledger.workflows.queues.no_room import NoRoom
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.queued_workload import SeatReader
+from gpuledger.workflows.queues.reclaim import Reclaimer
+from gpuledger.workflows.queues.requeue import WorkloadRequeuer
 from gpuledger.workflows.queues.reservations import Reservations
-from gpuledger.workflows.queues.take_back import TakeBack
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
@@ -46,7 +46,7 @@ class Queues:
     reservations: Reservations
     writer: CheckWriter
     check: CardCheck
-    lost: LostCards
+    lost: WorkloadRequeuer
     listed: asyncio.Event
     """Set when workloads were read once, or there are none."""
 
@@ -90,7 +90,7 @@ def connect_queues(
         clock=clock,
     )
     claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else check.on_due())
-    lost = LostCards(check, pods, writer, settings.kueue_retry_s, clock)
+    lost = WorkloadRequeuer(check, pods, writer, settings.kueue_retry_s, clock)
     return Queues(
         nodes=nodes,
         pods=pods,
@@ -108,15 +108,15 @@ def follow_up(
     queues: Queues,
     ledger: Ledger,
     explainer: PodExplainer,
-    lives: PodLives,
+    lives: PodLifecycles,
     read_request: Callable[[Json], PodRequest | None],
     store: KubeStore,
     clock: Clock,
 ) -> WorkloadExplainer:
     """Have something done about workloads for which there is no room; return what tells people about workloads."""
-    take_back = TakeBack(
+    take_back = Reclaimer(
         ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
     )
-    no_room = NoRoom(ledger, queues.check, take_back, explainer, clock)
+    no_room = CheckMessages(ledger, queues.check, take_back, explainer, clock)
     queues.check.on_no_room.append(no_room.found)
     return WorkloadExplainer(store, queues.check, queues.reader, no_room, read_request)

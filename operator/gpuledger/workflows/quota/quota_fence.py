@@ -18,7 +18,7 @@ from typing import Final
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import QuotaExceeded, Unreachable
 from gpuledger.model.share import Placement, Pod
-from gpuledger.workflows.what_is_shown import WatchedUpTo
+from gpuledger.workflows.list_and_watch import WatchedUpTo
 
 WATCH_TIMEOUT_S: Final = 15.0
 """How long the watch may be behind. A share that nobody could judge by then is given back."""

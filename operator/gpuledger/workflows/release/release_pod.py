@@ -10,7 +10,7 @@ operator, and it must not arrive after the shares are gone. So these are taken b
 3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
 
 And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
-agent reports it, or none does for a long time (departures.py).
+agent reports it, or none does for a long time (release_deadlines.py).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.entries import Bequest
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.release.departures import Departures
 from gpuledger.workflows.release.judged_pod import JudgedPod, judged, rightful
+from gpuledger.workflows.release.release_deadlines import ReleaseDeadlines
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class PodReleaser:
         store: KubeStore,
         counts: Counts,
         read_request: Callable[[Json], PodRequest | None],
-        departures: Departures,
+        departures: ReleaseDeadlines,
         deadlines: Deadlines,
         clock: Clock,
         trail: Trail,
@@ -229,7 +229,7 @@ class PodReleaser:
                 return
             except GpuledgerError as error:
                 logger.warning("pod %s: releasing its shares failed, retrying: %s", pod, error)
-                await pause(attempt, error)
+                await sleep_backoff(attempt, error)
                 attempt += 1
 
     async def _judge(self, pod_uid: str) -> None:

@@ -2,7 +2,7 @@
 
 What such a pod has is known only from its annotation, which users can write. So its shares are entered only where a
 person asks for it, in a migration; what does not fit is listed on the card as a conflict, and never counted. Until then
-the cards that it may use take no new pod (ledger/strangers.py): from the moment on in which the pod is seen.
+the cards that it may use take no new pod (ledger/unaccounted_pods.py): from the moment on in which the pod is seen.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, NotFound, ShareRefused
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
-from gpuledger.model.stranger import Stranger
+from gpuledger.model.unaccounted_pod import UnaccountedPod
 from gpuledger.reports.record import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.release.departures import ReleaseTimes
+from gpuledger.workflows.release.release_deadlines import ReleaseTimes
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Adopter:
         journal: Journal,
         store: KubeStore,
         read_facts: Callable[[Json], PodFacts],
-        read_stranger: Callable[[Json], Stranger | None],
+        read_stranger: Callable[[Json], UnaccountedPod | None],
         adopt_pods: bool,
         scheduler_names: Collection[str],
         release_times: ReleaseTimes,

@@ -29,7 +29,7 @@ from gpuledger.model.cluster_snapshot import ClusterSnapshot, NodeReport, PodFac
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.seen_claim import SeenClaim
 from gpuledger.model.share import Pod
-from gpuledger.workflows.release.departures import ReleaseTimes
+from gpuledger.workflows.release.release_deadlines import ReleaseTimes
 from gpuledger.workflows.repair.repairer import Repairer
 from gpuledger.workflows.resource_claims.read_claims import claim_holders, read_claims
 

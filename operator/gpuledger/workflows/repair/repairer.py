@@ -36,9 +36,9 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.release.departures import Departures, ReleaseTimes
-from gpuledger.workflows.release.pod_ends import EndReport, end_report_of
+from gpuledger.workflows.release.release_deadlines import ReleaseDeadlines, ReleaseTimes
 from gpuledger.workflows.release.release_pod import PodReleaser
+from gpuledger.workflows.release.termination_reports import EndReport, end_report_of
 from gpuledger.workflows.repair.adopt import enter_shares
 from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
@@ -91,7 +91,7 @@ class Repairer:
             store=store,
             counts=Counts(),
             read_request=lambda pod: pod_request(pod, dialects, claims),
-            departures=Departures(ends=_ReportedEnds(snapshot), times=release, clock=clock),
+            departures=ReleaseDeadlines(ends=_ReportedEnds(snapshot), times=release, clock=clock),
             deadlines=Deadlines(clock=clock),
             clock=clock,
             trail=Trail(clock=clock),

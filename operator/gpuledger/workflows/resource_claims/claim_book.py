@@ -25,10 +25,10 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card_filter import Payer
 from gpuledger.model.errors import ApiError, NotFound
 from gpuledger.model.listeners import Listeners
-from gpuledger.workflows.apart import apart
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.resource_claims.kept_objects import KeptObjects, Key, Kind, Name
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.skipping_bad_objects import skipping_bad_objects
+from gpuledger.workflows.tasks.together import gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class ClaimBook:
         # What was made for a pod may be there before the watch shows it.
         made = {name for _, name, template in named_claims(pod) if template}
         unknown = [key for key in _keys_of(pod) if self._kept.find(*key) is None]
-        await all_of([self._read(key) for key in unknown if self._kept.is_there(key) or key[1][1] in made])
+        await gather_all([self._read(key) for key in unknown if self._kept.is_there(key) or key[1][1] in made])
 
     async def read_what_pods_name(self) -> None:
         """Read what pods name and is not in memory, one after the other, until cancelled."""
@@ -256,7 +256,7 @@ class ClaimBook:
 
     def observe(self, kind: Kind, obj: Json, gone: bool) -> None:
         """Observe an object of a kind."""
-        with apart(kind.value, obj, self._counts):
+        with skipping_bad_objects(kind.value, obj, self._counts):
             metadata = obj["metadata"]
             name = (metadata.get("namespace") or "", metadata["name"])
             if gone:

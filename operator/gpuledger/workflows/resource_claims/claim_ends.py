@@ -27,7 +27,7 @@ from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, Holder, HolderState, Pod
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter, Json
 from gpuledger.workflows.tasks.pauses import pause_s
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.tasks.together import gather_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ClaimEnds:
         """
         left = {claim: _left(holders, claim) for claim in claims_of(holders)}
         own = [claim for claim in left if not claim.shared and not was_bound]
-        await all_of([self._withdraw(pod.namespace, claim, left[claim], {pod.uid}) for claim in own])
+        await gather_all([self._withdraw(pod.namespace, claim, left[claim], {pod.uid}) for claim in own])
         heirs = [await self._heir(pod, claim, devices) for claim, devices in left.items() if claim.shared]
         return {heir.claim.uid: heir for heir in heirs if heir is not None}
 

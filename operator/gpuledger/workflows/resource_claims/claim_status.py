@@ -18,7 +18,7 @@ from gpuledger.formats.resource_claims.objects import read_claim
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import BindFailed, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.tasks.pauses import pause
+from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 Json = dict[str, Any]
 Change = Callable[[Mapping[str, Any]], Json | None]
@@ -97,7 +97,7 @@ class ClaimStatusWriter:
                 found = await self._store.set_claim_status(found, fields)
             except (Conflict, NotFound) as error:  # whether it is gone is seen when it is read
                 found = None
-                await pause(attempt, error)
+                await sleep_backoff(attempt, error)
                 continue
             if self._book is not None:
                 self._book.learn(read_claim(found))

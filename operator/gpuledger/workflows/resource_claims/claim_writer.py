@@ -32,7 +32,7 @@ from gpuledger.model.share import HolderState, Placement, Pod, stamped
 from gpuledger.workflows.journal.card_reader import CardReader
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook
 from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
-from gpuledger.workflows.tasks.together import all_of
+from gpuledger.workflows.tasks.together import gather_all
 
 Json = dict[str, Any]
 
@@ -129,7 +129,7 @@ class ClaimWriter:
         Raises BindFailed if a claim has changed, or is another scheduler's; ApiError.
         """
         own = [self._allocate(pod, claim, placement) for claim in request.claims]
-        await all_of([*own, *(self._join(pod, claim) for claim in request.joined)])
+        await gather_all([*own, *(self._join(pod, claim) for claim in request.joined)])
 
     async def _allocate(self, pod: Pod, claim: PodClaim, placement: Placement) -> None:
         cards = {entry.card.uuid: entry.card for entry in self._ledger.entries_of_node(placement.node_name)}

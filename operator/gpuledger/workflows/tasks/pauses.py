@@ -16,7 +16,7 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
 """Of `Throttle`: doubled each time."""
 
 
-async def pause(attempt: int, error: GpuledgerError) -> None:
+async def sleep_backoff(attempt: int, error: GpuledgerError) -> None:
     """Wait after a failed attempt, counted from 0: twice as long each time, and as long as the server asks for."""
     asked_for_s = error.retry_after_s if isinstance(error, ApiError) else 0.0
     await asyncio.sleep(max(pause_s(attempt), asked_for_s))
@@ -37,7 +37,7 @@ REST_TO_WORK = 3.0
 """How long a task that has worked for longer rests, by how long that was: most of the time is for others."""
 
 
-async def rest(since_s: float, clock: Clock) -> float:
+async def yield_to_loop(since_s: float, clock: Clock) -> float:
     """Let others have their turn after work that began at `since_s`, by `clock.work_s`; return when it goes on."""
     worked_s = clock.work_s() - since_s
     await asyncio.sleep(REST_TO_WORK * worked_s if worked_s > HARD_S else 0.0)
@@ -49,7 +49,7 @@ async def in_slices(steps: Iterable[None], clock: Clock) -> None:
     since_s = clock.work_s()
     for _ in steps:
         if clock.work_s() > since_s + TURN_S:
-            since_s = await rest(since_s, clock)
+            since_s = await yield_to_loop(since_s, clock)
 
 
 @dataclass(slots=True)

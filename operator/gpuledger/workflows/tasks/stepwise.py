@@ -13,7 +13,7 @@ Answer = TypeVar("Answer")
 Step = Callable[[], None] | None
 
 
-def at_once(steps: Generator[Step, None, Answer]) -> Answer:
+def run_to_end(steps: Generator[Step, None, Answer]) -> Answer:
     """Take all steps; return the answer. Raises what a step raises."""
     answers: list[Answer] = []
     for step in _kept(steps, answers):
@@ -22,7 +22,7 @@ def at_once(steps: Generator[Step, None, Answer]) -> Answer:
     return answers[0]
 
 
-async def giving_way(steps: Generator[Step, None, Answer]) -> Answer:
+async def run_cooperatively(steps: Generator[Step, None, Answer]) -> Answer:
     """Take all steps, and let others have their turn after each; return the answer. Raises what a step raises."""
     answers: list[Answer] = []
     for step in _kept(steps, answers):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def all_of(steps: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_all(steps: Iterable[Awaitable[T]]) -> list[T]:
     """Wait for all steps, even when one fails; then raise the first error there was, or return the results."""
     every = list(steps)
     if len(every) == 1:  # most pods have one card: without a task of its own
@@ -41,7 +41,7 @@ async def all_within(timeout_s: float, calls: Iterable[Coroutine[Any, Any, None]
             task.result()
 
 
-async def first_to_end(*parts: Awaitable[None]) -> None:
+async def wait_first(*parts: Awaitable[None]) -> None:
     """Wait until one of them ends, and raise what it has raised. The others are cancelled, whatever ends the wait."""
     tasks = [asyncio.ensure_future(part) for part in parts]
     try:

@@ -10,8 +10,8 @@ import pytest
 
 from fakes.agent_node import NODE, AgentNode
 from fakes.objects import a_container, a_pod_object
-from gpuledger.agent.granting import NodeCapabilities
-from gpuledger.agent.isolation.ways import Installed, Isolation
+from gpuledger.agent.grants import NodeCapabilities
+from gpuledger.agent.isolation.kinds import Installed, Isolation
 from gpuledger.agent.kubelet.dra_plugin import ClaimKey
 from gpuledger.formats.runtime.cdi import Grant, VendorDevices
 from gpuledger.model.amounts import Amounts, total

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.delivery.directory_files import DirectoryFiles
-from gpuledger.agent.isolation.ways import GrantedCard
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.formats.runtime.cdi import grant_file
 
 CARDS = [GrantedCard("GPU-1", 1, "nvidia", "", 4_000, 30, False)]

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from gpuledger.agent.agent_plan import agent_plan
+from gpuledger.agent.agent_config import agent_config
 from gpuledger.agent.devices.source import NOT_ASKED, Device, Snapshot
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.isolation.choice import fitting
-from gpuledger.agent.isolation.ways import HamiCore, Installed, Isolation
+from gpuledger.agent.isolation.kinds import HamiCore, Installed, Isolation
 from gpuledger.agent.startup import Agent
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.client import KubeClient
@@ -28,7 +28,7 @@ def a_device(why_no_limits: str) -> Device:
 def an_agent(root: Path) -> Agent:
     settings = Settings().changed({"cdi_directory": str(root), "hami_core_directory": str(root / "vgpu")})
     assert settings.isolation == "auto"
-    plan = agent_plan(settings, "node-a", root / "kubelet")
+    plan = agent_config(settings, "node-a", root / "kubelet")
     return Agent(plan, YamlSource(root / "cards.yaml"), cast(KubeClient, None))
 
 
@@ -49,7 +49,7 @@ def test_the_driver_goes_before_an_images_library_and_nothing_else_counts(
 
 
 def test_without_cdi_nothing_fits() -> None:
-    plan = agent_plan(Settings().changed({"delivery": "directory"}), "node-a", Path("/kubelet"))
+    plan = agent_config(Settings().changed({"delivery": "directory"}), "node-a", Path("/kubelet"))
     assert (plan.isolation, plan.config.mode) == (Isolation.NONE, "none")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuledger.agent.isolation.bursts import Bursts, why_no_burst, with_bursts
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.ways import GrantedCard, Isolation
+from gpuledger.agent.isolation.kinds import GrantedCard, Isolation
 from gpuledger.formats.objects.memory_limit import MEMORY_LIMIT_ANNOTATION
 from gpuledger.model.errors import BadInput
 

@@ -8,9 +8,9 @@ import pytest
 from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
 from gpuledger.agent.isolation.driver import driver_edits, driver_limits, without_vendors_limits
 from gpuledger.agent.isolation.hami_core import core_policy_of, opts_out
+from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore, Installed, Isolation, MpsPipes
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
-from gpuledger.agent.isolation.ways import GrantedCard, HamiCore, Installed, Isolation, MpsPipes
 from gpuledger.formats.runtime.cdi import CardLimit
 from gpuledger.formats.runtime.mps_status import SEVERAL
 

@@ -8,8 +8,8 @@ import pytest
 from fakes.grants import a_grant
 from fakes.shared_regions import a_hami_grant
 from gpuledger.agent.isolation.hami_core import hami_core_edits
+from gpuledger.agent.isolation.kinds import GrantedCard
 from gpuledger.agent.isolation.mps import mps_edits
-from gpuledger.agent.isolation.ways import GrantedCard
 from gpuledger.agent.usage.granted import LOW, GrantedPart, granted_parts, region_place
 from gpuledger.formats.runtime.cdi import CardLimit, bind_mount
 

@@ -10,7 +10,7 @@ from fakes.view_answers import a_node, an_explanation
 from gpuledger.controller.web.developer_server import DeveloperServer
 from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.model.errors import Denied, NotFound, Unreachable
-from gpuledger.reports.seen_from import OTHERS, seen_from
+from gpuledger.reports.redaction import OTHERS, redacted_for
 
 Json = dict[str, Any]
 
@@ -146,7 +146,7 @@ def test_pods_of_other_namespaces_are_not_named() -> None:
         "waitsFor": ["team-b/secret", "team-b/secret-2", "team-a/own"],
         "nodes": [node],
     }
-    seen = seen_from(explanation, "team-a")
+    seen = redacted_for(explanation, "team-a")
     assert seen["nodes"][0]["cards"][0]["by"] == ["team-a/own", OTHERS, OTHERS]
     assert seen["nodes"][0]["wouldHaveToLeave"] == [OTHERS]
     assert seen["waitsFor"] == [OTHERS, OTHERS, "team-a/own"]

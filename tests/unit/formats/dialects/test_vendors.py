@@ -25,8 +25,8 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_pod_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.assignments import hami_assignment
-from gpuledger.formats.dialects.foreign_words import pod_warnings
 from gpuledger.formats.dialects.request import counted, pod_request
+from gpuledger.formats.dialects.unsupported_fields import pod_warnings
 from gpuledger.formats.dialects.vendors import VendorRow, in_use, vendor_rows
 from gpuledger.formats.objects.pod import pod_facts
 from gpuledger.model.amounts import Amounts

@@ -12,7 +12,7 @@ import gpuledger.controller.startup
 from builders import a_card, a_ledger, a_request, mib
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.workflows.tasks.stepwise import giving_way
+from gpuledger.workflows.tasks.stepwise import run_cooperatively
 
 class Finder:
     def find_spec(self, name, path, target=None):
@@ -23,7 +23,10 @@ sys.meta_path.insert(0, Finder())
 chooser = Chooser(a_ledger(a_card()), Policy())
 """
 CHOOSE = 'chooser.choose(replace(a_request(mib(1_000)), node_policy="{wish}"), ["node-a"], 1)\n'
-ASK = 'asyncio.run(giving_way(chooser.look_around(replace(a_request(mib(1_000)), node_policy="{wish}"), ["node-a"])))\n'
+ASK = (
+    'wished = replace(a_request(mib(1_000)), node_policy="{wish}")\n'
+    'asyncio.run(run_cooperatively(chooser.look_around(wished, ["node-a"])))\n'
+)
 WISH = "fragmentation"
 
 

@@ -14,7 +14,7 @@ from fakes.virtual_time import LoopClock
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.workflows.binding.costly_questions import AT_ONCE_S, CHEAP_S, SHARE, CostlyQuestions
-from gpuledger.workflows.tasks.stepwise import Step, at_once
+from gpuledger.workflows.tasks.stepwise import Step, run_to_end
 
 Json = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Questions:
             return True
 
         try:
-            return at_once(self.costly.answered(pod, self.binding.__contains__, steps()))
+            return run_to_end(self.costly.answered(pod, self.binding.__contains__, steps()))
         except WorkLimitExceeded:
             return False
 

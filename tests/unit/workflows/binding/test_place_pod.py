@@ -20,9 +20,9 @@ from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.binding.bind_failures import ANSWER_PAUSE_S, FAILURES_FREE
-from gpuledger.workflows.binding.bind_permission import ASKED_AGAIN_S
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
 from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG
+from gpuledger.workflows.binding.open_bind_request import ASKED_AGAIN_S
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

@@ -14,8 +14,8 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import OF_WAY
 from gpuledger.model.errors import Denied, NotFound
-from gpuledger.reports.seen_from import seen_from
-from gpuledger.workflows.gangs.early import QUIET_S
+from gpuledger.reports.redaction import redacted_for
+from gpuledger.workflows.gangs.arrival_window import QUIET_S
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
 from unit.workflows.gangs.test_gangs import come, member
 
@@ -174,8 +174,8 @@ async def test_the_gang_that_is_tried_alone_is_named_but_not_to_other_namespaces
     assert (found["state"], found["turn"]["gang"]) == ("others-turn", "default/train")
     assert found["turn"]["secondsLeft"] > 0
     assert "train" not in found["summary"]
-    assert seen_from(found, "default")["turn"]["gang"] == "default/train"
-    assert seen_from(found, "elsewhere")["turn"]["gang"] is None
+    assert redacted_for(found, "default")["turn"]["gang"] == "default/train"
+    assert redacted_for(found, "elsewhere")["turn"]["gang"] is None
 
 
 async def test_a_gang_without_a_pod_is_not_found(parts: OperatorParts) -> None:

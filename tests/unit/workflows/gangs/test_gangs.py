@@ -17,9 +17,9 @@ from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangName
-from gpuledger.workflows.gangs.early import QUIET_S
+from gpuledger.workflows.gangs.arrival_window import QUIET_S
+from gpuledger.workflows.gangs.exclusive_turns import TURN_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
-from gpuledger.workflows.gangs.turns import TURN_S
 
 Json = dict[str, Any]
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND

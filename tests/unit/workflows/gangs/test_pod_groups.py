@@ -15,7 +15,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
 from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
 from gpuledger.model.gang import MOST_MEMBERS, GangWay
-from gpuledger.workflows.gangs.early import QUIET_S
+from gpuledger.workflows.gangs.arrival_window import QUIET_S
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
 from unit.workflows.gangs.test_gangs import come

@@ -25,7 +25,7 @@ from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.choose import STEPS_OF_A_LOOK
 from gpuledger.placement.fitting_nodes import LOOKED_AT_A_TIME
-from gpuledger.placement.work import Work
+from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.pending import waiting_pods as wake_up
 from gpuledger.workflows.pending.waiting_pods import EARMARK_S, GRACE_S
 
@@ -458,11 +458,11 @@ async def test_nothing_is_compared_while_nothing_changes_and_one_node_per_shape_
     asked: list[PodRequest] = []
     fits, best = parts.chooser.fits, parts.chooser.best
 
-    def spied_fits(shape: Shape, node_name: str, work: Work) -> bool:
+    def spied_fits(shape: Shape, node_name: str, work: StepBudget) -> bool:
         compared.append((shape[0].cards, node_name))
         return fits(shape, node_name, work)
 
-    def spied_best(request: PodRequest, node_names: Container[str] | None, work: Work) -> Placement | None:
+    def spied_best(request: PodRequest, node_names: Container[str] | None, work: StepBudget) -> Placement | None:
         asked.append(request)
         return best(request, node_names, work)
 
@@ -495,7 +495,7 @@ async def test_a_crowd_of_one_namespace_makes_no_turn_long_and_pods_of_others_wa
     turns = [Counter[Shape]()]
     fits, give_room = parts.chooser.fits, parts.waiting.give_room
 
-    def spied_fits(shape: Shape, node_name: str, work: Work) -> bool:
+    def spied_fits(shape: Shape, node_name: str, work: StepBudget) -> bool:
         turns[-1][shape] += 1
         return fits(shape, node_name, work)
 

@@ -21,8 +21,8 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.placement.preemption.victims import Eviction
-from gpuledger.workflows.preemption.carry_out import IN_VAIN_S
-from gpuledger.workflows.preemption.pod_lives import unix_s
+from gpuledger.workflows.preemption.execute import IN_VAIN_S
+from gpuledger.workflows.preemption.pod_lifecycles import unix_s
 from gpuledger.workflows.preemption.preempt import FRESH_S, RESTING_S, SETTLE_S
 
 CARDS = cards_of("node-a", 3)

@@ -23,7 +23,7 @@ from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Claim, Holder
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.journal.journal import Journal
-from gpuledger.workflows.preemption.carry_out import SUSPECT_DELAY_S
+from gpuledger.workflows.preemption.execute import SUSPECT_DELAY_S
 from gpuledger.workflows.preemption.preempt import FRESH_S, SETTLE_S
 
 Json = dict[str, Any]

@@ -14,8 +14,8 @@ from fakes.virtual_time import STEP_S, WorkingClock, settle
 from gpuledger.model.share import Placement
 from gpuledger.workflows.queues.card_check import PASS_S
 from gpuledger.workflows.queues.queued_workload import QueuedWorkload
+from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.queues.reservations import Seat
-from gpuledger.workflows.queues.take_back import TakeBack
 from gpuledger.workflows.tasks.rounds import HEAD_EVERY
 
 CROWD = 100
@@ -86,12 +86,12 @@ async def test_of_each_namespace_victims_are_looked_for_for_one_workload_at_a_ti
 ) -> None:
     looked_at: list[str] = []
 
-    async def consider(_: TakeBack, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
+    async def consider(_: Reclaimer, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
         looked_at.append(queued.workload.name.namespace)
         await asyncio.sleep(1.0)
         return False
 
-    monkeypatch.setattr(TakeBack, "consider", consider)
+    monkeypatch.setattr(Reclaimer, "consider", consider)
     scene = QueueScene(api)
     a_crowd(scene)
     scene.submit("mine", WHOLE, pods=5)

@@ -29,10 +29,10 @@ def is_active(api: QueueServer) -> bool:
 async def test_a_check_of_ours_is_said_to_be_active_once(api: QueueServer, objects: KueueObjects) -> None:
     objects.check(api.put_check(a_check()), gone=False)
     objects.check({**a_check("foreign", "somebody.else/check")}, gone=False)
-    await objects.say_active(api.store)
+    await objects.report_active(api.store)
     assert is_active(api)
     objects.check(api.checks["cards"], gone=False)
-    await objects.say_active(api.store)
+    await objects.report_active(api.store)
     assert len(api.called(SAY)) == 1
     assert objects.checks == ["cards"]
 
@@ -43,7 +43,7 @@ async def test_it_is_said_again_until_it_has_been_heard(
 ) -> None:
     api.queue(SAY, *[refuse(error)] * 20)
     objects.check(api.put_check(a_check()), gone=False)
-    await objects.say_active(api.store)
+    await objects.report_active(api.store)
     assert is_active(api)
     assert len(api.called(SAY)) == 21
 
@@ -54,10 +54,10 @@ async def test_what_has_changed_is_left_to_the_watch(
 ) -> None:
     api.queue(SAY, refuse(error))
     objects.check(api.put_check(a_check()), gone=False)
-    await objects.say_active(api.store)
+    await objects.report_active(api.store)
     assert len(api.called(SAY)) == 1
     objects.check(api.checks["cards"], gone=False)
-    await objects.say_active(api.store)
+    await objects.report_active(api.store)
     assert is_active(api)
 
 

@@ -13,8 +13,8 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
+from gpuledger.workflows.list_and_watch import WatchedUpTo
 from gpuledger.workflows.quota.quota_fence import WATCH_TIMEOUT_S
-from gpuledger.workflows.what_is_shown import WatchedUpTo
 
 NODE_A, NODE_B = cards_of("node-a", 1), cards_of("node-b", 1)
 ASKS = {GPU: "1", MEMORY: "1000"}

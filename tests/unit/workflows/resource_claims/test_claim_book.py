@@ -13,9 +13,9 @@ from gpuledger.model.amounts import Amounts
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.pending.pod_waker import PodWaker
+from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
 from gpuledger.workflows.resource_claims.claim_book import ClaimBook, WaitingClaims
-from gpuledger.workflows.resource_claims.claim_waker import ClaimWaker
+from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]
@@ -244,7 +244,7 @@ class CountingBook(ClaimBook):
 
 async def test_a_change_concerns_the_pods_that_name_what_has_changed_and_looks_at_no_others() -> None:
     book, waker = CountingBook(Ledger(), Counts(), Stored()), Waker()
-    claim_waker = ClaimWaker(book, cast(PodWaker, waker), lambda: True)
+    claim_waker = ClaimRequeuer(book, cast(PodRequeuer, waker), lambda: True)
     for number in range(500):
         book.observe_pending(a_claiming_pod(f"p{number}", named=f"claim-{number}"))
         claim_waker.refused(a_pod(f"uid-p{number}"))

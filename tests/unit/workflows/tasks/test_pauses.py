@@ -12,7 +12,7 @@ from gpuledger.workflows.tasks.pauses import (
     LONGEST_DELAY_S,
     REST_TO_WORK,
     Throttle,
-    rest,
+    yield_to_loop,
 )
 
 
@@ -70,7 +70,7 @@ async def test_whoever_has_worked_for_long_rests_longer_and_else_only_lets_other
     begin_s, work_s = now_s(), clock.work_s()
     asyncio.get_running_loop().call_soon(others.append, begin_s)
     clock.worked_s = worked_s
-    goes_on_s = await rest(work_s, clock)
+    goes_on_s = await yield_to_loop(work_s, clock)
     assert now_s() - begin_s == pytest.approx(rests_s)
     assert goes_on_s == clock.work_s()
     assert others == [begin_s]

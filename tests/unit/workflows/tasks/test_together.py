@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpuledger.model.errors import StateRolledBack
-from gpuledger.workflows.tasks.together import all_within, first_to_end
+from gpuledger.workflows.tasks.together import all_within, wait_first
 
 
 async def goes_on(name: str, ended: list[str]) -> None:
@@ -24,13 +24,13 @@ async def test_the_first_part_to_fail_is_raised_and_the_others_are_cancelled() -
         raise StateRolledBack("older")
 
     with pytest.raises(StateRolledBack):
-        await first_to_end(goes_on("a", ended), fails(), goes_on("b", ended))
+        await wait_first(goes_on("a", ended), fails(), goes_on("b", ended))
     assert ended == ["a", "b"]
 
 
 async def test_whoever_cancels_the_parts_cancels_each_of_them() -> None:
     ended: list[str] = []
-    running = asyncio.create_task(first_to_end(goes_on("a", ended), goes_on("b", ended)))
+    running = asyncio.create_task(wait_first(goes_on("a", ended), goes_on("b", ended)))
     await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

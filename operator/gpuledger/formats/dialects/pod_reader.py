@@ -1,0 +1,110 @@
+"""What pods say of cards, read once for all that say the same, as the pods of one template do.
+
+A pod is read by who warns its owner, who learns from it, and at each Filter. What was read is remembered by the text of
+all that it can depend on: the reader is shown that text, and nothing else of the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import orjson
+
+from gpuledger.formats.dialects.request import counted, pod_request
+from gpuledger.formats.dialects.unsupported_fields import PodWarning, pod_warnings
+from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.objects.host import host_request
+from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import PodRequest
+from gpuledger.model.unaccounted_pod import Counted
+
+Json = Mapping[str, Any]
+Read = TypeVar("Read")
+
+REMEMBERED = 512
+"""Texts, the latest: more than there are templates of which pods come at a time."""
+
+LONGEST_TEXT_BYTES = 8 * 1024
+"""Annotations and labels can take 256 KiB. What longer texts say is one object as long as anybody keeps it."""
+
+OF_POD = ("resources", "overhead", "runtimeClassName")
+CONTAINERS = ("initContainers", "containers")
+OF_CONTAINER = ("name", "resources", "restartPolicy")
+
+
+class PodReader:
+    """Reads pods without their ResourceClaims, in the vocabularies that it was given."""
+
+    def __init__(self, dialects: Dialects) -> None:
+        self._request = _remembering(lambda pod: pod_request(pod, dialects), _said_by)
+        self._warnings = _remembering(lambda pod: pod_warnings(pod, dialects), _said_by)
+        self._host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
+        self._counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
+
+    def request(self, pod: Json) -> PodRequest | None:
+        """Return what its containers ask for, see `pod_request`. Raises BadInput."""
+        return self._request(pod)
+
+    def warnings(self, pod: Json) -> tuple[PodWarning, ...]:
+        """Return what it says that has no effect, see `pod_warnings`."""
+        return self._warnings(pod)
+
+    def host(self, pod: Json) -> HostAmounts:
+        """Return what it takes of its node beside cards, and how many of those that are only counted."""
+        return self._host(pod)
+
+    def counted(self, pod: Json) -> tuple[Counted, ...]:
+        """Return what the kubelet asks device plugins for, see `counted`."""
+        return self._counted(pod)
+
+
+def _remembering(read: Callable[[Json], Read], part_of: Callable[[Json], Json]) -> Callable[[Json], Read]:
+    """Return what reads a part of a pod, once for all pods in which it is the same."""
+
+    @lru_cache(REMEMBERED)
+    def read_text(text: bytes) -> Read:
+        return read(orjson.loads(text))
+
+    def remembered(pod: Json) -> Read:
+        try:
+            text = orjson.dumps(part_of(pod), option=orjson.OPT_PASSTHROUGH_DATETIME)
+        except orjson.JSONEncodeError:  # a pod of a YAML file
+            return read(pod)
+        return read_text(text) if len(text) <= LONGEST_TEXT_BYTES else read_long(pod, text)
+
+    in_use: WeakValueDictionary[bytes, Any] = WeakValueDictionary()  # hash of a long text -> what it says
+
+    def read_long(pod: Json, text: bytes) -> Read:
+        key = blake2b(text, digest_size=16).digest()
+        found: Read | None = in_use.get(key)
+        if found is None:
+            found = read(pod)
+            with suppress(TypeError):  # what is short is not shared
+                in_use[key] = found
+        return found
+
+    return remembered
+
+
+def _said_by(pod: Json) -> Json:
+    """Return all of a pod that matters for what it asks for, and for what of that has no effect."""
+    metadata = pod.get("metadata") or {}
+    words = {"annotations": metadata.get("annotations"), "labels": metadata.get("labels")}
+    return {"metadata": words, **_asked_by(pod)}
+
+
+def _asked_by(pod: Json) -> Json:
+    """Return all of a pod that matters for what it takes of its node, whatever is written to it in the meantime."""
+    spec = pod.get("spec") or {}
+    of_pod = {name: spec[name] for name in OF_POD if name in spec}
+    of_containers = {kind: [_of_container(each) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    return {"spec": {**of_pod, **of_containers}}
+
+
+def _of_container(container: Json) -> Json:
+    return {name: container[name] for name in OF_CONTAINER if name in container}

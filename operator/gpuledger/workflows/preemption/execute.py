@@ -1,0 +1,401 @@
+"""Carries preemptions out, from what the ledger shows: so that any operator can go on with what another has begun.
+
+A claim says which share a pod is promised on a card, and whom gpuledger evicts for it. Each look at a pod does what can
+be done at that moment: evict who is still there, reserve what is free, call the pod when all its cards are reserved. A
+pod that is bound or gone, and one whose time is over, loses what it is promised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
+
+from gpuledger.formats.objects.pod import is_finished
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.promises import elsewhere, fullest_node
+from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, NotFound, ShareRefused
+from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
+from gpuledger.reports.record import RecordKind
+from gpuledger.workflows.counts import Counts, PreemptionOutcome
+from gpuledger.workflows.deadlines import Deadlines
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
+from gpuledger.workflows.preemption.evict import Evictor
+from gpuledger.workflows.preemption.gang_rooms import GangRooms
+from gpuledger.workflows.preemption.nominate import Nominator
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks.together import gather_all
+
+logger = logging.getLogger(__name__)
+
+PODS_AT_ONCE = 16
+RESERVE_TIMEOUT_S = 15.0
+REFUSED_PAUSE_S = 5.0
+"""Before an eviction is asked for again that was refused."""
+
+SUSPECT_DELAY_S = 10.0
+"""How long claims may be listed of which this operator knows nothing. Writing all of a pod's takes less."""
+
+IN_VAIN_S = 10.0
+"""After this a preemption is given up: no pod leaves any more, or kube-scheduler leaves out the node. The victims that
+kube-scheduler has chosen are evicted after the claim is made, and the watches show later that they go."""
+
+READY_WAIT_S = 1.0
+"""How long a request for a pod waits for room that no pod uses any more. Until it is reserved takes two writes."""
+
+
+class PreemptionExecutor:
+    """Brings preemptions to their end, both the operator's and kube-scheduler's."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: KubeStore,
+        waiting: WaitingPods,
+        lives: PodLifecycles,
+        leavers: ChosenVictims,
+        gang_rooms: GangRooms,
+        event_recorder: EventRecorder,
+        counts: Counts,
+        despite_budgets: bool,
+        deadlines: Deadlines,
+        is_binding: Callable[[str], bool],
+        clock: Clock,
+        trail: Trail,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.trail = trail
+        self.nominator = Nominator(store, clock)
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._waiting = waiting
+        self._lives = lives
+        self._gang_rooms = gang_rooms
+        self._event_recorder = event_recorder
+        self._counts = counts
+        self._evictor = Evictor(ledger, store, lives, leavers, event_recorder, counts, trail, despite_budgets)
+        self._deadlines = deadlines
+        self._clock = clock
+        self._is_binding = is_binding
+        self._pending: set[str] = set()  # UIDs of the pods without a node
+        self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
+        self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
+        self._in_vain: dict[str, float] = {}  # pod UID -> since when no pod leaves for it any more, by the loop's clock
+        self._not_taken: dict[str, float] = {}  # pod UID -> since when kube-scheduler leaves out the node of its room
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
+        self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
+        self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
+        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
+
+    # Called by other parts.
+
+    def waits(self, pod_uid: str) -> None:
+        """Note that a pod has no node."""
+        self._pending.add(pod_uid)
+
+    def waits_no_more(self, pod_uid: str) -> None:
+        """Note that a pod is bound or gone: what it is promised elsewhere is free again."""
+        self._pending.discard(pod_uid)
+        self.nominator.forget(pod_uid)
+        if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
+            self.look(pod_uid)
+
+    def asked(self, pod_uid: str, node_names: Container[str]) -> None:
+        """Note that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
+
+        It leaves that out where others have taken the CPU, for example. Being called again would not change that.
+        """
+        reserved = self._reserved(pod_uid)
+        if not reserved or reserved[0][0].node_name in node_names:
+            self._not_taken.pop(pod_uid, None)
+        elif not self._ledger.promises.claims_of(pod_uid):
+            self._not_taken.setdefault(pod_uid, self._clock.now_s())
+            self.look(pod_uid)
+
+    def found_no_node(self, pod_uid: str) -> None:
+        """Note that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
+        was_known = pod_uid in self._not_taken
+        self.asked(pod_uid, ())
+        if pod_uid in self._not_taken and not was_known:
+            self._call(pod_uid)
+
+    def look(self, pod_uid: str) -> None:
+        """Have a pod's preemption looked at, soon."""
+        self._active.add(pod_uid)
+        self.worker.mark(pod_uid)
+
+    def look_at_all(self) -> None:
+        """Have all preemptions looked at that are known: something has changed in the ledger."""
+        for uid in self._active:
+            self.worker.mark(uid)
+
+    def take_over(self) -> None:
+        """Go on with what the ledger lists: this operator has become the active one, and knows who is pending."""
+        for uid in self._ledger.promises.pod_uids():
+            self.look(uid)
+        for entry in self._ledger.entries():
+            for uid, holder in entry.holders.items():
+                if holder.state is HolderState.RESERVED:
+                    self.look(uid)
+
+    def notice(self, card: CardEntry) -> None:
+        """Look at those whose victims have left a promised card: others may have come to it, and no room have changed.
+
+        In a while, at claims of which nothing is known: another operator's, or what a lost write has left.
+        """
+        for uid, claim in card.claims.items():
+            if uid in self._awaited and _is_releasing(card, claim):
+                self._let_go_on(uid)
+            if uid in self._active:
+                if card.holders.keys().isdisjoint(claim.victims):
+                    self.worker.mark(uid)
+            elif uid not in self._timers:
+                self._look_again(uid, SUSPECT_DELAY_S)
+
+    def give_up(self, pod_uid: str, why: str) -> None:
+        """End a pod's preemption; evictions for it are not undone."""
+        self._given_up.setdefault(pod_uid, why)
+        self.look(pod_uid)
+
+    async def room_comes(self, pod_uid: str) -> None:
+        """Wait a moment for the room that is made for a pod, if those who had to leave are gone from the API server.
+
+        kube-scheduler can see them go before we do. It asks at once, and a refusal would make it clear the pod's
+        nomination: then others get the CPU. While they are still there, nothing is waited for, nor where they were
+        deleted by force, so that their shares stay; and once only, as all other pods wait, too.
+        """
+        claims = self._ledger.promises.claims_of(pod_uid)
+        if not claims or pod_uid not in self._active or pod_uid in self._did_not_come or self._is_kept(claims):
+            return
+        event = self._awaited.setdefault(pod_uid, asyncio.Event())
+        with suppress(ApiError):
+            try:
+                async with asyncio.timeout(READY_WAIT_S):
+                    victims = self._evictor.victims(claims).values()
+                    if all(await gather_all([self._is_gone(victim) for victim in victims])):
+                        await event.wait()
+            except TimeoutError:
+                self._did_not_come.add(pod_uid)
+        self._awaited.pop(pod_uid, None)
+
+    def _is_kept(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
+        """Tell whether a victim is gone whose share stays for a while."""
+        entries = ((self._ledger.entry(card.uuid), claim) for card, claim in claims)
+        return any(entry is not None and _is_releasing(entry, claim) for entry, claim in entries)
+
+    async def _is_gone(self, victim: Pod) -> bool:
+        try:
+            found = await self._store.pod(victim.namespace, victim.name)
+        except NotFound:
+            return True
+        return found["metadata"]["uid"] != victim.uid or is_finished(found)
+
+    def remembered(self) -> set[str]:
+        """Return the UIDs of the pods without a node that are known."""
+        return set(self._pending)
+
+    async def stop(self) -> None:
+        """Leave everything as it is."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self.worker.stop()
+
+    # Carrying out.
+
+    async def _look(self, pod_uid: str) -> None:
+        if self._gang_rooms.is_being_claimed(pod_uid):  # it is looked at after that
+            return
+        claims, reserved = self._ledger.promises.claims_of(pod_uid), self._reserved(pod_uid)
+        if not claims and not reserved:
+            self._end(pod_uid)
+            return
+        if self._is_binding(pod_uid):  # it is about to use them
+            return
+        cards = [card for card, _ in (*claims, *reserved)]
+        if len({card.node_name for card in cards}) > 1:  # two operators were active for a moment; each has begun it
+            node_name = fullest_node(cards, [card for card, _ in reserved])
+            await self._withdraw(pod_uid, *elsewhere(node_name, claims, reserved))
+            self.worker.mark(pod_uid)
+            return
+        holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
+        why = self._why_to_end(pod_uid, claims, holders) or self._why_not_these(cards)
+        if why:
+            await self._give_back(pod_uid, claims, reserved, why)
+            return
+        wait_s = max(0.0, self._seconds_left(holders)) + 1.0
+        if pod_uid not in self._not_taken:
+            wait_s = min(wait_s, await self.nominator.keep(holders[0].pod))
+        self._look_again(pod_uid, wait_s)
+        ready = [claim for card, claim in claims if self._is_free(card, claim)]
+        await gather_all([self._reserve(claim) for claim in ready])
+        if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
+            return
+        claims = self._ledger.promises.claims_of(pod_uid)
+        taken = [(card, claim) for card, claim in claims if not self._is_free(card, claim)]
+        if self._waits_in_vain(pod_uid, taken):
+            self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
+            return
+        await self._evict(pod_uid, taken)
+        if not self._ledger.promises.claims_of(pod_uid) and not self._is_left_out(pod_uid, cards[0].node_name):
+            self._call(pod_uid)
+
+    async def _evict(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> None:
+        if not await self._evictor.evict(taken):
+            self._look_again(pod_uid, REFUSED_PAUSE_S)
+        elif any(self._is_free(card, claim) for card, claim in taken):  # only others had to leave
+            self.worker.mark(pod_uid)
+
+    def _seconds_left(self, holders: Sequence[Holder]) -> float:
+        return min(self._deadlines.seconds_left(holder) for holder in holders if holder.deadline)
+
+    def _is_left_out(self, pod_uid: str, node_name: str) -> bool:
+        """Tell whether kube-scheduler has left out the node of a pod's room; some time after that, give the room up."""
+        since_s = self._not_taken.get(pod_uid)
+        if since_s is None:
+            return False
+        if self._is_in_vain(pod_uid, since_s):
+            self.give_up(pod_uid, f"kube-scheduler does not choose node {node_name}, where its cards are reserved")
+        return True
+
+    def _reserved(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        holders = self._ledger.holders_of(pod_uid)
+        return [(card, holder) for card, holder in holders if holder.state is HolderState.RESERVED]
+
+    def _why_to_end(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], holders: Sequence[Holder]) -> str:
+        """Return why a preemption has to end, empty as long as it goes on."""
+        if pod_uid in self._given_up:
+            return self._given_up[pod_uid]
+        if pod_uid not in self._pending:
+            return "the pod is bound or gone"
+        if any(len(holders) < claim.cards for _, claim in claims) or (not claims and self._lacks(pod_uid, holders)):
+            return "a card that was promised to it is gone"
+        if self._seconds_left(holders) <= 0:
+            return "the victims have not left in time, or the pod was not bound in time"
+        return self._gang_rooms.why_to_end(pod_uid)
+
+    def _why_not_these(self, cards: Sequence[Card]) -> str:
+        """Return why a pod can't come to cards even when all others have left them; empty if nothing stands in the way.
+
+        A node whose agent is away may be back in a moment.
+        """
+        lost = [card.uuid for card in cards if not self._ledger.node_room(card.node_name).can_give([card.uuid])]
+        return f"card {lost[0]} no longer takes pods" if lost else ""
+
+    def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
+        """Tell whether what is reserved for a pod is known not to be all that it asks for."""
+        waiting = self._waiting.lookup(pod_uid)
+        return waiting is not None and not fitting_variant([holder.share for holder in reserved], waiting.request)
+
+    async def _give_back(
+        self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]], why: str
+    ) -> None:
+        holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
+        await self._withdraw(pod_uid, claims, reserved)
+        if pod_uid in self._pending:
+            evicted = any(claim.victims for _, claim in claims)
+            await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
+            logger.info("pod %s: its preemption was given up: %s", holders[0].pod, why)
+            self._event_recorder.post_pod_event(holders[0].pod, True, EventReason.PREEMPTION_GIVEN_UP, why)
+            shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
+            self.trail.note(RecordKind.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
+        self._end(pod_uid)
+
+    async def _withdraw(
+        self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], reserved: Sequence[tuple[Card, Holder]]
+    ) -> None:
+        await gather_all([self._journal.withdraw_claim(card.uuid, pod_uid) for card, _ in claims])
+        await gather_all([self._journal.remove(card.uuid, pod_uid, holder) for card, holder in reserved])
+
+    def _end(self, pod_uid: str) -> None:
+        if pod_uid in self._active:
+            outcome = PreemptionOutcome.DONE if self._ledger.holders_of(pod_uid) else PreemptionOutcome.GIVEN_UP
+            self._counts.preemptions.labels(outcome).inc()
+        self._active.discard(pod_uid)
+        self._given_up.pop(pod_uid, None)
+        self._evictor.forget(pod_uid)
+        self._in_vain.pop(pod_uid, None)
+        self._not_taken.pop(pod_uid, None)
+        self._did_not_come.discard(pod_uid)
+        self._let_go_on(pod_uid)
+        if timer := self._timers.pop(pod_uid, None):
+            timer.cancel()
+        self._ledger.hosts.withdraw(pod_uid)
+
+    def _look_again(self, pod_uid: str, wait_s: float) -> None:
+        if timer := self._timers.get(pod_uid):
+            timer.cancel()
+        self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self.look, pod_uid)
+
+    def _is_free(self, card: Card, claim: Claim) -> bool:
+        """Tell whether a claim can become a share: there is room, and those leave whom it lists beside the card's."""
+        entry = self._ledger.entry(card.uuid)
+        return entry is not None and entry.open and entry.takes_now(claim) and self._evictor.others_leave(claim, entry)
+
+    def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
+        """Tell whether a pod has waited for some time for cards that no pod is to leave."""
+        if all(self._could_come(card, claim) for card, claim in taken):
+            self._in_vain.pop(pod_uid, None)
+            return False
+        return self._is_in_vain(pod_uid, self._in_vain.setdefault(pod_uid, self._clock.now_s()))
+
+    def _is_in_vain(self, pod_uid: str, since_s: float) -> bool:
+        """Tell whether what has stood in a pod's way since then has done so for long; if not yet, look again then."""
+        wait_s = since_s + IN_VAIN_S - self._clock.now_s()
+        if wait_s > 0:
+            self._look_again(pod_uid, wait_s)
+        return wait_s <= 0
+
+    def _could_come(self, card: Card, claim: Claim) -> bool:
+        """Tell whether a claim fits once all victims, and pods that leave anyway or may lose their room, have left."""
+        entry = self._ledger.entry(card.uuid)
+        if entry is None or not entry.open:
+            return True  # others judge that
+
+        def may_leave(uid: str, holder: Holder) -> bool:
+            settled = holder.state is HolderState.ALLOCATED and self._lives.is_bound(uid)
+            return uid in claim.victims or not settled or bool(self._lives.leaves_s(uid))
+
+        return entry.could_take(claim, may_leave)
+
+    async def _reserve(self, claim: Claim) -> None:
+        """Make the claim a holder, which the API server counts."""
+        try:
+            await self._journal.add(claim.holder, RESERVE_TIMEOUT_S)
+        except ShareRefused as error:  # another client was quicker, such as another operator; the next change shows it
+            logger.info("pod %s: %s", claim.holder.pod, error)
+
+    def _call(self, pod_uid: str) -> None:
+        """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself; for a gang, for all."""
+        if (gang := self._gang_rooms.gang_of(pod_uid)) is not None:
+            if self._not_taken.keys().isdisjoint(gang.pending) and self._gang_rooms.keep(gang):
+                for uid in gang.pending:
+                    self._let_go_on(uid)
+            return
+        reserved = self._reserved(pod_uid)
+        if not reserved or self._ledger.hold_of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
+            return  # what has gone meanwhile has this pod looked at again
+        self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
+        self._let_go_on(pod_uid)
+
+    def _let_go_on(self, pod_uid: str) -> None:
+        if event := self._awaited.get(pod_uid):
+            event.set()
+
+
+def _is_releasing(entry: CardEntry, claim: Claim) -> bool:
+    """Tell whether a victim's share stays on a card though the pod is gone."""
+    victims = (entry.holders[uid] for uid in claim.victims if uid in entry.holders)
+    return any(victim.state is HolderState.RELEASING for victim in victims)

@@ -1,0 +1,40 @@
+"""One object's trouble is that object's: whatever it holds, those beside it and the process go on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpuledger.model.errors import BadInput, StateRolledBack
+from gpuledger.workflows.counts import Counts
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+
+@contextmanager
+def skipping_bad_objects(kind: str, found: Json, counts: Counts) -> Iterator[None]:
+    """Process one object: if that fails, it is logged with its name, counted, and left out.
+
+    Raises StateRolledBack: then nothing that is remembered can be trusted.
+    """
+    try:
+        yield
+    except StateRolledBack:
+        raise
+    except BadInput as error:
+        counts.bad_input.labels(kind).inc()
+        logger.error("%s %s is skipped: %s", kind, _name(found), error)
+    except Exception:
+        counts.bad_input.labels(kind).inc()
+        logger.exception("%s %s is skipped: processing it failed, which is a bug in gpuledger", kind, _name(found))
+
+
+def _name(found: Json) -> str:
+    metadata = found.get("metadata") if isinstance(found, dict) else None
+    if not isinstance(metadata, dict):
+        return "without a name"
+    return "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))

@@ -1,0 +1,106 @@
+"""Functions, classes and files stay small enough to be read at once. Today's exceptions may only become fewer."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "operator" / "gpuledger"
+
+LIMITS = {"lines of a file": 700, "methods of a class": 25, "lines of a function": 60, "arguments of a function": 8}
+
+EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
+    "methods of a class": {
+        "ledger/book.py::Ledger": 41,
+        "ledger/quotas.py::Quotas": 29,
+        "simulation/object_cluster.py::ObjectCluster": 28,
+        "workflows/binding/place_pod.py::PodPlacer": 27,
+        "workflows/gangs/gangs.py::Gangs": 32,
+        "workflows/gangs/members.py::Members": 28,
+        "workflows/inventory/inventory.py::InventoryKeeper": 28,
+        "workflows/observe_cluster.py::ClusterObserver": 30,
+        "workflows/pending/waiting_pods.py::WaitingPods": 34,
+        "workflows/preemption/execute.py::PreemptionExecutor": 34,
+        "workflows/preemption/preempt.py::Preemption": 30,
+        "workflows/release/release_pod.py::PodReleaser": 28,
+        "workflows/resource_claims/claim_book.py::ClaimBook": 32,
+    },
+    "lines of a function": {
+        "agent/startup.py::Agent.__init__": 84,
+        "workflows/wiring.py::connect": 307,
+    },
+    "arguments of a function": {
+        "agent/node_capabilities.py::NodeCapabilitiesReader.__init__": 11,
+        "command_line/commands/audit.py::audit": 9,
+        "command_line/commands/fake_nodes.py::fake_nodes": 10,
+        "command_line/commands/history.py::history": 9,
+        "command_line/commands/inspect.py::inspect": 9,
+        "command_line/commands/top.py::top": 14,
+        "controller/telemetry/metrics.py::Metrics.__init__": 15,
+        "controller/web/view_source.py::LedgerSource.__init__": 9,
+        "controller/web/view_source.py::operators_source": 9,
+        "formats/scheduler/scheduler_config.py::scheduler_configuration": 10,
+        "reports/gang.py::gang_summary": 14,
+        "workflows/binding/nominate_ahead.py::AheadNominator.__init__": 9,
+        "workflows/binding/place_pod.py::PodPlacer.__init__": 19,
+        "workflows/journal/journal.py::_CardWriter.__init__": 9,
+        "workflows/observe_cluster.py::ClusterObserver.__init__": 20,
+        "workflows/pending/explain_pod.py::PodExplainer.__init__": 13,
+        "workflows/preemption/execute.py::PreemptionExecutor.__init__": 15,
+        "workflows/preemption/for_scheduler.py::SchedulersPreemption.__init__": 10,
+        "workflows/preemption/preempt.py::Preemption.__init__": 12,
+        "workflows/preemption/preempt_gang.py::GangPreemption.__init__": 15,
+        "workflows/queues/card_check.py::CardCheck.__init__": 10,
+        "workflows/queues/wiring.py::connect_queues": 10,
+        "workflows/release/release_pod.py::PodReleaser.__init__": 11,
+        "workflows/repair/adopt.py::Adopter.__init__": 10,
+    },
+}
+"""Measure -> file, or file::name -> how much it is. An exception that has become smaller is to be written down so."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def sizes() -> Iterator[tuple[str, str, int]]:
+    """Yield of each file, class and function: measure, name, how much."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        if "_generated" in file.parts:
+            continue
+        name, text = str(file.relative_to(SOURCE)), file.read_text()
+        yield "lines of a file", name, len(text.splitlines())
+        yield from _sizes_in(ast.parse(text), f"{name}::")
+
+
+def _sizes_in(node: ast.AST, prefix: str) -> Iterator[tuple[str, str, int]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, Function):
+            yield "lines of a function", prefix + child.name, _lines_of(child)
+            yield "arguments of a function", prefix + child.name, _arguments_of(child)
+        elif isinstance(child, ast.ClassDef):
+            yield "methods of a class", prefix + child.name, sum(isinstance(each, Function) for each in child.body)
+        if isinstance(child, Function | ast.ClassDef):
+            yield from _sizes_in(child, f"{prefix}{child.name}.")
+        else:
+            yield from _sizes_in(child, prefix)
+
+
+def _lines_of(function: Function) -> int:
+    """Return the lines of a function's body, without its signature and its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return 0 if not body or function.end_lineno is None else function.end_lineno - body[0].lineno + 1
+
+
+def _arguments_of(function: Function) -> int:
+    given = function.args
+    found = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    return len([each for each in found if each.arg not in ("self", "cls")])
+
+
+@pytest.mark.parametrize("measure", LIMITS)
+def test_nothing_is_larger_than_one_can_read(measure: str) -> None:
+    found = {name: size for kind, name, size in sizes() if kind == measure and size > LIMITS[measure]}
+    assert found == dict(EXCEPTIONS.get(measure, {}))
