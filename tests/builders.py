@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import ALL_CORES, Card
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.card import ALL_CORES, Amounts, Card
+from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import ContainerShare, Holder, Placement, Pod, Share
 from gpuledger.model.stored_card import StoredCard

@@ -51,7 +51,7 @@ def group_of(nodeid: str) -> str:
 
 
 def is_computed(group: str) -> bool:
-    """Tell whether a group's tests need nothing but a processor."""
+    """Return whether a group's tests need nothing but a processor."""
     return group not in BEGIN and group.partition("/")[0] not in WAITING
 
 

@@ -23,12 +23,11 @@ from build_control_plane import ensure_helm
 from build_steps import BuildError
 from chart_values import table
 from gpuledger import __version__
-from gpuledger.configuration.admission import policies, webhook_configuration
-from gpuledger.configuration.option_values import adapter_of
-from gpuledger.configuration.settings import RESOURCES, Settings
+from gpuledger.configuration.dialects import policies, webhook_configuration
+from gpuledger.configuration.settings import RESOURCES, Settings, adapter_of
 from gpuledger.formats.admission.defaults import mutations
 from gpuledger.formats.admission.policies import as_yaml
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+from gpuledger.formats.admission.webhook import WebhookAddress
 from gpuledger.formats.custom_resource import crd
 from gpuledger.model.errors import BadInput
 
@@ -128,7 +127,7 @@ def other_value(name: str) -> Any:
 
 
 def in_policies(name: str) -> bool:
-    """Tell whether the API server's policies depend on an option."""
+    """Return whether the API server's policies depend on an option."""
     if name in READ_ELSEWHERE:
         return True
     try:

@@ -97,7 +97,7 @@ class Installation:
         return self.operator
 
     def is_ready(self) -> bool:
-        """Tell whether the operator has read the ledger."""
+        """Return whether the operator has read the ledger."""
         return self._get("/readyz") is not None
 
     def scheduler_config(self) -> dict[str, Any]:

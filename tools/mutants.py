@@ -174,7 +174,7 @@ class Copy:
         shutil.copytree(REPOSITORY, directory, ignore=NOT_COPIED, dirs_exist_ok=True)
 
     def passes(self, package: str, first: Path | None, limit_s: float) -> bool:
-        """Tell whether the tests of a package pass; `first` is a module whose own tests come first."""
+        """Return whether the tests of a package pass; `first` is a module whose own tests come first."""
         tests = [f"tests/unit/{package}", *MORE_TESTS.get(package, ())]
         if first:
             own = Path("tests/unit") / first.relative_to(SOURCES).with_name(f"test_{first.name}")
@@ -192,7 +192,7 @@ class Copy:
         return done.returncode == 0
 
     def survives(self, mutant: Mutant, limit_s: float) -> bool:
-        """Tell whether no test notices the mutant."""
+        """Return whether no test notices the mutant."""
         file = self._root / mutant.file
         before = file.read_text()
         file.write_text(mutant.of(before))

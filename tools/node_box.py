@@ -74,7 +74,7 @@ class Hierarchy:
         return Path(os.path.normpath(self.mounted / os.path.relpath(cgroup, self.root)))
 
     def is_used(self, top: Path) -> bool:
-        """Tell whether a box lives there. Its init is in its topmost cgroup, or with version 2 in one below."""
+        """Return whether a box lives there. Its init is in its topmost cgroup, or with version 2 in one below."""
         if self.options:
             return bool((top / "cgroup.procs").read_text())
         return "populated 1" in (top / "cgroup.events").read_text()

@@ -133,7 +133,7 @@ class QueuesDemo:
         )
 
     def _sums_are_written(self) -> bool:
-        """Tell whether the policy is in force by now."""
+        """Return whether the policy is in force by now."""
         job = ("create", "--dry-run=server", "-o", "json", "-f", str(EXAMPLES / "research-job.yaml"))
         return "gpuledger.dev/memory-mib" in self._plane.kubectl(*job)
 

@@ -58,5 +58,5 @@ async def page(browser: Browser) -> AsyncIterator[Page]:
 
 
 def is_complaint(kind: str, text: str) -> bool:
-    """Tell whether it is one. Answers like 401, and a server that is away, are logged by the browser itself."""
+    """Return whether it is one. Answers like 401, and a server that is away, are logged by the browser itself."""
     return kind in ("error", "warning") and not text.startswith("Failed to load resource")

@@ -97,7 +97,7 @@ class Admin:
 
 
 def _is_final(error: RequestFailed) -> bool:
-    """Tell whether the API server will not think better of it."""
+    """Return whether the API server will not think better of it."""
     if error.status >= 500:
         return any(words in str(error) for words in TOO_LARGE)
     return error.status != 429

@@ -22,7 +22,7 @@ from chaos.workloads import CHECKS, FLAVORS, check_body, flavor_body, workloads_
 from cluster.claims import CLASSES, OUR_CLASS
 from cluster.cluster import ALLOCATIONS
 from control_plane import ControlPlane
-from gpuledger.configuration.admission import policies
+from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 from hostile.catalogue import NAMESPACE as HOSTILE
 from installation import NO_KUBELET, Installation

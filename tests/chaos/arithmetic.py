@@ -59,7 +59,7 @@ class Ask:
         return int(capacity["cores"]) if self.whole else self.cores or 0
 
     def fits(self, capacity: Json, used: Json, is_idle: bool, is_shut: bool) -> bool:
-        """Tell whether a card has room for it beside those who are there."""
+        """Return whether a card has room for it beside those who are there."""
         if is_shut or (self.exclusive and not is_idle):
             return False
         free_cores = capacity["cores"] - used["cores"]
@@ -128,7 +128,7 @@ def holders_of(card: Json) -> list[Json]:
 
 
 def is_bound(pod: Json) -> bool:
-    """Tell whether a pod has a node."""
+    """Return whether a pod has a node."""
     return bool(pod["spec"].get("nodeName"))
 
 
@@ -155,7 +155,7 @@ def priority_of(pod: Json) -> int:
 
 
 def is_evicted(pod: Json) -> bool:
-    """Tell whether somebody has asked for an Eviction of the pod.
+    """Return whether somebody has asked for an Eviction of the pod.
 
     Those that kube-scheduler preempts by itself are not meant: it deletes them by name alone, and so, now and then, a
     newer pod of that name (PreemptPod in pkg/scheduler/framework/preemption/executor.go, Kubernetes 1.36).
@@ -165,12 +165,12 @@ def is_evicted(pod: Json) -> bool:
 
 
 def has_ended(pod: Json) -> bool:
-    """Tell whether all containers of a pod have ended for good."""
+    """Return whether all containers of a pod have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def has_started(pod: Json) -> bool:
-    """Tell whether a kubelet has taken a pod up."""
+    """Return whether a kubelet has taken a pod up."""
     return bool((pod.get("status") or {}).get("startTime"))
 
 

@@ -76,12 +76,12 @@ def claim_asks_of(pod: Json) -> dict[str, Ask]:
 
 
 def has_claims(pod: Json) -> bool:
-    """Tell whether a pod brings claims."""
+    """Return whether a pod brings claims."""
     return bool(pod["spec"].get("resourceClaims"))
 
 
 def shares_claims(pod: Json) -> bool:
-    """Tell whether a pod names claims that others can use, too: what it holds by them comes and goes with others."""
+    """Return whether a pod names claims that others can use, too: what it holds by them comes and goes with others."""
     return any(shared for _, _, shared in claim_names(pod))
 
 

@@ -38,7 +38,7 @@ def _fitted(spec: Json, node: str) -> Json:
 
 
 def is_hostile(namespaced: Json) -> bool:
-    """Tell whether an object is in the hostile user's namespace."""
+    """Return whether an object is in the hostile user's namespace."""
     return bool(namespaced["metadata"]["namespace"] == NAMESPACE)
 
 

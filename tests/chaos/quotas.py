@@ -89,7 +89,7 @@ class QuotaRule:
                     yield f"{namespace}/{pod['metadata']['name']} is bound, with which {name} is {used} of {most}"
 
     def _counts(self, uid: str, uuid: str) -> bool:
-        """Tell whether a pod's share of a card is there to stay.
+        """Return whether a pod's share of a card is there to stay.
 
         One that was never bound may be given back; and so may a share that its pod was not told of, which another
         operator has entered that wanted to bind it as well. By claims, a pod may get shares that others leave.
@@ -120,6 +120,6 @@ class Left:
                 left[field] = min(left.get(field, ENDLESS), most - used)
 
     def allows(self, namespace: str, amounts: Mapping[str, int]) -> bool:
-        """Tell whether a namespace may have so much more, of each thing that is counted."""
+        """Return whether a namespace may have so much more, of each thing that is counted."""
         left = self._left.get(namespace, {})
         return all(not amounts[field] or amounts[field] <= left.get(field, ENDLESS) for field in amounts)

@@ -59,7 +59,7 @@ def fitting(asks: Sequence[Ask], cards: Iterable[Json]) -> list[Json]:
 
 
 def takes(card: Json, ask: Ask) -> bool:
-    """Tell whether a card has room for what a container asks for."""
+    """Return whether a card has room for what a container asks for."""
     holders = holders_of(card)
     is_shut = any(holder["exclusive"] for holder in holders)
     return ask.fits(card["spec"]["capacity"], totals(holders), is_idle=not holders, is_shut=is_shut)

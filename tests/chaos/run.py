@@ -220,13 +220,13 @@ class _Run:
 
 
 def _gets_bound(change: Change) -> bool:
-    """Tell whether a pod gets a node that was created without one."""
+    """Return whether a pod gets a node that was created without one."""
     before, now = change.before, change.now
     return before is not None and now is not None and is_bound(now) and not is_bound(before)
 
 
 def is_expected(found: Json) -> bool:
-    """Tell whether the audit is right to find something: the plan does that."""
+    """Return whether the audit is right to find something: the plan does that."""
     is_hostile_pod = str(found["pod"]).startswith(f"{HOSTILE}/")
     return found["kind"] in AUDIT_MAY_FIND or (is_hostile_pod and found["kind"] in PUT_THERE)
 

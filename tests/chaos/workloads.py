@@ -84,7 +84,7 @@ def state_of(workload: Json) -> str:
 
 
 def is_true(workload: Json, kind: str) -> bool:
-    """Tell whether a workload has a condition."""
+    """Return whether a workload has a condition."""
     conditions = (workload.get("status") or {}).get("conditions") or ()
     return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 

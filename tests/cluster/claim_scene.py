@@ -15,11 +15,10 @@ from typing import Any
 from cluster.cluster import DEADLINE_S, MERGE_PATCH, NODES, Connection, RequestFailed
 from cluster.dry_runs import as_user
 from control_plane import AuditEvent, ControlPlane
-from gpuledger.agent.resource_slices import ResourceSlices
-from gpuledger.agent.startup import AgentStore
+from gpuledger.agent.agent import AgentStore
+from gpuledger.agent.node_entry import ResourceSlices
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from installation import NAMESPACE
 
 Json = dict[str, Any]

@@ -9,8 +9,8 @@ from typing import Any
 from cluster.cluster import NODES, Cluster, container, pod
 from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.quantity import amount
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.kubernetes.quantity import amount
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
 
 Json = dict[str, Any]
 
@@ -238,5 +238,5 @@ def check_claims(cluster: Cluster) -> None:
 
 
 def has_ended(found: Json) -> bool:
-    """Tell whether a pod is finished."""
+    """Return whether a pod is finished."""
     return found["status"].get("phase") in ("Succeeded", "Failed")

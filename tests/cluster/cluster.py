@@ -20,10 +20,10 @@ import yaml
 
 from control_plane import AuditEvent, ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
-from gpuledger.formats.objects.condition import ALLOCATED, condition_of
-from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, ends_annotation
+from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION, ends_annotation
+from gpuledger.formats.kubernetes.condition import ALLOCATED, condition_of
+from gpuledger.kube_api.answers import read_json
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.json_text import read_json
 from installation import USER, Installation
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ MINOR = kubernetes_minor()
 
 
 def at_least(major: int, minor: int) -> bool:
-    """Tell whether the tests run on this Kubernetes, or on a newer one."""
+    """Return whether the tests run on this Kubernetes, or on a newer one."""
     return tuple(map(int, MINOR.split("."))) >= (major, minor)
 
 

@@ -82,7 +82,7 @@ class Queues:
         return next(owned, {})
 
     def condition(self, job: str, kind: str) -> bool:
-        """Tell whether a job's workload has a condition."""
+        """Return whether a job's workload has a condition."""
         conditions = self.workload(job).get("status", {}).get("conditions", [])
         return any(each["type"] == kind and each["status"] == "True" for each in conditions)
 

@@ -50,7 +50,7 @@ from fakes.admission_cases import (
     VOLCANO_TOLD,
 )
 from fakes.objects import DIALECTS
-from gpuledger.configuration.admission import policies
+from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request, too_many_containers
 from gpuledger.model.errors import BadInput

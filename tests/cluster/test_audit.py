@@ -36,7 +36,7 @@ from cluster.cluster import (
 from effort import times
 from gpuledger.agent.fake_nodes import FakeNode, fake_nodes
 from gpuledger.command_line.program import main
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 
 AUDIT_TIMEOUT_S = 120.0
 PAST = "2026-01-01T00:00:00Z"

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, RequestFailed, phase, pod, uuids
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 
 BAD_PODS = 'gpuledger_bad_input_total{kind="pod"}'
 BAD_NODES = 'gpuledger_bad_input_total{kind="node"}'

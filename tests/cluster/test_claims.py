@@ -80,7 +80,7 @@ def test_a_pod_waits_for_its_template_and_is_tried_as_soon_as_it_is_there(
 
 
 def is_handed_over(cluster: Cluster, name: str) -> bool:
-    """Tell whether another pod has what a pod had; never is it nobody's."""
+    """Return whether another pod has what a pod had; never is it nobody's."""
     (holder,) = held_by(cluster)
     return holder != name
 

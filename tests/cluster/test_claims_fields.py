@@ -26,7 +26,7 @@ from cluster.claims import (
 from cluster.cluster import COUNT, MEMORY, Cluster, container, pod
 from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.claims import DRIVER
 
 Json = dict[str, Any]
 Entry = tuple[int, int, int]
@@ -79,12 +79,12 @@ class Case:
 
 
 def pairwise(entries: list[Entry]) -> bool:
-    """Tell whether there is one card of each pair."""
+    """Return whether there is one card of each pair."""
     return sorted(index // 2 for index, _, _ in entries) == [0, 1]
 
 
 def one_pair(entries: list[Entry]) -> bool:
-    """Tell whether the two cards are a pair."""
+    """Return whether the two cards are a pair."""
     first, second = (index for index, _, _ in entries)
     return first // 2 == second // 2
 

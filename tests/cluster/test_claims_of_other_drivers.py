@@ -13,7 +13,7 @@ from cluster.cluster import COUNT, Cluster, pod, uuids
 from cluster.kubernetes import MINOR, at_least
 from control_plane import ControlPlane
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.resource_claims.names import DRIVER, ONLY_TAINT
+from gpuledger.formats.resource_claims.claims import DRIVER, ONLY_TAINT
 from gpuledger.formats.resource_claims.slices import NodeOwner, slices_of
 from installation import NO_KUBELET, Installation
 
@@ -93,7 +93,7 @@ def on(node: FakeNode) -> Json:
 
 
 def is_free(cluster: Cluster, uuid: str) -> bool:
-    """Tell whether nobody holds a card."""
+    """Return whether nobody holds a card."""
     return not cluster.holders()[uuid]
 
 

@@ -28,9 +28,9 @@ from cluster.test_audit import audit, stop_operator
 from cluster.test_kubectl_gpuledger import Plugin
 from gpuledger.agent.fake_nodes import FakeNode
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.finding import Finding
+from gpuledger.doctor.kinds import Finding
 from gpuledger.doctor.reading import Reading
-from gpuledger.formats.resource_claims.names import DRIVER, SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 
 Json = dict[str, Any]

@@ -7,9 +7,8 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, NODES, PERCENT, Cluster, phase, pod, uuids
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
+from gpuledger.model.card import Amounts, Card
 
 SOON_S = 15.0
 """Far more than it takes, far less than the minutes after which kube-scheduler tries a waiting pod again anyway."""

@@ -28,7 +28,7 @@ from build_control_plane import ensure_binaries
 from cluster.cluster import COUNT, COUNTS, MEMORY, NODES, PODS, Cluster, pod
 from cluster.kubernetes import apply_policies, needs_filling_in
 from control_plane import ControlPlane
-from gpuledger.configuration.admission import policies
+from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import Examination, examine
 from gpuledger.doctor.reading import Reading

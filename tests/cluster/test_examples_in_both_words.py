@@ -11,7 +11,7 @@ import yaml
 from cluster.claims import claims_of, create_class, results
 from cluster.cluster import Cluster, Json
 from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
-from gpuledger.formats.resource_claims.device import device_name
+from gpuledger.formats.resource_claims.slices import device_name
 from installation import REPOSITORY
 
 EXAMPLES = REPOSITORY / "examples"

@@ -100,7 +100,7 @@ class Contest:
         return new
 
     def _is_stable(self) -> bool:
-        """Tell whether gangs are bound as a whole, and none that waits would fit into what is left, and may go."""
+        """Return whether gangs are bound as a whole, and none that waits would fit into what is left, and may go."""
         placed = bound(self._cluster)
         running = [name for name, pods in self._members.items() if placed >= set(pods)]
         used = sum(len(self._members[name]) for name in running)
@@ -108,7 +108,7 @@ class Contest:
         return used == len(placed) == held(self._cluster) and all(map(self._is_held_back, fitting))
 
     def _is_held_back(self, name: str) -> bool:
-        """Tell whether a gang waits for an older one, for which there is too little."""
+        """Return whether a gang waits for an older one, for which there is too little."""
         found = explained(self._cluster, name)
         if found["state"] != "held-back":
             return False

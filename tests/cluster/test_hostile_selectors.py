@@ -10,7 +10,7 @@ import pytest
 
 from cluster.claims import API, claim_spec, claiming, create_class, serve_claims, share
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.claims import DRIVER
 from hostile.machine import Machine, memory_mib
 from hostile.others import BOUND_WITHIN_S, LATE_BY_S, TIMEOUT_S, Say, lags, worst_lag_s
 
@@ -59,7 +59,7 @@ def create(cluster: Cluster, name: str, *claims: Sequence[str]) -> None:
 
 
 def told(cluster: Cluster, text: str) -> bool:
-    """Tell whether an event of the greedy namespace says so."""
+    """Return whether an event of the greedy namespace says so."""
     return any(text in (each.get("message") or "") for each in cluster.request("GET", EVENTS)["items"])
 
 

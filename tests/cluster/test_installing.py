@@ -10,7 +10,7 @@ import pytest
 from cluster.cluster import COUNT, DEVICES, MEMORY, NODES, Cluster, pod
 from cluster.test_audit import run_audit
 from control_plane import ControlPlane
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, Installation
 
 SHARE = {COUNT: 1, MEMORY: 8000}

@@ -20,7 +20,7 @@ EXIT_S = 15.0
 """Kopf kills its process after ten."""
 
 BY_GPULEDGER = ("-m", "gpuledger", "run")
-BY_KOPF = ("-m", "kopf", "run", "--module=gpuledger.controller.operator", "--all-namespaces")
+BY_KOPF = ("-m", "kopf", "run", "--module=gpuledger.controller.kopf_frame", "--all-namespaces")
 
 
 @pytest.fixture(scope="module")

@@ -182,7 +182,7 @@ AGENT = """
 import asyncio, sys
 from gpuledger.kube_api import lean_import
 lean_import.install()
-from gpuledger.agent.startup import AgentStore
+from gpuledger.agent.agent import AgentStore
 from gpuledger.agent.ended_pods import EndedPods, sees_processes
 from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.kube_api.client import KubeClient

@@ -19,7 +19,7 @@ from cluster.cluster import (
     uuids,
 )
 from gpuledger.agent.fake_nodes import FakeNode
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from installation import USER
 
 UPDATES = 1000

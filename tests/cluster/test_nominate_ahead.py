@@ -12,7 +12,7 @@ import pytest
 from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
 from control_plane import ControlPlane
-from gpuledger.formats.objects.pod import bound_node, nominated_node
+from gpuledger.formats.kubernetes.pod import bound_node, nominated_node
 from installation import NO_KUBELET, Installation
 
 NODES, PODS = 100, 200

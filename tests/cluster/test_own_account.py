@@ -32,7 +32,7 @@ from fakes.own_account_cases import (
     workload_status,
 )
 from fakes.own_account_cases import claims as claim_bodies
-from gpuledger.configuration.admission import policies
+from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 from kueue import API as KUEUE

@@ -7,10 +7,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.cluster import Cluster
 from fakes.view_cluster import demo
-from gpuledger.controller.web.view_access import TokenAccess
+from gpuledger.controller.web.access import TokenAccess
 from gpuledger.controller.web.view_server import ViewServer
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reviews import KubeReviews
+from gpuledger.kube_api.reads import KubeReviews
 
 
 def test_who_may_list_cards_sees_the_page_and_nobody_else(cluster: Cluster, namespace: str) -> None:

@@ -63,7 +63,7 @@ def connecting(address: tuple[str, int]) -> socket.socket:
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Tell whether the other side has closed a connection, or refused it."""
+    """Return whether the other side has closed a connection, or refused it."""
     try:
         return client.recv(1) == b""
     except BlockingIOError:

@@ -17,7 +17,7 @@ from cluster.queues import CORES as SUM_CORES
 from cluster.queues import JOBS, WORKLOADS, Queues
 from control_plane import ControlPlane
 from effort import seeds_for, times
-from gpuledger.formats.quantity import whole_number
+from gpuledger.formats.kubernetes.quantity import whole_number
 from installation import NO_KUBELET, NOTHING_RUNS, Installation
 from kueue import API, Kueue
 

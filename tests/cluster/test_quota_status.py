@@ -13,7 +13,7 @@ from cluster.cluster import COUNT, MEMORY, PERCENT, PODS, Cluster, Json, pod
 from cluster.gangs import bound, held
 from control_plane import ControlPlane
 from effort import seeds_for, times
-from gpuledger.formats.quantity import whole_number
+from gpuledger.formats.kubernetes.quantity import whole_number
 from installation import NO_KUBELET, NOTHING_RUNS, USER, Installation
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"

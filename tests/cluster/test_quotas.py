@@ -170,7 +170,7 @@ def test_random_pods_never_have_more_and_none_waits_that_may_start(
 
 
 def is_stable(cluster: Cluster, asked: dict[str, int], allowed: int) -> bool:
-    """Tell whether the ledger has exactly what is bound, and no pod waits that the quota has room for."""
+    """Return whether the ledger has exactly what is bound, and no pod waits that the quota has room for."""
     running = bound(cluster)
     if any(phase(card) != "Ready" for card in cluster.cards().values()):
         return False

@@ -23,11 +23,11 @@ from cluster.training_jobs import TRAINING, TRAINING_JOBS, create_kind, sent, te
 from control_plane import ControlPlane, free_port
 from effort import seeds_for, times
 from fakes.sum_cases import LARGE, SMALL, SUM_CORES, SUM_GPUS, SUM_MEMORY, SUM_MODELS, SUMMED, random_pod
-from gpuledger.configuration.admission import admission_rules
+from gpuledger.configuration.dialects import admission_rules
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import filled_in
+from gpuledger.formats.admission.webhook import filled_in
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.quantity import whole_number
+from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from installation import NO_KUBELET, Installation
 

@@ -25,7 +25,7 @@ from control_plane import ControlPlane, ControlPlaneError, free_port
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_TOLD
 from fakes.objects import DIALECTS
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.webhook_configuration import SERVICE
+from gpuledger.formats.admission.webhook import SERVICE
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.model.errors import BadInput
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation

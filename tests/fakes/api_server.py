@@ -29,9 +29,8 @@ from gpuledger.formats.custom_resource.stored_card import (
     stored_card,
     used_json,
 )
-from gpuledger.formats.objects.pod import bound_node
-from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient
-from gpuledger.kube_api.pages import Page
+from gpuledger.formats.kubernetes.pod import bound_node
+from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient, Page
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from gpuledger.model.card import Card

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fakes.objects import a_pod_object
-from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER
+from gpuledger.formats.resource_claims.slices import device_name
 
 Json = dict[str, Any]
 

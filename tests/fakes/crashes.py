@@ -16,7 +16,7 @@ class Crash(BaseException):
 
 
 def crashed_at_line(work: Callable[[], object], files: Collection[str], line: int) -> bool:
-    """Do work, and end it before it runs its n-th line of some files, from 0; tell whether it had so many."""
+    """Do work, and end it before it runs its n-th line of some files, from 0; return whether it had so many."""
     run = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

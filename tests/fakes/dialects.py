@@ -14,7 +14,7 @@ from gpuledger.formats.dialects.registers import HAMIS_FIELDS
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vendors import VendorRow
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
+from gpuledger.formats.kubernetes.node import Inventory, node_facts, read_registers
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal

@@ -12,7 +12,7 @@ from gpuledger import __version__
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import AccountAccess, Facts
-from gpuledger.doctor.release import release_for
+from gpuledger.doctor.reading import release_for
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 
 Json = dict[str, Any]

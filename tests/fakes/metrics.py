@@ -10,12 +10,12 @@ from builders import a_card, a_request, a_share, mib, stored
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.quota import Counted, QuotaLimit
+from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from fakes.api_server import ApiServer, Operation
-from gpuledger.formats.objects.pod import bound_node
+from gpuledger.formats.kubernetes.pod import bound_node
 
 Json = dict[str, Any]
 

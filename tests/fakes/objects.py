@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Card
 
 GPU = "nvidia.com/gpu"

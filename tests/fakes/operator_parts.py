@@ -10,7 +10,7 @@ from fakes.objects import DIALECTS
 from fakes.virtual_time import LoopClock, settle
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.lists_read import ListsRead
-from gpuledger.controller.wiring import Operator
+from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry

@@ -9,7 +9,7 @@ import copy
 from typing import Any, NamedTuple
 
 from cluster.claims import claim, request
-from gpuledger.formats.resource_claims.names import DRIVER, PROTECTION
+from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION
 from kueue import API as KUEUE
 
 Json = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 import struct
 
-from gpuledger.agent.isolation.hami_core_library import KNOWS
-from gpuledger.formats.runtime.shared_library import MACHINES
+from gpuledger.agent.isolation.hami_core import KNOWS
+from gpuledger.formats.runtime.shared_region import MACHINES
 
 HEADER_BYTES, SEGMENT_BYTES, SHARED_OBJECT = 64, 56, 3
 

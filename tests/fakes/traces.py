@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 from gpuledger.simulation.trace import PodKind, Trace, TraceNode, TracePod
 
 PLENTY = HostAmounts(1_000_000, 1_000_000)

@@ -9,14 +9,13 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuledger.agent.fake_nodes import MODELS_MIB
+from gpuledger.controller.web.source import LedgerSource
 from gpuledger.controller.web.view_server import HistoryQuery
-from gpuledger.controller.web.view_source import LedgerSource
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound
 from gpuledger.model.gang import GangName, GangStage
-from gpuledger.model.node_usage import NodeUsage
+from gpuledger.model.node import NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState

@@ -90,7 +90,7 @@ class Armed:
         self.release()
 
     def takes(self, request: Request) -> bool:
-        """Tell whether the fault happens to a request, and count it. On the proxy's loop."""
+        """Return whether the fault happens to a request, and count it. On the proxy's loop."""
         if not self.match.holds_for(request):
             return False
         self.seen += 1
@@ -103,7 +103,7 @@ class Armed:
             raise _Cut
 
     def finish(self, status: int) -> None:
-        """Note that a request is over, with the server's answer."""
+        """Record that a request is over, with the server's answer."""
         self.statuses.append(status)
         self._finished += 1
         if self._finished == self._times:

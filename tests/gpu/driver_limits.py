@@ -9,9 +9,9 @@ A process of its own: the test's may have loaded the fake library.
 import json
 import sys
 
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import MemoryLimit
-from gpuledger.agent.driver_limits.control_groups import ControlGroups
+from gpuledger.agent.isolation.driver_limits import ControlGroups
 
 
 def main() -> None:

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.delivery.directory_files import DirectoryFiles
+from gpuledger.agent.grants.files import DirectoryFiles
+from gpuledger.agent.isolation.choice import GrantedCard, HamiCore
 from gpuledger.agent.isolation.hami_core import REGION, hami_core_edits
-from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore
-from gpuledger.agent.usage.granted import region_place
+from gpuledger.agent.usage.regions import region_place
 from gpuledger.formats.runtime.shared_region import RegionProcess, SharedRegion, read_shared_region
 from gpuledger.model.errors import BadInput
 from stand_in_driver.stand_in_driver import CudaProgram

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
 
 
 def main() -> None:

@@ -17,10 +17,9 @@ import pytest
 import yaml
 
 from gpu.clients import CONTROL, TIMEOUT_S, a_card_that_is_not_cut, last_line, next_line, start, tell_daemon
-from gpuledger.agent.isolation.kinds import GrantedCard
-from gpuledger.agent.isolation.mps import mps_edits
-from gpuledger.agent.mps.view import MpsView
-from gpuledger.formats.runtime.mps_status import FaultKind, MpsStatus, Phase
+from gpuledger.agent.isolation.choice import GrantedCard, mps_edits
+from gpuledger.agent.isolation.mps_view import MpsView
+from gpuledger.formats.runtime.mps import FaultKind, MpsStatus, Phase
 from stand_in_driver.stand_in_driver import CudaProgram
 
 HELD_MIB = 512

@@ -11,9 +11,9 @@ import json
 import sys
 import time
 
-from gpuledger.agent.devices.health import CardHealth, HealthPolicy
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import Fault
+from gpuledger.agent.devices.watcher import CardHealth, HealthPolicy
 
 
 def uses(source: NvmlSource) -> None:

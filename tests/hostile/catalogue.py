@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cluster.cluster import CORES, COUNT, MEMORY, NODES, PERCENT, container
-from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 
 Json = dict[str, Any]
 

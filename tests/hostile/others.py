@@ -48,7 +48,7 @@ TEMPLATE = "ordinary"
 
 
 def create(where: Cluster | Connection, body: Json) -> bool:
-    """Create an object; tell whether the API server took it."""
+    """Create an object; return whether the API server took it."""
     with suppress(RequestFailed):
         where.request("POST", path_of(body), text_of(body))
         return True

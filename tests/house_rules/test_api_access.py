@@ -28,11 +28,11 @@ CONNECTED = {  # file -> what it uses
     # Kopf's own watches, with an account that kube_api gives.
     "controller/kopf_session.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
     # Not the API server: kube-scheduler's /livez.
-    "controller/scheduler_health.py": {"aiohttp.request"},
+    "controller/extender_server.py": {"aiohttp.request"},
     # Nor is this: the node agents' /usage.
-    "controller/web/agents_usage.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
+    "controller/web/source.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
     # NVIDIA's MPS daemons.
-    "agent/mps/daemon_process.py": {"asyncio.create_subprocess_exec"},
+    "agent/isolation/mps_daemons.py": {"asyncio.create_subprocess_exec"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.
     "command_line/cluster_access.py": {"subprocess.Popen", "subprocess.run"},
     "command_line/operator_view.py": {"http.client", "urllib.request"},

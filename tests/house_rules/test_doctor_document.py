@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from gpuledger.doctor.examination import CHECKS
-from gpuledger.doctor.finding_kind import FindingKind
+from gpuledger.doctor.kinds import FindingKind
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "doctor.md").read_text()

@@ -9,15 +9,15 @@ import pytest
 import yaml
 
 from fakes.metrics import everything, families, samples
-from gpuledger.agent.agent_config import AgentConfig
+from gpuledger.agent.agent import Agent
+from gpuledger.agent.config import AgentConfig
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.agent.isolation.kinds import Isolation
-from gpuledger.agent.startup import Agent
-from gpuledger.agent.usage.compatible_usage_metrics import CARDS, CONTAINERS
+from gpuledger.agent.isolation.choice import Isolation
+from gpuledger.agent.usage.metrics import CARDS, CONTAINERS
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
-from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
+from gpuledger.controller.telemetry.compatible import COMPATIBLE
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.node import NodeConfig
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()

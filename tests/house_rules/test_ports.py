@@ -43,7 +43,7 @@ LISTENING = {  # file -> what it uses
     "controller/webhook.py": {"WebhookServer"},
     # Unix sockets in the kubelet's directories, which belong to root.
     "agent/kubelet/dra_server.py": {"add_insecure_port"},
-    "agent/kubelet/plugin_server.py": {"add_insecure_port"},
+    "agent/kubelet/device_plugin.py": {"add_insecure_port"},
 }
 
 

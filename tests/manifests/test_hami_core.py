@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fakes.shared_library import a_library
-from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
+from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.configuration.settings import Settings
 from manifests.helm import Helm, Json, preset
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from chart import other_value
-from gpuledger.configuration.admission import policies, webhook_configuration
+from gpuledger.configuration.dialects import policies, webhook_configuration
 from gpuledger.configuration.settings import RESOURCES, Settings
-from gpuledger.doctor.checks.policies import WITH_AGENTS
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+from gpuledger.doctor.checks.cluster import WITH_AGENTS
+from gpuledger.formats.admission.webhook import WebhookAddress
 from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
 
 OPTIONS = {each["name"]: each for each in yaml.safe_load((CHART / "files" / "settings.yaml").read_text())}

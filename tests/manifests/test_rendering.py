@@ -18,12 +18,12 @@ import container_image
 from chart import MANIFESTS, REPOSITORY, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.agent.isolation.mps import MPS_MEMORY
-from gpuledger.agent.mps.daemon_process import QUIT_S
+from gpuledger.agent.isolation.choice import MPS_MEMORY
+from gpuledger.agent.isolation.mps_daemons import QUIT_S
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller import scheduler_health
-from gpuledger.doctor.checks.policies import WITH_AGENTS
-from gpuledger.formats.objects.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
+from gpuledger.controller import extender_server
+from gpuledger.doctor.checks.cluster import WITH_AGENTS
+from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 from native_gangs import BY_VERSION
 
@@ -359,7 +359,7 @@ def slowest_s(probe: Json) -> float:
 def test_a_scheduler_whose_operator_does_not_answer_ends_in_time_for_another_replica(helm: Helm) -> None:
     probe = containers(helm.objects()[OPERATOR])["kube-scheduler"]["livenessProbe"]
     assert probe["httpGet"]["path"] == "/healthz/scheduler"
-    assert probe["timeoutSeconds"] > scheduler_health.TIMEOUT_S  # for then it can say which of the two does not answer
+    assert probe["timeoutSeconds"] > extender_server.TIMEOUT_S  # for then it can say which of the two does not answer
     assert slowest_s(probe) + LONGEST_RETRY * RETRY_PERIOD_S < FAIL_OVER_S - TAKE_OVER_S
 
 

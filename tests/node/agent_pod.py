@@ -62,7 +62,7 @@ class AgentPod:
         return found
 
     def ready(self) -> bool:
-        """Tell whether the kubelet takes it for ready."""
+        """Return whether the kubelet takes it for ready."""
         conditions = [each for pod in self._pods() for each in pod["status"].get("conditions", ())]
         return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
@@ -185,7 +185,7 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 def ended(pid: int) -> bool:
-    """Tell whether a process has ended."""
+    """Return whether a process has ended."""
     try:
         return _status(pid)["State"][0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):

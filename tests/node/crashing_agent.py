@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.agent.container_starts import ContainerStarts
-from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin
-from gpuledger.agent.kubelet.plugin_server import PluginServer
+from gpuledger.agent.grants.files import GrantFiles
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.command_line.program import main

@@ -123,7 +123,7 @@ class GpuNode:
             self.agent.kill()
 
     def ready(self) -> bool:
-        """Tell whether the agent says that it is ready."""
+        """Return whether the agent says that it is ready."""
         return self.plane.status_of(f"http://127.0.0.1:{self.port}/readyz") == 200
 
     def wait_ready(self) -> None:
@@ -202,7 +202,7 @@ class GpuNode:
         return str(self.cluster.pod(name)["status"].get("phase"))
 
     def has_run(self, name: str) -> bool:
-        """Tell whether a program of a pod has run.
+        """Return whether a program of a pod has run.
 
         The phase does not say that: where a runtime could not start a container, and the kubelet is about to try again,
         the pod is called Running, too.

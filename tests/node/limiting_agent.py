@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuledger.agent import agent_config, startup
-from gpuledger.agent.devices.device_watcher import DeviceWatcher
-from gpuledger.agent.driver_limits import limiter
-from gpuledger.agent.driver_limits.control_groups import ROOT, ControlGroups
-from gpuledger.agent.driver_limits.hook_pipes import HookPipes
+from gpuledger.agent import agent as startup
+from gpuledger.agent import config
+from gpuledger.agent.devices.watcher import DeviceWatcher
+from gpuledger.agent.isolation import driver_limits as limiter
+from gpuledger.agent.isolation.driver_limits import ROOT, ControlGroups, HookPipes
 from gpuledger.command_line.program import main
 from node.crashing_agent import after, before
 
@@ -48,7 +48,7 @@ class OneTree(ControlGroups):
         return super().directory(f"0::{group.split(':', 2)[2]}")
 
     def is_populated(self, directory: Path) -> bool | None:
-        """Tell whether a group has processes; None: it is gone."""
+        """Return whether a group has processes; None: it is gone."""
         with contextlib.suppress(OSError):
             return bool((directory / "cgroup.procs").read_text())
         return None
@@ -81,7 +81,7 @@ class _Looking:
 def use_the_groups_there_are() -> None:
     """Have the agent of this process take groups of version 1 where there are no others."""
     if not (ROOT / "cgroup.controllers").exists():
-        for module in (agent_config, startup):
+        for module in (config, startup):
             vars(module)["ControlGroups"] = OneTree
 
 

@@ -237,7 +237,7 @@ class PodCluster(Cluster):
         return next(node for node in self.nodes if node.name == pod["spec"]["nodeName"])
 
     def runs(self, *names: str) -> bool:
-        """Tell whether all containers of these pods run."""
+        """Return whether all containers of these pods run."""
         pods = self.pods()
         return all(name in pods and _runs(pods[name]) for name in names)
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from cluster.cluster import devices
 from effort import times
-from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.node import NodeConfig
 from node.gpu_node import gpu_pod, one_card
 from node.pod_cluster import CARDS_PER_NODE, NODES, PodCluster
 

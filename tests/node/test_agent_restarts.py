@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.cluster import NODES
-from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
+from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE
 from node.crashing_agent import POINTS
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 from node_chaos.rest import FORGOTTEN

@@ -22,8 +22,8 @@ from cluster.claims import (
 from cluster.cluster import COUNT, NODES, PODS, Json
 from cluster.kubernetes import at_least
 from fakes.nvml.fake_nvml import NvmlState, some_cards
-from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.names import DRIVER, SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.formats.runtime.cdi import CLAIM
 from installation import USER
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.driver_limits.control_groups import VERSION_1, ControlGroups
+from gpuledger.agent.isolation.driver_limits import VERSION_1, ControlGroups
 from requirements import require
 
 PATIENCE_S = 20.0

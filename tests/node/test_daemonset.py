@@ -23,7 +23,7 @@ from container_image import missing_requirements
 from control_plane import ControlPlaneError
 from gpuledger.doctor.examination import Examination, examine
 from gpuledger.doctor.reading import Reading
-from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
 from node.gpu_node import GpuNode, gpu_pod, one_card

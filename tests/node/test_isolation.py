@@ -19,8 +19,8 @@ import pytest
 from cluster.claims import TEMPLATES, create_class, share, template
 from cluster.cluster import COUNT
 from fakes.shared_library import a_library
+from gpuledger.agent.isolation.choice import MPS_PIPES
 from gpuledger.agent.isolation.hami_core import HAMI_LOCK
-from gpuledger.agent.isolation.mps import MPS_PIPES
 from manifests.helm import the_helm
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
 from node.test_claims import by_claim, serves_claims

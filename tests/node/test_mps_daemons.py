@@ -20,8 +20,8 @@ from cluster.cluster import COUNT, Json
 from container_image import build_image, missing_requirements
 from fakes.mps import control_program
 from fakes.nvml import fake_nvml
-from gpuledger.agent.isolation.mps import MPS_PIPES
-from gpuledger.formats.runtime.mps_status import SEVERAL, MpsPlaces, MpsStatus, Phase
+from gpuledger.agent.isolation.choice import MPS_PIPES
+from gpuledger.formats.runtime.mps import SEVERAL, MpsPlaces, MpsStatus, Phase
 from local_node import BoxProcess
 from node.gpu_node import STATE, GpuNode, gpu_pod, one_card
 from requirements import require

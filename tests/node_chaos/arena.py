@@ -21,11 +21,9 @@ from control_plane import ControlPlane, ControlPlaneError
 from fakes.mps import control_program
 from fakes.nvml import fake_nvml
 from fakes.shared_library import a_library
-from gpuledger.agent.delivery.directory_files import RECORD
-from gpuledger.agent.delivery.grant_files import UNFINISHED
-from gpuledger.formats.runtime.cdi import FILE_PREFIX, FILE_SUFFIX
-from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
-from gpuledger.formats.runtime.mps_status import FILE_NAME, MpsStatus, Phase
+from gpuledger.agent.grants.files import RECORD, UNFINISHED
+from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE, FILE_PREFIX, FILE_SUFFIX
+from gpuledger.formats.runtime.mps import FILE_NAME, MpsStatus, Phase
 from local_node import BoxProcess, Node
 from node.gpu_node import STATE as STATE_OF_DRIVER
 from node.gpu_node import GpuNode

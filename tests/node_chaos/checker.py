@@ -242,7 +242,7 @@ class NodeChecker:
 
 
 def _has(holder: Json, uid: str, whose: str) -> bool:
-    """Tell whether a share is that of a pod, by its UID, or of a claim that pods share, by its name."""
+    """Return whether a share is that of a pod, by its UID, or of a claim that pods share, by its name."""
     return uid == whose or any(each.get("claim", {}).get("name") == whose for each in holder["containers"])
 
 

@@ -74,7 +74,7 @@ def objects(body: Json) -> Iterator[tuple[str, Json]]:
 
 
 def may_wait(pod: Json, isolation: str) -> bool:
-    """Tell whether a node must not start all of a pod, since it could not keep those that use a claim to its amount."""
+    """Return whether a node must not start all of a pod, as it can't limit a claim's users together."""
     found = claim_of(pod)
     if found is None or isolation == "none":
         return False

@@ -18,8 +18,7 @@ from chaos.steps import Step
 from chaos.timeline import Timeline
 from cluster.cluster import PODS
 from fakes.nvml.fake_nvml import GONE, LOST, Failure
-from gpuledger.formats.runtime.cdi import FILE_PREFIX
-from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE
+from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE, FILE_PREFIX
 from node.gpu_node import GpuNode
 from node_chaos import claims
 from node_chaos.arena import CDI_FILES, PLUGINS

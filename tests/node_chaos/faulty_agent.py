@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuledger.agent import grants, startup
+from gpuledger.agent import agent as startup
 from gpuledger.agent.container_starts import ContainerStarts
-from gpuledger.agent.delivery import edits, grant_files
-from gpuledger.agent.delivery.directory_files import DirectoryFiles
-from gpuledger.agent.devices.device_watcher import DeviceWatcher
-from gpuledger.agent.driver_limits.limiter import DriverLimits
-from gpuledger.agent.grants import Grants
-from gpuledger.agent.isolation import hami_core, mps
-from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.agent.pod_processes import Sight
+from gpuledger.agent.devices.watcher import DeviceWatcher
+from gpuledger.agent.ended_pods import Sight
+from gpuledger.agent.grants import edits, grants
+from gpuledger.agent.grants import files as grant_files
+from gpuledger.agent.grants.files import DirectoryFiles
+from gpuledger.agent.grants.grants import Grants
+from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.isolation import choice, hami_core
+from gpuledger.agent.isolation.driver_limits import DriverLimits
 from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.command_line.program import main
 from gpuledger.formats.runtime.cdi import bind_mount
@@ -172,7 +173,7 @@ FAULTS = {
         "hami-core",
     ),
     "sockets to write": Fault(
-        wrap(mps, "bind_mount", writable),
+        wrap(choice, "bind_mount", writable),
         frozenset({"a container has more of its MPS daemon than its socket to read"}),
         "mps",
     ),

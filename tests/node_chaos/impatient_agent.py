@@ -3,7 +3,7 @@
 Every half minute, as it does by itself, would be about once in a run: then nobody would see what it removes too early.
 """
 
-from gpuledger.agent import startup
+from gpuledger.agent import agent as startup
 from gpuledger.command_line.program import main
 from node.limiting_agent import use_the_groups_there_are
 

@@ -57,7 +57,7 @@ def unsettled_containers(
 
 
 def is_forgotten(pod: Json) -> bool:
-    """Tell whether a kubelet has lost its record of the slots of one of a pod's containers, and does not start it."""
+    """Return whether a kubelet has lost its record of the slots of one of a pod's containers, and does not start it."""
     status = pod.get("status") or {}
     found = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return any(FORGOTTEN in str((each["state"].get("waiting") or {}).get("message")) for each in found)

@@ -19,7 +19,7 @@ from pathlib import Path
 import orjson
 
 from fakes.nvml.fake_nvml import MIB, NO_LIMIT, SetLimit, limit_lines
-from gpuledger.formats.runtime.cgroup import container_id, pod_uid
+from gpuledger.formats.runtime.cdi import container_id, pod_uid
 from local_node import Node
 from node_chaos.pods import CONTAINER, UID
 from node_chaos.steps import Delivery
@@ -201,7 +201,7 @@ def _mounted_at(mounts: str, path: str) -> tuple[str, str]:
 
 
 def lives(pid: int) -> bool:
-    """Tell whether a process has not ended."""
+    """Return whether a process has not ended."""
     with contextlib.suppress(OSError, IndexError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in OVER
     return False

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from builders import OFFER, a_holder
 from gpuledger.ledger.entry import NodeRoom, Room
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.share import Claim, Holder, Share
 
 
@@ -97,14 +96,14 @@ class Naive:
         return shares
 
     def takes(self, pod: str, share: Share) -> bool:
-        """Tell whether a pod can have a share of a card, or has this very one already: then it needs no more room.
+        """Return whether a pod can have a share of a card, or has this very one already: then it needs no more room.
 
         The API server may list it on a card that has shrunk since; a second attempt of the pod must find it there.
         """
         return (pod, share) in self.lines[share.uuid].holders or self.fits(share, self.counted(share.uuid, pod))
 
     def fits(self, share: Share, others: list[Share]) -> bool:
-        """Tell whether a share fits on its card beside some others."""
+        """Return whether a share fits on its card beside some others."""
         used, room = sums([*others, share]), self.capacity(share.uuid)
         alone_or_shared = not others or not (share.exclusive or [other for other in others if other.exclusive])
         return alone_or_shared and all(used[i] <= room[i] for i in range(3))

@@ -19,14 +19,11 @@ from fakes.objects import DIALECTS, a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, ListedClaims
 from gpuledger.formats.resource_claims.demands import MOST_SELECTOR_BYTES, MOST_SELECTORS
-from gpuledger.formats.resource_claims.device import device_of
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS
 from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorTest, compile_selector
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_filter import Payer
+from gpuledger.formats.resource_claims.slices import device_of
+from gpuledger.model.card import Amounts, Card, Payer
 from gpuledger.model.errors import BadInput
 from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
 from properties.test_bounded_work import calls_of

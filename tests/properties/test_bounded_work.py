@@ -32,13 +32,12 @@ from gpuledger.formats.dialects.selection import (
 )
 from gpuledger.formats.dialects.vocabulary import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.card_attributes import ATTRIBUTES
-from gpuledger.model.card_rule import CardRule
+from gpuledger.model.card import ATTRIBUTES, CardRule
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.explain import explain_node
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
 from gpuledger.placement.preemption.victims import Tenant, cheapest_eviction

@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 from builders import a_card, a_holder, a_ledger, a_share, stored
 from effort import times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_rule import CardRule
+from gpuledger.model.card import Amounts, Card, CardRule
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Shape
 from gpuledger.model.share import Assignment
-from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.explain import explain_node
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, Preference
 
@@ -77,7 +75,7 @@ def ledger_of(node: dict[str, tuple[Card, int]]) -> Ledger:
 
 
 def is_valid(shape: Shape, node: dict[str, tuple[Card, int]], assignment: Assignment) -> bool:
-    """Tell whether the cards have room for all, and keep all rules."""
+    """Return whether the cards have room for all, and keep all rules."""
     for demand, uuids in zip(shape, assignment, strict=True):
         if len({*uuids}) != (len(node) if demand.every_card else demand.cards):
             return False

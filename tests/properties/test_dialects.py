@@ -29,10 +29,9 @@ from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
 from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import AssignmentAnnotations
 from gpuledger.formats.inspection import inspected
-from gpuledger.formats.objects.node import Inventory, node_facts, read_registers
-from gpuledger.formats.objects.pod import pod_facts
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.kubernetes.node import Inventory, node_facts, read_registers
+from gpuledger.formats.kubernetes.pod import pod_facts
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Share
 from gpuledger.reports.tables import Terminal

@@ -18,10 +18,9 @@ from gpuledger.formats.custom_resource.stored_card import (
     stored_card,
     used_json,
 )
-from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers, register_of
-from gpuledger.formats.quantity import whole_number
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.kubernetes.node import NodeFacts, node_facts, read_registers, register_of
+from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 

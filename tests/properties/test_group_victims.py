@@ -10,16 +10,13 @@ import pytest
 
 from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.card_attributes import attribute_of
-from gpuledger.model.card_rule import CardRule
+from gpuledger.model.card import CardRule, attribute_of
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Shape
 from gpuledger.placement.fit import choose_cards
-from gpuledger.placement.policy import Preference
+from gpuledger.placement.policy import Preference, StepBudget
 from gpuledger.placement.preemption.cost import Cost, Tenant, cost_of
-from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
-from gpuledger.placement.preemption.several_pods import EXACT_TOGETHER, GroupNode, Kind
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.preemption.group import EXACT_TOGETHER, GroupEviction, GroupNode, Kind, cheapest_group_eviction
 from properties.test_victims import Scene, a_scene, with_gangs, with_rules
 
 AT_ONCE = 60
@@ -108,7 +105,7 @@ class Places:
     known: dict[tuple[object, ...], bool] = field(default_factory=dict)
 
     def for_all(self, way: tuple[str, ...]) -> bool:
-        """Tell whether all fit if they are shared out like this."""
+        """Return whether all fit if they are shared out like this."""
         parts = {name: tuple(i for i, its in enumerate(way) if its == name) for name in way}
         return all(self._takes(name, here) for name, here in parts.items())
 

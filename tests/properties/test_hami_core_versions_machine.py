@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fakes.crashes import crashed_at_line
 from fakes.shared_library import a_library
-from gpuledger.agent.isolation import hami_core_library
-from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
+from gpuledger.agent.isolation import hami_core
+from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 
 LIBRARIES = [a_library(bytes([number]) * (number * 40_000 + 1)) for number in range(3)]
 BROKEN = [LIBRARIES[0][:-1], b"", b"\x7fELF"]
@@ -103,7 +103,7 @@ class VersionsMachine(RuleBasedStateMachine):
             if removes:
                 self.agent.remove_unused(paths)
 
-        crashed_at_line(work, (hami_core_library.__file__, shutil.__file__), line)
+        crashed_at_line(work, (hami_core.__file__, shutil.__file__), line)
         self.start_agent()
 
     # Containers.

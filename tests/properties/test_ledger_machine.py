@@ -20,8 +20,7 @@ from hypothesis.stateful import (
 from builders import OFFER, a_card, a_holder, a_share
 from effort import times
 from gpuledger.ledger.book import PINNED, Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard

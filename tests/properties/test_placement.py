@@ -13,13 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from builders import OFFER, a_card, a_holder, a_ledger, a_request, a_share, cards_of, commit, linked_cards, stored
 from effort import times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.model.share import Assignment
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.placement import fitting_nodes
+from gpuledger.placement import choose as fitting_nodes
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, Policy, Preference
@@ -162,7 +161,7 @@ def moments(shape: Shape) -> Iterator[list[int]]:
 
 
 def is_valid(shape: Shape, node: Sequence[Spot], assignment: Assignment) -> bool:
-    """Tell whether a pod can run with these cards."""
+    """Return whether a pod can run with these cards."""
     by_uuid = {spot.card.uuid: spot for spot in node if spot.works}
     for demand, given_cards in zip(shape, assignment, strict=True):
         if len(given_cards) != demand.cards or len(set(given_cards)) != demand.cards:
@@ -179,18 +178,18 @@ def is_valid(shape: Shape, node: Sequence[Spot], assignment: Assignment) -> bool
 
 
 def goes_on(demand: Demand, spot: Spot) -> bool:
-    """Tell whether a container may be beside the others on a card, whatever the amounts."""
+    """Return whether a container may be beside the others on a card, whatever the amounts."""
     alone_or_shared = not spot.exclusive and (spot.idle or not demand.exclusive)
     return alone_or_shared and not cores_are_promised(demand, spot)
 
 
 def cores_are_promised(demand: Demand, spot: Spot) -> bool:
-    """Tell whether a container that names no cores comes where others were promised all of them."""
+    """Return whether a container that names no cores comes where others were promised all of them."""
     return wanted(demand, spot.card)[1] == 0 < spot.card.capacity.cores and spot.left()[1] <= 0
 
 
 def fits_at(shape: Shape, here: list[int], spot: Spot) -> bool:
-    """Tell whether containers of a pod that are on a card at the same moment fit there."""
+    """Return whether containers of a pod that are on a card at the same moment fit there."""
     if len(here) > 1 and any(shape[position].exclusive for position in here):
         return False
     sums = [sum(wanted(shape[position], spot.card)[i] for position in here) for i in range(3)]

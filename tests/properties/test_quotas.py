@@ -10,9 +10,9 @@ from hypothesis.stateful import initialize, invariant, rule
 from builders import a_card, a_share
 from effort import times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import QuotaExceeded, ShareRefused
-from gpuledger.model.quota import Counted, QuotaLimit
+from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.model.stored_card import StoredCard
 from properties.test_ledger_machine import PODS, LedgerMachine

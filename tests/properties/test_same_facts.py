@@ -14,8 +14,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     used_json,
 )
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card, CardPhase
+from gpuledger.model.card import Amounts, Card, CardPhase
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.reports.cards import by_namespace, report_of, report_of_stored
 

@@ -21,7 +21,7 @@ from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT, AdmissionError
 from fakes.objects import GPU
 from fakes.virtual_time import VirtualTimeLoop
-from gpuledger.agent import retry
+from gpuledger.agent.grants import starts as retry
 from gpuledger.formats.runtime.cdi import read_grant
 from gpuledger.model.errors import GpuledgerError
 

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from builders import OFFER, a_card, a_holder, a_share
 from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_rule import CardRule
+from gpuledger.model.card import Amounts, Card, CardRule
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Holder, Placement
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import CARD_RANKS, Preference
-from gpuledger.placement.preemption import search, sets
+from gpuledger.placement.preemption import search
+from gpuledger.placement.preemption import search as sets
 from gpuledger.placement.preemption.card_needs import need_on
 from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, joined, together
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction, cost_of, node_without
@@ -65,7 +64,7 @@ class Scene:
         return ledger
 
     def fits(self, node_name: str, without: Collection[str]) -> bool:
-        """Tell whether the pod fits on a node when these pods and those that leave anyway are gone."""
+        """Return whether the pod fits on a node when these pods and those that leave anyway are gone."""
         leaving = [uid for uid, tenant in self.tenants.items() if tenant.leaves or tenant.uid in without]
         one = replace(self, cards={node_name: self.cards[node_name]})
         room = one.ledger([*leaving, *without]).node_room(node_name)

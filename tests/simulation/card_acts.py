@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 
 if TYPE_CHECKING:
     from simulation.world import World

@@ -138,14 +138,14 @@ class Checker:
             )
 
     def _is_over(self, uid: str, card: Json, deadline: str) -> bool:
-        """Tell whether room was kept for long enough; a clock that is not right can only make it longer."""
+        """Return whether room was kept for long enough; a clock that is not right can only make it longer."""
         if self._world.clocks_agree:
             return self._now() >= deadline
         since_s = self._kept_s.get((card["metadata"]["name"], uid), 0.0)
         return self._world.clock.now_s >= since_s + SETTINGS.preemption_timeout_s - 0.001
 
     def _is_promised_all(self, uid: str, this: Json) -> bool:
-        """Tell whether a pod is promised all the cards that it asks for on this card's node, and on no other.
+        """Return whether a pod is promised all the cards that it asks for on this card's node, and on no other.
 
         Two operators that were active at once may each have begun a preemption for it, and one of them is enough. If
         one gives up, it can take back what the other has entered, and the pod begins anew: where both have begun on
@@ -354,7 +354,7 @@ class Checker:
         return found + self.gangs.halves()
 
     def _lacks(self, pod: Json) -> bool:
-        """Tell whether a bound pod does not hold what it was told of, for no reason that there could be."""
+        """Return whether a bound pod does not hold what it was told of, for no reason that there could be."""
         return self._held(pod["metadata"]["uid"]).keys() != devices(pod).keys()
 
     def _waiting_for_lesser_ones(self) -> list[str]:
@@ -367,7 +367,7 @@ class Checker:
         return [uid for uid, wish in wishes.items() if self._fits(wish, stay_from=wish.priority)]
 
     def _fits(self, wish: Wish, stay_from: int | None = None) -> bool:
-        """Tell whether a pod fits beside all that hold cards, or only beside those that have at least this priority."""
+        """Return whether a pod fits beside all holders, or only beside those of at least this priority."""
         has_room = any(self._free_cards(name, wish, stay_from) >= wish.cards for name in self._world.node_names)
         return has_room and allows(self._world, wish, CARD_MIB)
 

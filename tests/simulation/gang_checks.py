@@ -68,7 +68,7 @@ class GangChecks:
         return found
 
     def _can_not_know(self) -> bool:
-        """Tell whether an operator relies on what is undone behind its back.
+        """Return whether an operator relies on what is undone behind its back.
 
         By etcd, or by another operator that is active all the time, which no installation has: it gives back the share
         of a pod that is not bound, as one that it has not entered itself.
@@ -77,7 +77,7 @@ class GangChecks:
         return bool(self._world.api.starts) or (scenario.replicas > 1 and not scenario.follows_lease)
 
     def waits_with_others(self, uid: str) -> bool:
-        """Tell whether a pod is placed together with others, or not at all."""
+        """Return whether a pod is placed together with others, or not at all."""
         wish = self._world.wishes[uid]
         return bool(wish.gang) and self._missing(wish) > 0
 

@@ -30,7 +30,7 @@ class Item:
         return "other"
 
     def is_void(self) -> bool:
-        """Tell whether it can't happen any more."""
+        """Return whether it can't happen any more."""
         return False
 
     def what(self) -> str:
@@ -38,7 +38,7 @@ class Item:
         raise NotImplementedError
 
     def is_routine(self) -> bool:
-        """Tell whether it is of no interest once nothing goes wrong any more."""
+        """Return whether it is of no interest once nothing goes wrong any more."""
         return False
 
     def ways(self) -> int:

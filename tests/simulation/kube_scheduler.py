@@ -6,7 +6,7 @@ at, or five minutes.
 
 from typing import TYPE_CHECKING
 
-from gpuledger.formats.objects.pod import nominated_node
+from gpuledger.formats.kubernetes.pod import nominated_node
 from gpuledger.formats.scheduler.extender import BindArguments
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workflows.binding.filter_result import FilterResult
@@ -203,7 +203,7 @@ def back_off_s(number: int) -> float:
 
 
 def _has_changed(before: Json, pod: Json) -> bool:
-    """Tell whether a pod's change is one that makes kube-scheduler try it again: not one of its status."""
+    """Return whether a pod's change is one that makes kube-scheduler try it again: not one of its status."""
     old, new = before["metadata"], pod["metadata"]
     return any(old.get(field) != new.get(field) for field in ("annotations", "labels"))
 

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.kube_api.client import REQUEST_TIMEOUT_S
-from gpuledger.kube_api.pages import Page, pages_of
+from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, Page, pages_of
 from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 from simulation.api_server import LISTED, Operation, route, selector_of
 from simulation.item import LATE_S, SOON, SOON_S, Item
@@ -144,7 +143,7 @@ class Request(Item):
         return self.operation in _LISTS
 
     def is_awaited(self) -> bool:
-        """Tell whether a client is there to hear the answer."""
+        """Return whether a client is there to hear the answer."""
         return self.process.alive and not self.future.done()
 
     def give_up(self) -> None:

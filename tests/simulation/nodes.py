@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from fakes.objects import GPU
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Card
 from simulation.api_server import Json, Kind
 from simulation.item import Item
@@ -41,7 +41,7 @@ class Nodes:
         return self._cards.get(uuid)
 
     def takes_pods(self, card: Json) -> bool:
-        """Tell whether a card's object says of it where it is, and it works, on a node whose agent answers."""
+        """Return whether a card's object says of it where it is, and it works, on a node whose agent answers."""
         node_name, found = card["spec"]["nodeName"], self.card(card["spec"]["uuid"])
         return found is not None and found.node_name == node_name and found.healthy and node_name not in self._away
 
@@ -86,7 +86,7 @@ class Nodes:
         self._world.api.put(Kind.NODE, node_name, self._reported(node_name))
 
     def is_unreported(self, node_name: str) -> bool:
-        """Tell whether the API server has still to hear of a node."""
+        """Return whether the API server has still to hear of a node."""
         return node_name in self._unreported
 
     def _reported(self, node_name: str) -> Json:

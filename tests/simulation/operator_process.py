@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from fakes.virtual_time import LoopClock
 from gpuledger.controller import startup
 from gpuledger.controller.lists_read import NODES
-from gpuledger.controller.wiring import Operator, build_operator
+from gpuledger.controller.startup import Operator, build_operator
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
@@ -102,15 +102,15 @@ class OperatorProcess:
         }
 
     def is_put_off(self, uid: str) -> bool:
-        """Tell whether a pod has to wait because it could not be bound several times."""
+        """Return whether a pod has to wait because it could not be bound several times."""
         return self.loop.call(self.operator.workflows.placer._failures.put_off_s, uid) > 0
 
     def is_binding(self, uid: str) -> bool:
-        """Tell whether a pod is being bound."""
+        """Return whether a pod is being bound."""
         return self.operator.workflows.placer.is_binding(uid)
 
     def is_active(self) -> bool:
-        """Tell whether the operator takes itself for the one that writes."""
+        """Return whether the operator takes itself for the one that writes."""
         return self.operator.workflows.leadership.is_active()
 
     def waiting_pods(self) -> set[str]:

@@ -25,7 +25,7 @@ class Fork:
     """Number of the step that is taken now."""
 
     def is_awake(self, place: int) -> bool:
-        """Tell whether a step has to be taken here."""
+        """Return whether a step has to be taken here."""
         return all(self.steps[place].what != other.what for other in self.asleep)
 
     def next_place(self) -> int | None:
@@ -107,7 +107,7 @@ class Orders:
         return fork.steps[fork.place]
 
     def _turn(self) -> bool:
-        """Turn to the next order; tell whether there is one."""
+        """Turn to the next order; return whether there is one."""
         while self._path:
             place = self._path[-1].next_place()
             if place is not None:

@@ -43,7 +43,7 @@ class Handle:
         self.is_cancelled = True
 
     def cancelled(self) -> bool:
-        """Tell whether it will not be called."""
+        """Return whether it will not be called."""
         return self.is_cancelled
 
     def when(self) -> float:
@@ -70,7 +70,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     # What the world does with it.
 
     def run_ready(self) -> bool:
-        """Run until everything waits for a timer or for the world; tell whether there was anything to run."""
+        """Run until everything waits for a timer or for the world; return whether there was anything to run."""
         ready = self._ready
         if not ready:
             return False
@@ -189,7 +189,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
 
 def _close(steps: Steps) -> bool:
-    """Close a coroutine; tell whether that was the end of it."""
+    """Close a coroutine; return whether that was the end of it."""
     try:
         steps.close()
     except Exception:  # noqa: BLE001 - what it had to do at its end was too much

@@ -30,7 +30,7 @@ def exceeded(world: "World") -> str:
 
 
 def allows(world: "World", wish: "Wish", card_mib: int) -> bool:
-    """Tell whether the quota has room for a pod, beside all that is held."""
+    """Return whether the quota has room for a pod, beside all that is held."""
     used_mib = sum(each["memoryMiB"] for _, each in _holders(world))
     asked_mib = wish.cards * (wish.memory_mib or card_mib)
     return not world.scenario.quota_mib or bool(used_mib + asked_mib <= world.scenario.quota_mib)

@@ -154,7 +154,7 @@ class Runner:
         return self.parts.ledger
 
     def is_binding(self, uid: str) -> bool:
-        """Tell whether it is binding a pod."""
+        """Return whether it is binding a pod."""
         return self.parts.placer.is_binding(uid)
 
     def die(self) -> None:
@@ -206,7 +206,7 @@ class Step:
     """Whether it is one of those of which a life may have only so many."""
 
     def can_swap(self, other: "Step") -> bool:
-        """Tell whether it makes no difference which of the two comes first."""
+        """Return whether it makes no difference which of the two comes first."""
         if self.touches is None or other.touches is None or self.who == other.who:
             return False
         return not (self.writes or other.writes) or self.touches.isdisjoint(other.touches)
@@ -293,7 +293,7 @@ class RaceWorld(World):
         return self._next_s() < float("inf")
 
     def _is_pausing(self) -> bool:
-        """Tell whether somebody waits only for a moment, before a repetition: others need not be late for it to end."""
+        """Return whether somebody only pauses before a repetition: others need not be late for it to end."""
         return self._next_s() <= self.clock.now_s + MOMENT_S
 
     def _next_s(self) -> float:

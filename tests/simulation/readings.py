@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
 from simulation.api_server import Json
 from simulation.scenario import Wish
 
@@ -25,7 +25,7 @@ def claims_of(card: Json) -> list[Json]:
 
 
 def lives_bound(pod: Json) -> bool:
-    """Tell whether a pod has a node and has not ended."""
+    """Return whether a pod has a node and has not ended."""
     return bool(pod["spec"].get("nodeName")) and pod["status"].get("phase") not in ("Succeeded", "Failed")
 
 
@@ -64,7 +64,7 @@ def free_mib(card: Json) -> int:
 
 
 def has_room(card: Json, wish: Wish, stay_from: int | None) -> bool:
-    """Tell whether a pod fits on a card beside its holders, or beside those that have at least this priority."""
+    """Return whether a pod fits on a card beside its holders, or beside those that have at least this priority."""
     holders = [holder for holder in holders_of(card) if stay_from is None or holder["priority"] >= stay_from]
     if not wish.memory_mib or any(holder["exclusive"] for holder in holders):
         return not holders

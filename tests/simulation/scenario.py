@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from builders import a_card
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.model.card import Card
 from simulation.api_server import Json
 
@@ -54,7 +54,7 @@ class Act(Protocol):
     """Something that a person, a controller or fate may do, once, at any time."""
 
     def can(self, world: "World") -> bool:
-        """Tell whether it is possible now."""
+        """Return whether it is possible now."""
 
     def do(self, world: "World") -> None:
         """Do it."""

@@ -117,7 +117,7 @@ class Watch(Item):
             self.world.pend(self)
 
     def _is_superseded(self) -> bool:
-        """Tell whether a later event of the same object is there: then a watcher may leave this one out."""
+        """Return whether a later event of the same object is there: then a watcher may leave this one out."""
         uid = self.queue[0][1]["metadata"]["uid"]
         return any(found["metadata"]["uid"] == uid for _, found in list(self.queue)[1:])
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from fakes.virtual_time import EPOCH
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.objects.pod import LONGEST_GRACE_S
+from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S
 from gpuledger.formats.scheduler.extender import BindArguments
 from simulation import quota_checks
 from simulation.api_server import ApiServer, Json, Kind

@@ -16,7 +16,7 @@ from benchmark.shapes import OURS, STOCK_CLAIMS, WITH_CLAIMS, pod, scheduler_of
 from benchmark.site import PATIENCE_S, POLL_S, Json, Site
 from benchmark.watching import PODS
 from control_plane import WRITE_VERBS, AuditEvent
-from gpuledger.formats.resource_claims.names import CORES, DEVICE_CLASS, MEMORY
+from gpuledger.formats.resource_claims.claims import CORES, DEVICE_CLASS, MEMORY
 from gpuledger.formats.resource_claims.slices import NodeOwner, slices_of
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.model.errors import Conflict

@@ -17,19 +17,18 @@ from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.objects.pod import pod_identity, resource_version
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.pod import pod_identity, resource_version
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import Holder, Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.journal.entries import Add, Entry, Remove
+from gpuledger.workflows.journal.entries import Add, Entry, Remove, patch_of
 from gpuledger.workflows.journal.journal import ATTEMPT_BYTES
-from gpuledger.workflows.journal.patches import patch_of
 
 SERVED = NodeOffer(resources=frozenset({"nvidia.com/gpu"}))
 

@@ -29,10 +29,10 @@ from benchmark.table import wide_console
 from fakes.api_server import ApiServer
 from fakes.operator_parts import OperatorParts
 from gpuledger.agent.fake_nodes import fake_nodes
-from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler.extender import filter_answer, filter_arguments
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.node import NodeOffer
+from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import Holder, Pod
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Preference
@@ -111,7 +111,7 @@ class Ledger:
         return body
 
     def place(self, limits: Limits, subject: str = "") -> bool:
-        """Ask about a new pod, and store it if it fits; tell whether it does."""
+        """Ask about a new pod, and store it if it fits; return whether it does."""
         body = self.ask(limits, subject)
         uid = body["metadata"]["uid"]
         fits = self.parts.ledger.hold_of(uid) is not None

@@ -11,7 +11,7 @@ import orjson
 from benchmark.shapes import Shape, burst
 from benchmark.site import Json
 from benchmark.watching import PODS, SILENCE_S
-from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS
 

@@ -23,7 +23,7 @@ from gpuledger.formats.custom_resource.stored_card import holder_json, new_alloc
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import Holder, Pod, shares_of
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy

@@ -21,9 +21,8 @@ from benchmark.shapes import CARDS_PER_NODE
 from benchmark.table import wide_console
 from gpuledger.agent.fake_nodes import fake_nodes
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.card import Amounts, Card
+from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import ContainerShare, Holder, Pod, Share, shares_of
 from gpuledger.model.stored_card import StoredCard

@@ -39,9 +39,8 @@ from gpuledger.controller.kopf_frame import configure
 from gpuledger.formats.custom_resource.resource import API_VERSION
 from gpuledger.formats.custom_resource.stored_card import holder_json, new_allocation, used_json
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
-from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.pages import PAGE_SIZE
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
+from gpuledger.kube_api.client import PAGE_SIZE, KubeClient
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.share import Holder, Pod, shares_of
 

@@ -8,15 +8,14 @@ from collections import Counter
 from collections.abc import Collection
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.delivery.directory_files import SHARE_DIRECTORY, DirectoryFiles
-from gpuledger.agent.delivery.edits import NO_CARDS, VISIBLE
-from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.grants import Grants
-from gpuledger.agent.isolation.kinds import GrantedCard
+from gpuledger.agent.grants.edits import NO_CARDS, VISIBLE
+from gpuledger.agent.grants.files import SHARE_DIRECTORY, DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.grants import Grants
+from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.grants.starts import retry_until
+from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
-from gpuledger.agent.ledger_view import LedgerView
-from gpuledger.agent.retry import retry_until
-from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.runtime.cdi import Grant, device_name
 from gpuledger.model.errors import GpuledgerError, NotKnownYet, StartRefused
 

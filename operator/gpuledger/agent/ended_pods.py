@@ -11,24 +11,87 @@ uses it, nothing is concluded from there being no process.
 Where the kubelet keeps no control groups for pods, a process is known by its container alone, and no status names all
 containers of a pod: the kubelet writes it later than it starts them, and after the pod's deletion not at all. There the
 agent reports what runs, and never that nothing does.
+
+Finds the pods that have processes on this node, by the kubelet's control groups.
+
+A process that has ended and was not reaped yet holds nothing any more, unless one of its threads still hangs, as in a
+driver.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gpuledger.agent.kubelet.slot_owners import Pods
-from gpuledger.agent.pod_processes import Sight
-from gpuledger.formats.objects.pod import container_names, has_ended, is_finished
-from gpuledger.formats.objects.pod_ends import MAX_NAMED, ends_annotation, read_containers, read_ends
-from gpuledger.formats.objects.resources import resources_asked
-from gpuledger.formats.resource_claims.names import names_of_claims
+from gpuledger.formats.kubernetes.annotations import MAX_NAMED, ends_annotation, read_containers, read_ends
+from gpuledger.formats.kubernetes.host import resources_asked
+from gpuledger.formats.kubernetes.pod import container_names, has_ended, is_finished
+from gpuledger.formats.resource_claims.claims import names_of_claims
+from gpuledger.formats.runtime.cdi import container_id, pod_uid
 from gpuledger.model.errors import ApiError, BadInput
+
+OVER = frozenset("ZXx")
+"""States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""
+
+ENDED = (FileNotFoundError, ProcessLookupError)
+"""Errors of reading a process that has ended meanwhile. Any other error says nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The result of one look at all processes."""
+
+    pods: frozenset[str]
+    """UIDs of those pods that have processes."""
+    sees_pods: bool
+    """Whether there are control groups of pods: if not, one is known by its containers alone."""
+
+
+def look_for_pods(proc: Path, containers: Mapping[str, Collection[str]]) -> Sight:
+    """Return which of these pods have processes: pod UID -> ids of its containers, as far as they are known.
+
+    Raises OSError where it can't see: that must not be taken for pods of which nothing is left.
+    """
+    pods = {container: uid for uid, ids in containers.items() for container in ids}
+    found, sees_pods = set[str](), False
+    for process, groups in _processes(proc):
+        of_pod = pod_uid(groups)
+        sees_pods = sees_pods or of_pod is not None
+        uid = of_pod or pods.get(container_id(groups) or "", "")
+        if uid in containers and uid not in found and _lives(process):
+            found.add(uid)
+    return Sight(frozenset(found), sees_pods)
+
+
+def _processes(proc: Path) -> Iterator[tuple[Path, str]]:
+    for process in proc.iterdir():
+        if process.name.isdigit():
+            try:
+                yield process, (process / "cgroup").read_text()
+            except ENDED:
+                continue
+
+
+def _lives(process: Path) -> bool:
+    try:
+        return any(_state(thread) not in OVER for thread in (process / "task").iterdir())
+    except ENDED:
+        return False
+
+
+def _state(thread: Path) -> str:
+    """Return the state of a thread, one letter; its name before that can contain anything."""
+    try:
+        return (thread / "stat").read_text().rpartition(") ")[2][:1]
+    except ENDED:
+        return "X"
+
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +230,7 @@ class EndedPods:
                     pause_s = min(1.5 * pause_s, LONGEST_INTERVAL_S)
 
     async def _look_once(self) -> bool:
-        """Look for those in doubt, and say what was found; tell whether anything could be seen."""
+        """Look for those in doubt, and say what was found; return whether anything could be seen."""
         listed = self._listed
         sought = dict(self._doubtful)
         if sought:
@@ -230,7 +293,7 @@ class EndedPods:
 
 
 async def sees_processes(own_pod_uid: str, node_name: str, pods: Pods) -> bool:
-    """Tell whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
+    """Return whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
     while own_pod_uid:
         try:
             there = await pods.pods_of_node(node_name, _uid_and_host_pid)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpuledger.agent.fake_pods import next_status
-from gpuledger.formats.objects.pod import bound_node, is_being_deleted
+from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.kubelet_writes import KubeletWrites
 from gpuledger.kube_api.reads import KubeReads
+from gpuledger.kube_api.writes import KubeletWrites
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
 
 logger = logging.getLogger(__name__)

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.agent.fake_kubelet import FakeKubelet
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
-from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.kubelet_writes import KubeletWrites
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import ALL_CORES, Card
-from gpuledger.model.node_config import NodeConfig, NodeConfigs
+from gpuledger.kube_api.writes import KubeletWrites
+from gpuledger.model.card import ALL_CORES, Amounts, Card
+from gpuledger.model.node import NodeConfig, NodeConfigs
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gpuledger.agent.fake_commands import AT_ONCE, ENDLESS, Run, run_of
-from gpuledger.formats.objects.condition import condition_of
-from gpuledger.formats.objects.pod import is_being_deleted, is_finished, started_at
+from gpuledger.formats.kubernetes.condition import condition_of
+from gpuledger.formats.kubernetes.pod import is_being_deleted, is_finished, started_at
 
 JOB_RUNTIME_S = 30.0
 

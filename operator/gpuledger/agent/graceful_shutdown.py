@@ -12,7 +12,7 @@ import logging
 from typing import Any
 
 from gpuledger.agent.kubelet.slot_owners import Pods
-from gpuledger.formats.objects.pod import is_finished, leaves_at, started_at
+from gpuledger.formats.kubernetes.pod import is_finished, leaves_at, started_at
 from gpuledger.model.errors import ApiError
 
 logger = logging.getLogger(__name__)

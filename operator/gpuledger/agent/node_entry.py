@@ -1,4 +1,11 @@
-"""What this agent shows on its Node: written when it differs, and at no other time."""
+"""What this agent shows on its Node, and the node's ResourceSlices: written when they differ, and at no other time.
+
+Rewrites of a value that another writer keeps changing back off; new values are written at once.
+
+ResourceSlices are a view of the cards for `kubectl`, autoscalers and Kueue. A kubelet deletes all slices of its node
+when it starts, and those of a driver whose plugin has been away for 30 s (Kubernetes 1.36,
+pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go). The watch shows what it deletes while this agent runs.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +13,58 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from gpuledger.agent.write_pace import WritePace
-from gpuledger.formats.quantity import whole_number
-from gpuledger.model.errors import ApiError, BadInput
+from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.resource_claims.claims import DRIVER
+from gpuledger.formats.resource_claims.slices import API_VERSION, NodeOwner, SliceChanges, slice_changes
+from gpuledger.kube_api.reads import RESOURCE_SLICES
+from gpuledger.kube_api.watch import Api, follow
+from gpuledger.model.card import Card
+from gpuledger.model.clock import Backoff
+from gpuledger.model.errors import ApiError, BadInput, NotFound
+
+Value = TypeVar("Value")
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+"""Between two writes of the same value."""
+
+QUIET_S = 60.0
+"""A client that leaves it alone for so long, beyond the pause, does not fight."""
+
+
+class WritePace(Generic[Value]):
+    """Spaces the writes of one thing. Times are those of the event loop."""
+
+    def __init__(self) -> None:
+        self._tried: Value | None = None
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._tried_s, self._pause_s = -QUIET_S - LONGEST_PAUSE_S, FIRST_PAUSE_S
+
+    def due_s(self, wanted: Value) -> float:
+        """Return when to write this."""
+        # What is new is written at once: a card that is broken must not wait because another client fights.
+        return self._tried_s + self._pause_s if self._tried == wanted else 0.0
+
+    @contextlib.contextmanager
+    def trying(self, wanted: Value) -> Iterator[None]:
+        """Record that this is written, from when to when."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s > self._tried_s + self._pause_s + QUIET_S:
+            self._backoff.reset()
+        self._pause_s = self._backoff.next_s()
+        self._tried, self._tried_s = wanted, now_s
+        try:
+            yield
+        finally:
+            self._tried_s = asyncio.get_running_loop().time()
+
 
 logger = logging.getLogger(__name__)
 
 Json = dict[str, Any]
-
-Value = TypeVar("Value")
 
 
 class Nodes(Protocol):
@@ -142,3 +189,153 @@ def _amount(quantity: object) -> int:
         return whole_number(quantity)  # the API server writes 200k for 200000
     except BadInput:
         return -1
+
+
+ASK_AGAIN_S = 600.0
+"""Between two looks whether the API server has come to know such slices. This only reads."""
+
+
+class Slices(Protocol):
+    """ResourceSlices at the API server."""
+
+    async def create_slice(self, body: Json) -> Json:
+        """Create one; return it as it is stored. Raises ApiError."""
+
+    async def replace_slice(self, body: Json) -> Json:
+        """Replace one that is unchanged; return it as it is stored. Raises ApiError."""
+
+    async def delete_slice(self, name: str) -> None:
+        """Delete one. Raises ApiError."""
+
+
+class ResourceSlices:
+    """Keeps the slices of one node equal to what its cards are."""
+
+    def __init__(self, node_name: str, slices: Slices, client: Api) -> None:
+        self._node_name, self._slices, self._client = node_name, slices, client
+        self._cards: tuple[Card, ...] | None = None
+        self._owner: NodeOwner | None = None  # None while there is no such node
+        self._stored: dict[str, Json] = {}  # name -> slice as the API server has it
+        self._sent: dict[str, tuple[Json, Json]] = {}  # name -> spec as it was sent, and as it was stored
+        self._listed = False
+        self._events = 0  # that the watch has shown
+        self._look = asyncio.Event()
+        self._pace: WritePace[tuple[NodeOwner, tuple[Card, ...]]] = WritePace()
+        self.writes = 0
+
+    def want(self, cards: tuple[Card, ...]) -> None:
+        """Have the slices show these cards."""
+        self._cards = cards
+        self._look.set()
+
+    def observe(self, node: Json, gone: bool) -> None:
+        """Observe the node as it is. One that comes back has another UID, and its slices another owner."""
+        owner = None if gone else NodeOwner(self._node_name, node["metadata"]["uid"])
+        if owner != self._owner:
+            self._owner = owner
+            self._look.set()
+
+    def observe_slice(self, found: Json, gone: bool) -> None:
+        """Observe a slice of the node."""
+        self._events += 1
+        name = found["metadata"]["name"]
+        known = self._stored.get(name)
+        if known is not None and _version(found) < _version(known):
+            return  # the answer to a write was here first
+        if gone:
+            self._stored.pop(name, None)
+        else:
+            self._stored[name] = found
+        self._look.set()
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Return the callback for the list of slices: others that were known have gone unseen."""
+        before = {found["metadata"]["uid"] for found in self._stored.values()}
+
+        def listed(uids: set[str]) -> None:
+            unseen = before - uids
+            self._stored = {
+                name: found for name, found in self._stored.items() if found["metadata"]["uid"] not in unseen
+            }
+            self._listed = True
+            self._look.set()
+
+        return listed
+
+    async def run(self) -> None:
+        """Write when it is needed, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow())
+            group.create_task(self._write_when_due())
+
+    async def _follow(self) -> None:
+        selector = {"fieldSelector": f"spec.nodeName={self._node_name},spec.driver={DRIVER}"}
+        told = False
+        while True:
+            await follow(self._client, RESOURCE_SLICES, selector, self.observe_slice, self.listing, while_served=True)
+            self._listed = False
+            if not told:
+                logger.info("the API server has no %s (Kubernetes 1.34): cards are not shown as slices", API_VERSION)
+            told = True
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    async def _write_when_due(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due_s()):
+                    await self._look.wait()
+                self._look.clear()
+                continue
+            await self._write()
+
+    def _due_s(self) -> float | None:
+        """Return when to write, None if there is nothing to write."""
+        if not self._listed or self._owner is None or self._cards is None or not self._changes():
+            return None
+        return self._pace.due_s((self._owner, self._cards))
+
+    def _changes(self) -> SliceChanges:
+        if self._owner is None or self._cards is None:
+            return SliceChanges()
+        return slice_changes(self._owner, self._cards, {name: self._as_sent(name) for name in self._stored})
+
+    def _as_sent(self, name: str) -> Json:
+        """Return a slice as this agent has sent it: an API server leaves out fields whose feature is off."""
+        stored = self._stored[name]
+        sent, answer = self._sent.get(name, (None, None))
+        return {**stored, "spec": sent} if sent is not None and stored["spec"] == answer else stored
+
+    async def _write(self) -> None:
+        if self._owner is None or self._cards is None:
+            return
+        changes = self._changes()
+        with self._pace.trying((self._owner, self._cards)):
+            try:
+                await self._send(changes)
+            except ApiError as error:
+                logger.warning("node %s: its ResourceSlices can't be written: %s", self._node_name, error)
+                return
+        logger.info("node %s: its ResourceSlices are written", self._node_name)
+
+    async def _send(self, changes: SliceChanges) -> None:
+        for body in changes.create:
+            await self._store(body, self._slices.create_slice)
+        for body in changes.replace:
+            await self._store(body, self._slices.replace_slice)
+        for name in changes.delete:
+            with contextlib.suppress(NotFound):
+                await self._slices.delete_slice(name)
+            self.writes += 1
+            self._stored.pop(name, None)
+
+    async def _store(self, body: Json, send: Callable[[Json], Awaitable[Json]]) -> None:
+        name, events = body["metadata"]["name"], self._events
+        stored = await send(body)
+        self.writes += 1
+        self._sent[name] = (body["spec"], stored["spec"])
+        if events == self._events:  # else the watch knows better, or will in a moment
+            self._stored[name] = stored
+
+
+def _version(found: Json) -> int:
+    return int(found["metadata"]["resourceVersion"])

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Supervisor:
         self._signal(signal.SIGKILL)
 
     def _is_starved(self, waited_s: float, heard_s: float) -> bool:
-        """Tell whether a silent child only lacks a CPU, and is not silent for too long for that."""
+        """Return whether a silent child only lacks a CPU, and is not silent for too long for that."""
         return waited_s > self._silence_s / 2 and time.monotonic() < heard_s + LONGEST_STARVED_S
 
     def _end_child(self) -> int:

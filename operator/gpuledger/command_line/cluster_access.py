@@ -150,7 +150,7 @@ class Objects:
 
     @property
     def is_being_read(self) -> bool:
-        """Tell whether there may be more to come."""
+        """Return whether there may be more to come."""
         return self._thread.is_alive()
 
     def end(self) -> None:

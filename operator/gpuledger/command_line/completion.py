@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuledger.command_line.cards import all_cards
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.formats.objects.gang import gang_name_of
+from gpuledger.formats.kubernetes.gang import gang_name_of
 
 Json = dict[str, Any]
 

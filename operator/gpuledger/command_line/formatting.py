@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 
 Json = dict[str, Any]
 

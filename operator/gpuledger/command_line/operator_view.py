@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger.command_line.cluster_access import ClusterAccess, Helper, cluster_access
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
+from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 
 Json = dict[str, Any]
@@ -85,7 +85,7 @@ def _refusal(error: urllib.error.HTTPError) -> BadInput | NotFound:
 
 
 def is_volcano_job(namespace: str, name: str, kubeconfig: str | None, context: str | None) -> bool:
-    """Tell whether a Volcano Job has this name, or would have a pod of it; no if the cluster does not say."""
+    """Return whether a Volcano Job has this name, or would have a pod of it; no if the cluster does not say."""
     with contextlib.suppress(ApiError, BadInput), cluster_access(kubeconfig, context) as access:
         jobs = access.read(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")["items"]
         return any(name == job["metadata"]["name"] or name.startswith(f"{job['metadata']['name']}-") for job in jobs)

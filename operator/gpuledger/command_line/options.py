@@ -73,8 +73,7 @@ def read_settings(file: Path | None, kubeconfig: str | None = None, context: str
 
     if file is None:
         return Settings()
-    from gpuledger.configuration.config_files import config_maps
-    from gpuledger.configuration.settings_file import settings_before_cluster, settings_of
+    from gpuledger.configuration.files import config_maps, settings_before_cluster, settings_of
 
     with settings_refused():
         settings = settings_before_cluster(file)

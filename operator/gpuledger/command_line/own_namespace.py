@@ -10,12 +10,12 @@ import time
 from typing import Any
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.formats.objects.condition import ALLOCATED, condition_of
-from gpuledger.formats.objects.developer import PORT_NAME, SERVICE, TOKEN_HEADER, token_request
-from gpuledger.formats.objects.gang import gang_name_of, gang_of
-from gpuledger.formats.objects.lease import LEASE_NAMESPACE
-from gpuledger.formats.objects.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
-from gpuledger.formats.objects.queue import GROUP
+from gpuledger.formats.kubernetes.condition import ALLOCATED, condition_of
+from gpuledger.formats.kubernetes.developer import PORT_NAME, SERVICE, TOKEN_HEADER, token_request
+from gpuledger.formats.kubernetes.gang import gang_name_of, gang_of
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
+from gpuledger.formats.kubernetes.workload import GROUP
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.reports.explanation import Explanation, PodState

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuledger.command_line.options import read_settings
-from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.model.errors import BadInput, Denied, NotFound
 
 if TYPE_CHECKING:

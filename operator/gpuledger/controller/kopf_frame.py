@@ -3,6 +3,9 @@
 Of the watches, Kopf has that of nodes. Pods and GPUAllocations have plain ones: docs/architecture.md has the figures.
 The handler of nodes is an `on.event` one, which returns None: all other kinds make Kopf write annotations or finalizers
 to the objects that they watch. What a watch may miss, a comparison with full lists finds.
+
+`kopf run -m gpuledger.controller.kopf_frame -A` starts the same operator as `gpuledger run`, with that command's
+options from the environment.
 """
 
 from __future__ import annotations
@@ -15,15 +18,16 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import kopf
 
 from gpuledger.controller.kopf_session import session
-from gpuledger.controller.run_options import RunOptions
-from gpuledger.controller.startup import run_parts, serve
+from gpuledger.controller.run_options import RunOptions, options_from
+from gpuledger.controller.startup import Operator, build_operator, run_parts, serve
 from gpuledger.controller.webhook import serve_webhook
-from gpuledger.controller.wiring import Operator, build_operator
+from gpuledger.kube_api import lean_import
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.workflows.config_maps import settings_in_cluster
 from gpuledger.workflows.system_clock import SystemClock
@@ -165,3 +169,16 @@ async def run(options: RunOptions) -> None:
         await frame.stop()
     if frame.failure is not None:
         raise frame.failure
+
+
+lean_import.install()
+
+
+frame = KopfFrame(kopf.get_default_registry(), partial(options_from, os.environ))
+
+
+@kopf.on.cleanup()
+async def raise_failure(**_: Any) -> None:
+    """Have the command fail if the operator has: Kopf takes its end for one that was wished."""
+    if frame.failure is not None:
+        raise kopf.PermanentError(str(frame.failure)) from frame.failure

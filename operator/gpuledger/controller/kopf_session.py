@@ -23,10 +23,9 @@ import kopf
 import orjson
 
 from gpuledger.controller.lists_read import ListsRead
-from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient
+from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient, read_at_most
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
-from gpuledger.kube_api.pages import read_at_most
-from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import AnswerTooLong
 
 logger = logging.getLogger(__name__)

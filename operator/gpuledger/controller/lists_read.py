@@ -24,12 +24,12 @@ class ListsRead:
         self.again = asyncio.Event()
 
     def read(self, kind: str) -> None:
-        """Note that Kopf was given a list."""
+        """Record that Kopf was given a list."""
         if self.first.is_set():
             self.again.set()
         elif kind == NODES:
             self.first.set()
 
     def listing(self) -> Callable[[set[str]], None]:
-        """Note that a plain watch is listing; return what notes that it has."""
+        """Record that a plain watch is listing; return what notes that it has."""
         return lambda _: self.again.set()

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuledger.configuration.files import settings_before_cluster
 from gpuledger.configuration.settings import Settings
-from gpuledger.configuration.settings_file import settings_before_cluster
 from gpuledger.model.errors import BadInput
 
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}

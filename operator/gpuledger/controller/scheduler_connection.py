@@ -137,7 +137,7 @@ class SchedulerConnection(asyncio.Protocol):
             self.task = asyncio.get_running_loop().create_task(answering)
 
     def is_heard(self) -> bool:
-        """Tell whether the client still waits."""
+        """Return whether the client still waits."""
         return not self._transport.is_closing()
 
     def close(self) -> None:

@@ -1,4 +1,7 @@
-"""The parts of the operator: what they serve, and what each of them runs."""
+"""The parts of the operator, how they are connected, and what each of them runs and serves.
+
+Events for people are posted once, in the background, as the log has them in any case.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +9,179 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
-from gpuledger.configuration.config_files import config_maps
 from gpuledger.configuration.dialects import dialects_of
+from gpuledger.configuration.files import config_maps
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.extender_secret import extender_secret
+from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
+from gpuledger.controller.lists_read import ListsRead
 from gpuledger.controller.run_options import RunOptions
-from gpuledger.controller.scheduler_config import given_through, scheduler_config_text
 from gpuledger.controller.scheduler_connection import served
-from gpuledger.controller.trail_file import trail_written
+from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text, trail_written
+from gpuledger.controller.telemetry.metrics import GcTuning, Metrics
+from gpuledger.controller.web.access import access_for
 from gpuledger.controller.web.developer_server import DeveloperServer
-from gpuledger.controller.web.view_access import access_for
+from gpuledger.controller.web.source import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import ViewServer
-from gpuledger.controller.wiring import Operator
-from gpuledger.formats.objects.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.kube_api.reads import ALLOCATIONS, PODS, RESOURCE_QUOTAS, KubeReads, followed_pods, leases_in, pods_in
-from gpuledger.kube_api.reviews import KubeReviews
+from gpuledger.formats.kubernetes.event import named_once, node_event, pod_event
+from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import (
+    ALLOCATIONS,
+    PODS,
+    RESOURCE_QUOTAS,
+    KubeReads,
+    KubeReviews,
+    followed_pods,
+    leases_in,
+    pods_in,
+)
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.watch import follow
-from gpuledger.model.errors import Conflict, Unreachable
+from gpuledger.kube_api.writes import KubeWrites
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import ApiError, Conflict, Unreachable
+from gpuledger.model.refusal import EventReason
+from gpuledger.model.share import Pod
 from gpuledger.serving.application import application_served
 from gpuledger.serving.port import Limits
 from gpuledger.workflows.config_maps import until_settings_differ
 from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
-from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
+from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
+from gpuledger.workflows.journal.journal import GATHER_S
+from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.queues.queue_watch import follow_queues
 from gpuledger.workflows.resource_claims.claim_watch import follow_claims
-from gpuledger.workflows.tasks.pauses import yield_to_loop
+from gpuledger.workflows.tasks.pauses import wait_first, yield_to_loop
 from gpuledger.workflows.tasks.restart import started_again
-from gpuledger.workflows.tasks.together import wait_first
+from gpuledger.workflows.wiring import connect
+from gpuledger.workflows.workflows import Workflows
 
 logger = logging.getLogger(__name__)
+
+POSTS_AT_ONCE = 16
+"""A node that loses all its cards has hundreds of pods to tell."""
+
+
+class Events:
+    """Tells nodes and pods."""
+
+    def __init__(self, store: KubeWrites) -> None:
+        self._store = store
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(POSTS_AT_ONCE)
+
+    def post_node_event(self, node_name: str, sentence: str) -> None:
+        """Show what is wrong with a node's inventory."""
+        self._post(node_event(node_name, EventReason.BAD_INVENTORY, sentence, datetime.now(UTC)))
+
+    def post_pod_event(self, pod: Pod, warning: bool, reason: EventReason, sentence: str) -> None:
+        """Show what has become of a pod's card."""
+        self._post(pod_event(pod, warning, reason, sentence, datetime.now(UTC)))
+
+    def post_pod_event_once(self, pod: Pod, reason: EventReason, sentence: str, key: str) -> None:
+        """Warn about a pod, unless it was warned under this key before."""
+        self._post(named_once(pod_event(pod, True, reason, sentence, datetime.now(UTC)), pod, key))
+
+    def _post(self, event: dict[str, Any]) -> None:
+        task = asyncio.create_task(self._create(event))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _create(self, event: dict[str, Any]) -> None:
+        try:
+            async with self._places:
+                await self._store.create_event(event)
+        except Conflict:  # the Event exists already
+            pass
+        except ApiError as error:
+            about = event["involvedObject"]
+            logger.warning("%s %s: the Event could not be created: %s", about["kind"].lower(), about["name"], error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """The parts that run."""
+
+    client: KubeClient
+    settings: Settings
+    clock: Clock
+    workflows: Workflows
+    lists: ListsRead
+    view_source: LedgerSource
+    gc_tuning: GcTuning
+    server: ExtenderServer
+
+
+def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_name: str | None = None) -> Operator:
+    """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
+    store = KubeStore(client)
+    workflows = connect(
+        store=store,
+        settings=settings,
+        dialects=dialects_of(settings),
+        events=Events(store),
+        leadership=Leadership(host_name),
+        clock=clock,
+        gather_s=GATHER_S,
+    )
+    metrics = Metrics(
+        workflows.ledger,
+        workflows.chooser,
+        workflows.counts,
+        workflows.journal.counts,
+        workflows.waiting,
+        workflows.adopter,
+        workflows.unlinked,
+        is_active=workflows.leadership.is_active,
+        is_synced=lambda: workflows.observer.synced,
+        pending_by_reason=workflows.why_waiting.pods_by_reason,
+        members=workflows.members,
+        workloads_by_state=workflows.queues.check.by_state,
+        per_card=settings.metrics_per_card,
+        per_pod=settings.metrics_per_pod,
+        compatibility=settings.metrics_compatibility,
+    )
+    view_source = operators_source(
+        workflows.ledger,
+        workflows.why_waiting,
+        workflows.explainer,
+        workflows.gang_reporter,
+        workflows.workload_explainer,
+        workflows.trail,
+        workflows.leadership.active_elsewhere,
+        workflows.gang_trials.gang_of,
+        workflows.agents,
+    )
+    workflows.ledger.on_stored.append(view_source.note)
+    workflows.members.on_joined.append(view_source.note_pod)
+    server = ExtenderServer(
+        placer=workflows.placer,
+        preemption=workflows.preemption,
+        metrics=metrics,
+        counts=workflows.counts,
+        is_ready=lambda: workflows.observer.synced,
+        scheduler=SchedulerHealth(settings.scheduler_livez_url),
+    )
+    lists = ListsRead()
+    workflows.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
+    return Operator(
+        client=client,
+        settings=settings,
+        clock=clock,
+        workflows=workflows,
+        lists=lists,
+        view_source=view_source,
+        gc_tuning=GcTuning(metrics.garbage_seconds.observe),
+        server=server,
+    )
+
 
 OPEN_TO_ALL = Limits(connections_per_s=50, requests_per_s=100)
 """Of ports that users may reach. Some 3 % of a core, whatever they send."""

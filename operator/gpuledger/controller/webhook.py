@@ -16,10 +16,19 @@ from typing import Any, cast
 import kopf
 from aiohttp import web
 
-from gpuledger.configuration.admission import admission_rules
+from gpuledger.configuration.dialects import admission_rules
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import AdmissionRules, check, filled_in, queueing_review, summing_review
-from gpuledger.formats.admission.webhook_configuration import CHECK, FILL_IN, QUEUE_UP, SUM_UP
+from gpuledger.formats.admission.webhook import (
+    CHECK,
+    FILL_IN,
+    QUEUE_UP,
+    SUM_UP,
+    AdmissionRules,
+    check,
+    filled_in,
+    queueing_review,
+    summing_review,
+)
 from gpuledger.model.errors import BadInput
 from gpuledger.serving.application import application_served
 from gpuledger.serving.port import Limits, Port

@@ -1,25 +1,42 @@
-"""All checks, and what comes of them."""
+"""All checks, their findings, and how each node isolates shares.
+
+The latter is for the nodes' administrators and no finding, since each way can be meant.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gpuledger.doctor.checks.accounts import check_agent_account, check_operator_account, check_over_hami
-from gpuledger.doctor.checks.claims import check_claim_class, check_claims, check_claims_made, check_claims_served
 from gpuledger.doctor.checks.clocks import check_clock_here, check_clocks_of_nodes
+from gpuledger.doctor.checks.cluster import (
+    check_crd,
+    check_defaults,
+    check_policies,
+    check_preemption,
+    check_scheduler_version,
+    check_server_version,
+    check_webhook,
+)
 from gpuledger.doctor.checks.gangs import check_group_gates, check_groups
 from gpuledger.doctor.checks.nodes import (
     check_cdi,
+    check_claim_class,
+    check_claims,
+    check_claims_made,
+    check_claims_served,
+    check_foreign_pods,
     check_inventory,
     check_names_of_nodes,
+    check_other_schedulers,
+    check_plugins,
     check_registers,
     check_scores,
     check_unaccounted,
 )
-from gpuledger.doctor.checks.others import check_foreign_pods, check_other_schedulers, check_plugins
-from gpuledger.doctor.checks.policies import check_defaults, check_policies, check_webhook
 from gpuledger.doctor.checks.scheduler import (
     check_lease,
     check_operator,
@@ -28,11 +45,29 @@ from gpuledger.doctor.checks.scheduler import (
     check_scheduler_errors,
     check_settings,
 )
-from gpuledger.doctor.checks.server import check_crd, check_preemption, check_scheduler_version, check_server_version
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind, Severity
-from gpuledger.doctor.isolation import isolation_of
+from gpuledger.doctor.kinds import Finding, FindingKind, Severity
+from gpuledger.formats.kubernetes.node import node_facts, read_registers
+from gpuledger.model.errors import BadInput
+
+UNKNOWN = "unknown"
+"""Of a card whose register does not say it."""
+
+
+def isolation_of(facts: Facts) -> Mapping[str, int]:
+    """Return the ways, and on how many nodes: one with several counts for each. Nothing where nodes can't be read."""
+    if isinstance(facts.nodes, Unread) or isinstance(facts.release, Unread):
+        return {}
+    found: Counter[str] = Counter()
+    for node in facts.nodes:
+        named = node_facts(node, facts.release.dialects)
+        try:
+            cards = read_registers(named).cards if named.registers else ()
+        except BadInput:
+            continue  # check_registers says so
+        found.update({card.mode or UNKNOWN for card in cards})
+    return dict(sorted(found.items()))
+
 
 Check = Callable[[Facts], Iterable[Finding]]
 

@@ -1,14 +1,117 @@
-"""The facts of a cluster, and those that could not be read. Pure data, so that a check can be tried with any."""
+"""The facts of a cluster, what of it could not be read, and the permissions that our accounts need.
+
+Pure data, so that a check can be tried with any. A test compares the permissions with the roles in manifests/.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from gpuledger.doctor.permissions import Permission
+from gpuledger.formats.custom_resource.resource import GROUP, PLURAL
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.kubernetes.gang import PODGROUPS
+from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.pod import scheduler_says
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One verb on one resource."""
+
+    verb: str
+    resource: str
+    """With its subresource: pods/binding."""
+    group: str = ""
+    namespace: str = ""
+    """Empty: in all of them."""
+    name: str = ""
+    """Of the one object; empty: of any."""
+    role: str = ""
+    """The role of Kubernetes' own that grants it; empty: a role of our manifests."""
+
+    def attributes(self) -> dict[str, Any]:
+        """Return it as `resourceAttributes` of an access review."""
+        resource, _, subresource = self.resource.partition("/")
+        found = {"verb": self.verb, "group": self.group, "resource": resource, "subresource": subresource}
+        found |= {"namespace": self.namespace, "name": self.name}
+        return {key: value for key, value in found.items() if value}
+
+    def __str__(self) -> str:
+        resource = f"{self.resource}.{self.group}" if self.group else self.resource
+        name = f" {self.name}" if self.name else ""
+        where = f" in namespace {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {resource}{name}{where}"
+
+
+def _each(verbs: str, resource: str, group: str = "", **fields: str) -> tuple[Permission, ...]:
+    return tuple(Permission(verb, resource, group, **fields) for verb in verbs.split())
+
+
+LEASES = "coordination.k8s.io"
+KUEUE = "kueue.x-k8s.io"
+KUEUES = ("workloads", "admissionchecks", "resourceflavors", "clusterqueues")
+
+RESOURCE = "resource.k8s.io"
+CLAIMS = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
+
+OPERATOR = (
+    *_each("get list watch patch delete", "pods"),
+    *_each("get list watch", "nodes"),
+    *_each("patch", "pods/status"),
+    *_each("create", "pods/binding"),
+    *_each("create", "pods/eviction"),
+    *_each("list", "poddisruptionbudgets", "policy"),
+    *_each("create", "events"),
+    *_each("list watch", "resourcequotas"),
+    *_each("patch", "resourcequotas/status"),
+    *(each for words in PODGROUPS for each in _each("list watch", "podgroups", words.api_group)),
+    *(each for kind in KUEUES for each in _each("get list watch", kind, KUEUE)),
+    *_each("patch", "workloads/status", KUEUE),
+    *_each("patch", "admissionchecks/status", KUEUE),
+    *(each for kind in CLAIMS for each in _each("get list watch", kind, RESOURCE)),
+    *_each("patch", "resourceclaims", RESOURCE),
+    *_each("patch", "resourceclaims/status", RESOURCE),
+    *_each("patch", "resourceclaims/binding", RESOURCE),
+    *_each("get list watch create patch delete", PLURAL, GROUP),
+    *_each("patch", f"{PLURAL}/status", GROUP),
+    *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
+    *_each("get list watch update", "leases", LEASES, namespace=LEASE_NAMESPACE, name=LEASE_NAME),
+)
+"""Permissions that the operator's own role has to grant."""
+
+BESIDE = (
+    Permission("list", "csinodes", "storage.k8s.io", role="system:kube-scheduler"),
+    Permission("patch", "persistentvolumes", role="system:volume-scheduler"),
+    Permission("create", "tokenreviews", "authentication.k8s.io", role="system:auth-delegator"),
+    Permission(
+        "get",
+        "configmaps",
+        namespace="kube-system",
+        name="extension-apiserver-authentication",
+        role="extension-apiserver-authentication-reader",
+    ),
+)
+"""One permission of each role of Kubernetes' own that the same account has, for kube-scheduler."""
+
+AGENT = (
+    *_each("get list watch patch", "nodes"),
+    *_each("get list watch", "pods"),
+    *_each("get list", PLURAL, GROUP),
+    *_each("get list watch create update delete", "resourceslices", RESOURCE),
+    *_each("create", "events", namespace="default"),
+)
+"""Permissions that the node agents' roles have to grant."""
+
+OVER_HAMI = Permission("patch", "nodes")
+"""Permissions that the operator also needs where nodes run HAMi's device plugin."""
+
+AS_INIT = (Permission("get", "customresourcedefinitions", "apiextensions.k8s.io", name=f"{PLURAL}.{GROUP}"),)
+"""Permissions that the doctor itself also needs in the operator's pod."""
+
 
 Json = dict[str, Any]
 
@@ -120,3 +223,105 @@ class Facts:
     """Pods of all namespaces that have not ended."""
     node_leases: Sequence[Json] | Unread = _NOT_ASKED
     """Leases by which kubelets say that they live."""
+
+
+NAME_LABEL = "app.kubernetes.io/name"
+OPERATOR_APP = "gpuledger"
+AGENT_APP = "gpuledger-agent"
+
+LONGEST_WORDS = 300
+"""Characters of what a program says that are shown."""
+
+
+def name_of(found: Json) -> str:
+    """Return an object's name."""
+    return str((found.get("metadata") or {}).get("name") or "")
+
+
+def labels_of(found: Json) -> Mapping[str, str]:
+    """Return an object's labels."""
+    return (found.get("metadata") or {}).get("labels") or {}
+
+
+def pods_of_app(pods: Sequence[Json], app: str) -> list[Json]:
+    """Return our pods of one kind; those that are on their way out do not count."""
+    return [
+        pod
+        for pod in pods
+        if labels_of(pod).get(NAME_LABEL) == app
+        and pod["metadata"].get("namespace") == LEASE_NAMESPACE
+        and not pod["metadata"].get("deletionTimestamp")
+    ]
+
+
+def why_not_ready(pod: Json, last_words: Mapping[str, str]) -> str:
+    """Return what keeps a pod from being Ready, by its status and by its log. `last_words`: pod -> end of its log."""
+    if not (pod.get("spec") or {}).get("nodeName"):
+        return f"it has no node: {scheduler_says(pod) or 'no scheduler has reported why'}"
+    container = failing_container(pod)
+    if container is None:
+        return f"its phase is {(pod.get('status') or {}).get('phase', 'unknown')}"
+    problem = _problem(container)
+    described = f": {problem}" if problem else " runs, but reports that it is not ready"
+    log = f"; its log: {last_words[name_of(pod)]}" if name_of(pod) in last_words else ""
+    return f"container {container.get('name')}{described}{log}"
+
+
+def failing_container(pod: Json) -> Json | None:
+    """Return the status of the container that keeps a pod from being Ready, None if its status names none."""
+    status = pod.get("status") or {}
+    main = status.get("containerStatuses") or ()
+    failed = [each for each in (*(status.get("initContainerStatuses") or ()), *main) if _problem(each)]
+    return next(iter([*failed, *(each for each in main if not each.get("ready"))]), None)
+
+
+def last_complaint(log: Sequence[str]) -> str:
+    """Return the last line of a log that is an error, else a warning, else its last one; without its time."""
+    lines = [line.strip() for line in log if line.strip()]
+    for level in (" ERROR ", " WARNING "):
+        if found := [line for line in lines if level in line]:
+            return found[-1].partition(level)[2].strip()[:LONGEST_WORDS]
+    return lines[-1][:LONGEST_WORDS] if lines else "it is empty"
+
+
+def _problem(container: Json) -> str:
+    state, last = container.get("state") or {}, (container.get("lastState") or {}).get("terminated") or {}
+    waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
+    if ended and ended.get("exitCode"):
+        return f"ended with {ended['exitCode']}" + _message(ended)
+    if waiting.get("reason") and waiting["reason"] not in ("PodInitializing", "ContainerCreating"):
+        before = f", after it exited with {last['exitCode']}{_message(last)}" if last.get("exitCode") else ""
+        return f"{waiting['reason']}{_message(waiting)}{before}"
+    return ""
+
+
+def _message(state: Json) -> str:
+    text = " ".join(str(state.get("message") or "").split())
+    return f": {text[:LONGEST_WORDS]}" if text else ""
+
+
+def version_in(text: str) -> tuple[int, int] | None:
+    """Return major and minor version in a text such as "v1.36.3" or "containerd://1.7.2", None if it has none."""
+    found = re.search(r"(?:^|[:/v])(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def time_of(text: object) -> datetime | None:
+    """Return a time that Kubernetes has written, None if there is none."""
+    try:
+        return datetime.fromisoformat(str(text)) if text else None
+    except ValueError:
+        return None
+
+
+def claims_held(statuses: Iterable[Json]) -> frozenset[str]:
+    """Return the UIDs of the ResourceClaims by which pods hold cards, by the statuses of GPUAllocations."""
+    holders = (holder for status in statuses for holder in status.get("holders") or ())
+    parts = (part for holder in holders for part in holder.get("containers") or ())
+    return frozenset(str(part["claim"]["uid"]) for part in parts if part.get("claim"))
+
+
+def some_of(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -1,36 +1,121 @@
-"""Reads a cluster into facts. What can't be read is noted as such, and the rest is read all the same."""
+"""Reads a cluster into facts, and renders the objects that this release would install in it.
+
+What can't be read is noted as such, and the rest is read all the same.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import yaml
 
+from gpuledger import __version__
+from gpuledger.configuration.dialects import OWN_ANNOTATIONS, card_models, dialects_of, queue_words_for
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.config_maps import scheduler_config_file, settings_file
-from gpuledger.doctor.facts import AccountAccess, Facts, Json, Release, Unread
-from gpuledger.doctor.objects import claims_held, failing_container, last_complaint, name_of
-from gpuledger.doctor.permissions import AGENT, BESIDE, OPERATOR, OVER_HAMI, Permission
-from gpuledger.doctor.release import release_for
-from gpuledger.doctor.tried import or_none, tried
+from gpuledger.doctor.facts import (
+    AGENT,
+    BESIDE,
+    OPERATOR,
+    OVER_HAMI,
+    AccountAccess,
+    Facts,
+    Json,
+    Permission,
+    Release,
+    Unread,
+    claims_held,
+    failing_container,
+    last_complaint,
+    name_of,
+)
 from gpuledger.doctor.workload_settings import settings_of_workload
-from gpuledger.formats.admission.accounts import AGENT as AGENT_ACCOUNT
-from gpuledger.formats.admission.accounts import OPERATOR as OPERATOR_ACCOUNT
+from gpuledger.formats.admission.policies import agent_policies, mutating_policies, validating_policies
+from gpuledger.formats.admission.rules import AGENT as AGENT_ACCOUNT
+from gpuledger.formats.admission.rules import OPERATOR as OPERATOR_ACCOUNT
+from gpuledger.formats.admission.webhook import WebhookAddress, mutating_webhooks, validating_webhooks
 from gpuledger.formats.custom_resource.resource import API_VERSION, GROUP, PLURAL
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.objects.pod import is_finished, is_ready
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS
+from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.pod import is_finished, is_ready
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS
+from gpuledger.formats.scheduler.configuration import scheduler_configuration
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, claim_objects_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 
 logger = logging.getLogger(__name__)
+
+Value = TypeVar("Value")
+
+
+async def tried(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread:
+    """Return what is read, or why it is not."""
+    try:
+        return await read()
+    except (ApiError, BadInput) as error:
+        logger.debug("%s: %s", what, error)
+        return Unread(what, _why(error, what), needs)
+
+
+async def or_none(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread | None:
+    """Return the same, None for what is not there."""
+
+    async def found() -> Value | None:
+        try:
+            return await read()
+        except NotFound:
+            return None
+
+    return await tried(what, needs, found)
+
+
+def _why(error: Exception, what: str) -> str:
+    if isinstance(error, Denied) and error.status == 403:
+        return f"your account may not read {what}"
+    return f"{what} can't be read: {error}"
+
+
+def release_for(settings: Settings) -> Release:
+    """Return what goes with these settings. Raises BadInput for a table of vendors that can't be used."""
+    dialects, names = dialects_of(settings), settings.scheduler_names
+    nowhere = WebhookAddress()
+    return Release(
+        dialects=dialects,
+        scheduler_names=names,
+        version=__version__,
+        policies=[
+            *validating_policies(dialects, names, OWN_ANNOTATIONS),
+            *mutating_policies(dialects, names, settings.node_taint, card_models(settings), settings.queue_words),
+            *agent_policies(),
+        ],
+        webhooks=[
+            mutating_webhooks(dialects, nowhere, bool(settings.sum_models), queue_words_for(settings)),
+            validating_webhooks(dialects, nowhere),
+        ],
+        scheduler_config=scheduler_configuration(
+            names,
+            dialects,
+            settings.extender_url,
+            settings.extender_timeout_s,
+            leader_elect=True,
+            nodes_offered=settings.nodes_offered,
+            native_gangs=settings.native_gangs,
+            resource_claims=settings.resource_claims,
+        ),
+        preemption=settings.preemption,
+        topology="topology" in settings.policies,
+        with_cdi=settings.delivery == "cdi",
+        native_gangs=settings.native_gangs,
+        resource_claims=settings.resource_claims,
+        webhook_port=settings.webhook_port,
+    )
+
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"

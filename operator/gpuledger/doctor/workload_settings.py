@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.configuration.config_files import config_maps, with_config_files
 from gpuledger.configuration.file_content import FROM_CONFIG_MAPS
+from gpuledger.configuration.files import config_maps, values_of, with_config_files
 from gpuledger.configuration.settings import Settings
-from gpuledger.configuration.settings_file import values_of
 from gpuledger.doctor.config_maps import mounted_file, settings_file
-from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import BadInput

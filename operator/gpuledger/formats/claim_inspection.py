@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from gpuledger.formats.resource_claims.claims import MOST_CLAIMS, ClaimObjects, ClaimSpec, claim_names, read_spec
 from gpuledger.formats.resource_claims.demands import Entry, check_selectors, claim_alternatives
-from gpuledger.formats.resource_claims.names import MOST_CLAIMS, claim_names
-from gpuledger.formats.resource_claims.objects import ClaimObjects, ClaimSpec, read_spec
-from gpuledger.model.card import ALL_CORES
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.card import ALL_CORES, CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime
 

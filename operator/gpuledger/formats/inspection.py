@@ -1,4 +1,4 @@
-"""Shows how gpuledger reads a Kubernetes object: for `gpuledger inspect`.
+"""Shows how gpuledger reads Kubernetes objects, their gangs included: for `gpuledger inspect`.
 
 The result is JSON. Problems are sentences; an object with a problem would not be taken as it is.
 """
@@ -12,25 +12,67 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.formats.claim_inspection import CLAIM, TEMPLATE, claim_shown, claims_of_pod_shown
-from gpuledger.formats.dialects.container_request import ContainerRequest
-from gpuledger.formats.dialects.device_config import device_config, node_configs
-from gpuledger.formats.dialects.request import container_requests, containers
+from gpuledger.formats.dialects.config_maps import device_config, node_configs
+from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
-from gpuledger.formats.dialects.unsupported_fields import PodWarning, passed_over
+from gpuledger.formats.dialects.unsupported import PodWarning, passed_over
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.gang_inspection import gang_notes, gang_shown, pod_group_shown, words_of_group
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.node import NodeFacts, has_label, node_facts, read_registers
-from gpuledger.formats.objects.pod import scheduler_of
-from gpuledger.formats.objects.pod_templates import pod_templates, resources_elsewhere
-from gpuledger.formats.resource_claims.objects import NO_CLAIM_OBJECTS, ClaimObjects
-from gpuledger.model.card import ALL_CORES, Card
+from gpuledger.formats.kubernetes.gang import (
+    OF_WAY,
+    PODGROUPS,
+    GroupWords,
+    described,
+    gang_of,
+    pod_group,
+    pod_groups_named,
+)
+from gpuledger.formats.kubernetes.node import NodeFacts, has_label, node_facts, read_registers
+from gpuledger.formats.kubernetes.pod import scheduler_of
+from gpuledger.formats.kubernetes.templates import pod_templates, resources_elsewhere
+from gpuledger.formats.resource_claims.claims import NO_CLAIM_OBJECTS, ClaimObjects
+from gpuledger.model.card import ALL_CORES, Card, topology_of
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_config import NodeConfig
-from gpuledger.model.node_offer import Dialect
-from gpuledger.model.topology import topology_of
+from gpuledger.model.gang import Gang
+from gpuledger.model.node import Dialect, NodeConfig
 
 Json = dict[str, Any]
+
+
+def gang_shown(gang: Gang) -> Json:
+    """Return a pod's gang as JSON: with the number that the pod says, or where it stands."""
+    words = OF_WAY.get(gang.name.way)
+    return {"name": gang.name.name, **({"podGroup": words.api_group} if words else {"minimum": gang.minimum})}
+
+
+def gang_notes(pod: Mapping[str, Any], gang: Gang) -> list[str]:
+    """Return a sentence on a pod's gang, and one on each PodGroup that it names in vain."""
+    name = gang.name
+    if name.way in OF_WAY:
+        return [f"gang {name.name}: {described(name)} says how many of its pods start together"]
+    return [
+        f"gang {name.name}: {gang.minimum} of its pods start together, or none",
+        *(f"{described(other)} does not count beside {described(name)}" for other in pod_groups_named(pod)),
+    ]
+
+
+def words_of_group(document: Mapping[str, Any]) -> GroupWords | None:
+    """Return which kind of PodGroup an object is, None for one of an API that is not known."""
+    api_group, _, version = str(document.get("apiVersion")).partition("/")
+    return next((each for each in PODGROUPS if each.api_group == api_group and version in each.versions), None)
+
+
+def pod_group_shown(document: Mapping[str, Any], words: GroupWords) -> Json:
+    """Return what a PodGroup says."""
+    try:
+        group = pod_group(document, words)
+    except BadInput as error:
+        return {"problems": [str(error)]}
+    if not group.minimum:
+        note = "its pods are placed one by one: it does not say that several start together"
+        return {"minimum": 0, "notes": [note], "problems": []}
+    note = f"{group.minimum} of its pods start together, or none"
+    return {"minimum": group.minimum, "leavesWhole": group.leaves_whole, "notes": [note], "problems": []}
+
 
 NO_LINKS = "no links between its cards are known: the policy topology chooses as binpack does here"
 VOLCANO_JOB = (
@@ -154,7 +196,7 @@ def _workload(document: Json, head: Json, dialects: Dialects, claims: ClaimObjec
 
 
 def _configures_devices(config_map: Json) -> bool:
-    """Tell whether a ConfigMap is one of those that HAMi or Volcano read, or is named like them."""
+    """Return whether a ConfigMap is one of those that HAMi or Volcano read, or is named like them."""
     data = config_map.get("data")
     known = isinstance(data, dict) and not data.keys().isdisjoint(DEVICE_CONFIG_KEYS)
     return known or any(word in _name(config_map) for word in ("hami", "volcano", "vgpu"))

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_usage import CardUsage, ContainerUsage, NodeUsage
+from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
 
 Json = Mapping[str, Any]
 Part = TypeVar("Part")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
     from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
+
 Json = dict[str, Any]
 
 NO_CLUSTER = (
@@ -27,7 +28,7 @@ NO_CLUSTER = (
 
 
 def in_pod() -> bool:
-    """Tell whether this program runs in a pod, by what the kubelet tells each container."""
+    """Return whether this program runs in a pod, by what the kubelet tells each container."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
 
@@ -79,7 +80,7 @@ def namespace_of(kubeconfig: str, context: str | None) -> str:
 
 
 def _context(kubeconfig: str, context: str | None) -> str:
-    """Return the context that is meant: the library takes that of the last file, kubectl that of the first."""
+    """Return the context to use. Like kubectl, take it from the first file; the library takes the last."""
     import yaml
 
     if context:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from gpuledger.formats.objects.queue import GROUP, OWNER_LABEL
+from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import Json, KubeClient
 from gpuledger.kube_api.writes import MERGE_PATCH
 

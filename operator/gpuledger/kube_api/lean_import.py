@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 LIBRARY = "kubernetes_asyncio"
+
 LEAN_PACKAGES = (LIBRARY, f"{LIBRARY}.client", f"{LIBRARY}.client.models")
 
 PLACES = {

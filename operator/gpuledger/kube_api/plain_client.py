@@ -18,8 +18,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger import __version__
-from gpuledger.kube_api.json_text import read_json
-from gpuledger.kube_api.refusals import kind_of
+from gpuledger.kube_api.answers import kind_of, read_json
 from gpuledger.model.errors import ApiError, Unreachable
 
 PIECE_BYTES = 1024 * 1024

@@ -1,4 +1,7 @@
-"""Every read from the API server, apart from the watches."""
+"""Every read from the API server, apart from the watches.
+
+Among them are reviews of tokens and accounts: whose a token is, and what that account may do.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from typing import TypeVar
 from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
-from gpuledger.kube_api.client import Json, KubeClient
-from gpuledger.kube_api.pages import Page
+from gpuledger.kube_api.client import Json, KubeClient, Page
 from gpuledger.model.errors import NotFound
 
 Picked = TypeVar("Picked")
@@ -192,3 +194,42 @@ class KubeReads:
     async def allocation(self, name: str) -> Json:
         """Return a card's GPUAllocation as it is now. Raises NotFound."""
         return await self._client.request("GET", f"{ALLOCATIONS}/{name}")
+
+
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class KubeReviews:
+    """Questions that change nothing, though they are sent by POST. The role system:auth-delegator allows them."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+
+    async def user_of(self, token: str, audience: str = "") -> Json | None:
+        """Return whose token it is: username, uid, groups, extra. Raises ApiError.
+
+        None: unknown, expired, or for another audience; without one, the API server's own is meant.
+        """
+        spec = {"token": token, **({"audiences": [audience]} if audience else {})}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = (await self._client.request("POST", TOKEN_REVIEWS, review)).get("status") or {}
+        is_meant = not audience or audience in (status.get("audiences") or ())
+        user: Json | None = status.get("user") if status.get("authenticated") is True and is_meant else None
+        return user
+
+    async def may_list(self, user: Json, group: str, resource: str) -> bool:
+        """Return whether a user may list the objects of a resource in all namespaces. Raises ApiError."""
+        who = {key: user[name] for key, name in _SUBJECT.items() if user.get(name)}
+        what = {"verb": "list", "group": group, "resource": resource}
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {**who, "resourceAttributes": what},
+        }
+        status = (await self._client.request("POST", ACCESS_REVIEWS, review)).get("status") or {}
+        return status.get("allowed") is True
+
+
+_SUBJECT = {"user": "username", "uid": "uid", "groups": "groups", "extra": "extra"}
+"""Key of a SubjectAccessReview -> that of a TokenReview's user."""

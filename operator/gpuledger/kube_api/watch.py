@@ -12,10 +12,9 @@ from typing import Any, Protocol
 import aiohttp
 import orjson
 
-from gpuledger.kube_api.client import Json
-from gpuledger.kube_api.json_text import read_json_in_turns
-from gpuledger.kube_api.pages import pages_of
-from gpuledger.model.backoff import Backoff
+from gpuledger.kube_api.answers import read_json_in_turns
+from gpuledger.kube_api.client import Json, pages_of
+from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)

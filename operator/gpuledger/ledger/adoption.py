@@ -1,24 +1,26 @@
-"""From a bound pod's annotation to the shares that would be entered for it.
+"""Which shares a bound pod should have in the ledger: for the audit, adoption and migration. Facts in, steps out.
 
-The annotation is ours, or that of the system that placed the pod before. Users can write it. It is believed in one
+A pod's annotation is ours, or that of the system that placed it before. Users can write it. It is believed in one
 thing, which of the node's cards the pod has, and only where that agrees with the pod's spec. How much the pod takes of
 them is what its spec asks for, or what the annotation says if that is more: so no annotation makes a pod count less
-than it should.
+than it should. A ResourceClaim's status is compared with the ledger in the same way.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
+from gpuledger.ledger.entry import why_not
+from gpuledger.ledger.findings import AllocateClaim, AuditFinding, AuditFindingKind, DeallocateClaim, readable
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
-from gpuledger.model.request import Demand, PodRequest
-from gpuledger.model.share import Share, shares_of, stamped
+from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, OldDevices, PodFacts
+from gpuledger.model.request import Demand, PodRequest, SeenClaim
+from gpuledger.model.share import ClaimRef, Holder, HolderState, Pod, Share, shares_of, stamped
 
 
 class FindCards(Protocol):
@@ -32,7 +34,7 @@ class FindCards(Protocol):
 
 
 def lacks_cards(shares: Sequence[Share], request: PodRequest) -> bool:
-    """Tell whether a container has fewer cards than it asks for, in each variant of the request."""
+    """Return whether a container has fewer cards than it asks for, in each variant of the request."""
     cards = Counter(container.name for share in shares for container in share.containers)
     return all(
         any(cards[name] < demand.cards for name, demand in zip(variant.names, variant.shape, strict=True))
@@ -124,7 +126,7 @@ def _annotated_shares(pod: PodFacts, cards: FindCards) -> tuple[Share, ...]:
 
 
 def _was_handed_over(share: Share) -> bool:
-    """Tell whether a pod may have a share from another one with which it shares a claim: no annotation names it."""
+    """Return whether a pod may have a share from another one with which it shares a claim: no annotation names it."""
     return all(part.claim is not None and part.claim.shared for part in share.containers)
 
 
@@ -163,3 +165,211 @@ def _raised(demand: Demand, capacity: Amounts, annotated: AnnotatedCard | None) 
     return replace(
         demand, memory_mib=max(asked.memory_mib, annotated.memory_mib), cores=max(asked.cores, annotated.cores)
     )
+
+
+NOT_ALL = "another share of the pod can't be entered"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A share of a pod that runs already, and why it can't be entered; of a pod without a readable share, only why."""
+
+    pod: Pod
+    node_name: str
+    source: str
+    """The annotation that says which cards the pod has."""
+    share: Share | None
+    why: str = ""
+    """The obstacle; empty if the share can be entered."""
+
+
+def plan(snapshot: ClusterSnapshot, scheduler_names: Collection[str]) -> tuple[Step, ...]:
+    """Return the steps for all pods that lack cards in the ledger, by namespace and name.
+
+    Shares are counted in this order: one that fits in is in the way of the next. Cards that nodes report, and that are
+    not in the ledger yet, count as empty.
+    """
+    cards = _Cards(snapshot)
+    counted = (pod for pod in snapshot.pods.values() if not snapshot.only_counts(pod.needs_cards))
+    pods = sorted(counted, key=lambda pod: str(pod.pod))
+    return tuple(step for pod in pods for step in _together(tuple(_steps(pod, cards, scheduler_names))))
+
+
+def _together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return a pod's steps; if something stands in the way of one, none is entered."""
+    if all(not step.why for step in steps):
+        return steps
+    return tuple(step if step.why else replace(step, why=NOT_ALL) for step in steps)
+
+
+def _steps(pod: PodFacts, cards: _Cards, scheduler_names: Collection[str]) -> Iterator[Step]:
+    if not pod.needs_cards:
+        return
+    source = pod.old.annotation if pod.annotated is None and pod.old is not None else "gpuledger.dev/devices"
+    if pod.request is None:
+        if pod.bad_request:
+            yield Step(pod.pod, pod.node_name, source, None, pod.bad_request)
+        return
+    held = cards.held(pod)
+    if not lacks_cards(held, pod.request):
+        return
+    yield from _lacking(pod, pod.request, held, cards, source, scheduler_names)
+
+
+def _lacking(
+    pod: PodFacts,
+    request: PodRequest,
+    held: Sequence[Share],
+    cards: _Cards,
+    source: str,
+    scheduler_names: Collection[str],
+) -> Iterator[Step]:
+    try:
+        missing = missing_shares(pod, held, cards)
+    except BadInput as error:
+        asked = f"it asks for {request.cards} cards"
+        yield Step(pod.pod, pod.node_name, source, None, f"{asked}; {error}")
+        return
+    for share in missing:
+        why = cards.enter(share)
+        if not why and pod.scheduler_name not in scheduler_names:
+            why = not_served(pod.scheduler_name)
+        yield Step(pod.pod, pod.node_name, source, share, why)
+
+
+def not_served(scheduler_name: str) -> str:
+    """Return why a pod of this scheduler is not entered."""
+    return f"its scheduler is {scheduler_name}: name it in the setting extra_scheduler_names"
+
+
+class _Cards:
+    """The cards of the world, with the shares on them; what is entered counts from then on."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._cards = {card.uuid: card for node in snapshot.nodes.values() for card in node.cards or ()}
+        self._cards |= {seen.stored.card.uuid: seen.stored.card for seen in snapshot.cards}
+        self._shares: dict[str, list[Share]] = {uuid: [] for uuid in self._cards}
+        self._of_pod: dict[str, list[tuple[str, Share]]] = {}  # pod UID -> node name and share
+        for seen in snapshot.cards:
+            for holder in seen.stored.holders or ():
+                self._shares[seen.stored.card.uuid].append(holder.share)
+                mine = self._of_pod.setdefault(holder.pod.uid, [])
+                mine.append((seen.stored.card.node_name, holder.share))
+
+    def card(self, uuid: str) -> Card | None:
+        """Return a card that is in the ledger, or will be."""
+        return self._cards.get(uuid)
+
+    def cards_of(self, node_name: str) -> list[Card]:
+        """Return a node's cards."""
+        return [card for card in self._cards.values() if card.node_name == node_name]
+
+    def held(self, pod: PodFacts) -> list[Share]:
+        """Return what a pod holds on its node."""
+        return [share for node_name, share in self._of_pod.get(pod.pod.uid, ()) if node_name == pod.node_name]
+
+    def enter(self, share: Share) -> str:
+        """Count a share if it fits; return why not."""
+        others = self._shares[share.uuid]
+        why = why_not(share, others, self._cards[share.uuid].capacity)
+        if why:
+            return f"the card {why}: it would be listed as a conflict"
+        others.append(share)
+        return ""
+
+
+Cards = frozenset[tuple[str, str]]
+"""Request, or `request/alternative`, and UUID of a card."""
+
+PODS_NAMED = 5
+
+
+def claim_findings(snapshot: ClusterSnapshot, lacking: AbstractSet[str]) -> Iterator[AuditFinding]:
+    """Yield what claims and ledger say of each other; nothing where claims were not read.
+
+    `lacking` are the UIDs of pods of which it is known that they lack shares.
+    """
+    if snapshot.claims is None:
+        return
+    held = _held(snapshot)
+    for (pod_uid, ref), (holder, node_name, cards) in held.items():
+        pod = snapshot.pods.get(pod_uid)
+        if holder.state is HolderState.ALLOCATED and pod is not None and pod.needs_cards == node_name:
+            yield from _holder(pod, ref, cards, snapshot.claims.get(ref.uid))
+    for pod in snapshot.pods.values():
+        yield from _joined(pod, snapshot.claims)
+    known = {ref.uid for _, ref in held}
+    for claim in snapshot.claims.values():
+        if claim.cards and claim.uid not in known and not lacking & {*claim.users}:
+            yield _unknown(claim, snapshot)
+
+
+def _held(snapshot: ClusterSnapshot) -> dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]]:
+    """Return what the ledger gives by claims: pod and claim -> a holder of it, its node, and the cards."""
+    found: dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]] = {}
+    for seen in snapshot.cards:
+        card: Card = seen.stored.card
+        for holder in seen.stored.holders or ():
+            for part in holder.share.containers:
+                if part.claim is not None:
+                    key = holder.pod.uid, part.claim
+                    _, _, before = found.get(key, (holder, card.node_name, frozenset()))
+                    entry = part.name.partition("/")[2], card.uuid
+                    found[key] = holder, card.node_name, before | {entry}
+    return found
+
+
+def _holder(pod: PodFacts, ref: ClaimRef, cards: Cards, claim: SeenClaim | None) -> Iterator[AuditFinding]:
+    first = min(uuid for _, uuid in cards)
+    if claim is None:
+        detail = f"ResourceClaim {ref.name} is gone, or another one has its name"
+        yield _finding(AuditFindingKind.CLAIM_GONE, pod, first, detail)
+        return
+    detail = _differs(pod, cards, claim)
+    if detail:
+        alone = {*claim.consumers} <= {pod.pod.uid}
+        action = AllocateClaim(pod.pod, ref) if alone else None
+        yield _finding(AuditFindingKind.CLAIM_DIFFERS, pod, first, f"ResourceClaim {ref.name} {detail}", action)
+
+
+def _differs(pod: PodFacts, cards: Cards, claim: SeenClaim) -> str:
+    """Say what a claim does not say of its holder; empty if it says what the ledger does."""
+    if not claim.cards:
+        return f"is not allocated; the ledger has {_cards(cards)} for it"
+    if claim.cards != cards:
+        return f"is allocated to {_cards(claim.cards)}; the ledger has {_cards(cards)} for it"
+    return "" if pod.pod.uid in claim.consumers else "does not name the pod as one that may use it"
+
+
+def _joined(pod: PodFacts, claims: Mapping[str, SeenClaim]) -> Iterator[AuditFinding]:
+    """Yield claims of which others hold the cards, and that do not name the pod."""
+    for each in pod.request.joined if pod.request is not None and pod.needs_cards else ():
+        claim = claims.get(each.uid)
+        if claim is not None and pod.pod.uid not in claim.consumers:
+            detail = f"ResourceClaim {claim.name} does not name the pod as one that may use it"
+            yield _finding(AuditFindingKind.CLAIM_DIFFERS, pod, "", detail)
+
+
+def _unknown(claim: SeenClaim, snapshot: ClusterSnapshot) -> AuditFinding:
+    """Return that the ledger has nothing for a claim. What no pod uses is taken back."""
+    names = dict(zip(claim.consumers, claim.consumer_names, strict=True))
+    users = [names[uid] for uid in claim.users if uid in names]
+    more = f" and {len(users) - PODS_NAMED} more" if len(users) > PODS_NAMED else ""
+    used = f"pods that use it: {', '.join(users[:PODS_NAMED])}{more}" if users else "no pod uses it"
+    detail = f"ResourceClaim {claim} is allocated to {_cards(claim.cards)}; {used}"
+    action = None if users else DeallocateClaim(claim)
+    first = min(uuid for _, uuid in claim.cards)
+    return AuditFinding(
+        AuditFindingKind.CLAIM_UNKNOWN, claim.node_name, f"{claim}, {first}", None, readable(detail), action
+    )
+
+
+def _finding(
+    kind: AuditFindingKind, pod: PodFacts, card: str, detail: str, action: AllocateClaim | None = None
+) -> AuditFinding:
+    return AuditFinding(kind, pod.node_name, card, pod.pod, readable(detail), action)
+
+
+def _cards(cards: Cards) -> str:
+    named = sorted({uuid for _, uuid in cards})
+    return f"card {named[0]}" if len(named) == 1 else f"cards {', '.join(named)}"

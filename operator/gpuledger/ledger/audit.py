@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from gpuledger.ledger.adoption import lacks_cards, missing_shares
-from gpuledger.ledger.claim_audit import claim_findings
+from gpuledger.ledger.adoption import claim_findings, lacks_cards, missing_shares
 from gpuledger.ledger.entry import why_not
 from gpuledger.ledger.findings import (
     Action,
@@ -24,10 +23,9 @@ from gpuledger.ledger.findings import (
     Judge,
     readable,
 )
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import ClusterSnapshot, PodFacts, SeenCard
+from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node import ClusterSnapshot, PodFacts, SeenCard
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Share, fitting_variant
 from gpuledger.model.stored_card import Misfit, StoredCard
@@ -151,7 +149,7 @@ class _Audit:
             yield _finding(AuditFindingKind.ANNOTATION_DIFFERS, pod.node_name, "", pod, detail, action)
 
     def _others_say_so(self, pod: PodFacts, rightful: Sequence[Share]) -> bool:
-        """Tell whether a pod has no annotation of ours, and the one of the system that placed it names these cards."""
+        """Return whether a pod lacks our annotation, and that of the system which placed it names these cards."""
         if pod.annotated is not None or pod.bad_annotation or pod.old is None:
             return False
         try:

@@ -3,30 +3,150 @@
 Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so, by
 `load`. *Holds* are shares chosen a moment ago, on their way there; they end with a deadline, unless they are pinned: a
 write is in flight. A hold can have *spares*, shares on other nodes: kube-scheduler still chooses between them.
+
+Derived from these, and updated with each change: holders by pod, the topology of each node's cards, the nodes of each
+zone (a rack, an NVLink domain: values of node labels), and a numbered log of changed nodes, by which a reader looks
+again only at those that have changed since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpuledger.ledger.by_pod import HoldersByPod
-from gpuledger.ledger.change_log import ChangeLog
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hold import Hold, shares_on_hold
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.promises import Promises
 from gpuledger.ledger.quotas import Quotas
-from gpuledger.ledger.topologies import Topologies
-from gpuledger.ledger.unaccounted_pods import UnaccountedPods
-from gpuledger.ledger.zones import Zones
-from gpuledger.model.bounded_map import BoundedMap
-from gpuledger.model.card import Card
+from gpuledger.ledger.unaccounted import UnaccountedPods
+from gpuledger.model.card import Card, Topology, topology_of
+from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import QuotaExceeded, ShareRefused
-from gpuledger.model.listeners import Listeners
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import Holder, Placement
 from gpuledger.model.stored_card import StoredCard
+
+NO_PRIORITY = 2**31
+
+
+class HoldersByPod:
+    """Follows the holders of all lines of the ledger."""
+
+    def __init__(self, entries: Mapping[str, CardEntry]) -> None:
+        self._entries = entries
+        self._cards: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
+        self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
+
+    def replaced(self, entry: CardEntry, before: Collection[str]) -> None:
+        """Record that a card has other holders than those of these UIDs."""
+        uuid = entry.card.uuid
+        for uid in before:
+            self._cards[uid].discard(uuid)
+            if not self._cards[uid]:
+                del self._cards[uid]
+        for uid in entry.holders:
+            self._cards.setdefault(uid, set()).add(uuid)
+        self._lowest = None
+
+    def of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        """Return the cards that a pod holds, by index."""
+        entries = [self._entries[uuid] for uuid in self._cards.get(pod_uid, ())]
+        return [(e.card, e.holders[pod_uid]) for e in sorted(entries, key=lambda e: e.card.place)]
+
+    def uids(self) -> list[str]:
+        """Return the UIDs of all pods that hold something."""
+        return list(self._cards)
+
+    def lowest_priority(self) -> int:
+        """Return the priority of the least important holder; a very high one if there is none."""
+        if self._lowest is None:
+            priorities = (holder.pod.priority for entry in self._entries.values() for holder in entry.holders.values())
+            self._lowest = min(priorities, default=NO_PRIORITY)
+        return self._lowest
+
+
+class Topologies:
+    """Remembers the last answer for each node."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[Card, ...], Topology | None]] = {}  # node name -> cards, and what they form
+
+    def of(self, node_name: str, cards: tuple[Card, ...]) -> Topology | None:
+        """Return how these cards of a node are connected. Costs next to nothing while they are the same objects."""
+        known = self._known.get(node_name)
+        if known is None or known[0] != cards:
+            known = self._known[node_name] = (cards, topology_of(cards))
+        return known[1]
+
+    def forget(self, node_name: str) -> None:
+        """Drop what is known of a node."""
+        self._known.pop(node_name, None)
+
+
+NodeChange = tuple[int, str]
+"""The number of a change and the name of its node."""
+
+
+class ChangeLog:
+    """The last change of each node."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        """Number of changes so far."""
+        self._last: OrderedDict[str, int] = OrderedDict()  # node name -> number of its last change, oldest first
+
+    def touch(self, node_name: str) -> None:
+        """Note a change of a node."""
+        self.changes += 1
+        self._last[node_name] = self.changes
+        self._last.move_to_end(node_name)
+
+    def names(self) -> Iterator[str]:
+        """Yield every node that has ever changed, the latest first."""
+        return reversed(self._last)
+
+    def since(self, change: int) -> Iterator[NodeChange]:
+        """Yield the last change of each node that has one later than this, latest first. Costs what it yields."""
+        for node_name in reversed(self._last):
+            if self._last[node_name] <= change:
+                return
+            yield self._last[node_name], node_name
+
+
+class Zones:
+    """The values that nodes have of some labels, the narrowest label first."""
+
+    def __init__(self, labels: Sequence[str] = ()) -> None:
+        self.labels = tuple(labels)
+        self._values: dict[str, tuple[str, ...]] = {}  # node name -> its value of each label, empty if it has none
+
+    def observe(self, node_name: str, labels: Mapping[str, str]) -> None:
+        """Note a node's labels."""
+        values = tuple(str(labels.get(label) or "") for label in self.labels)
+        if any(values):
+            self._values[node_name] = values
+        else:
+            self.forget(node_name)
+
+    def forget(self, node_name: str) -> None:
+        """Record that a node is gone."""
+        self._values.pop(node_name, None)
+
+    def of(self, node_name: str, label: int) -> str:
+        """Return a node's zone by one of the labels, given by its position; empty if it has none."""
+        values = self._values.get(node_name)
+        return values[label] if values else ""
+
+    def nodes_by_zone(self, label: int) -> dict[str, set[str]]:
+        """Return the names of the nodes of each zone."""
+        found: dict[str, set[str]] = {}
+        for name, values in self._values.items():
+            if values[label]:
+                found.setdefault(values[label], set()).add(name)
+        return found
+
 
 PINNED = float("inf")
 """Deadline of a hold whose fate a write in flight will decide."""
@@ -96,11 +216,11 @@ class Ledger:
         return self._offers.get(node_name)
 
     def hangs(self, node_name: str) -> bool:
-        """Tell whether the node's kubelet leaves the pods that it has unstarted."""
+        """Return whether the node's kubelet leaves the pods that it has unstarted."""
         return node_name in self._hanging
 
     def only_counts(self, node_name: str) -> bool:
-        """Tell whether a node's cards are not in the ledger: its own device plugin counts them, and chooses."""
+        """Return whether a node's cards are not in the ledger: its own device plugin counts them, and chooses."""
         return node_name not in self._by_node and self.hosts.counts_cards(node_name)
 
     def counting_nodes(self) -> list[str]:
@@ -196,7 +316,7 @@ class Ledger:
         return self.load(stored)
 
     def unload(self, uuid: str, resource_version: int) -> bool:
-        """Note that the API server has lost a card; return False if something newer is known already.
+        """Record that the API server has lost a card; return False if something newer is known already.
 
         Its holders stay, so that they can be restored: no other pod gets the card meanwhile. A card without holders
         is forgotten.
@@ -337,7 +457,7 @@ class Ledger:
     # Inside.
 
     def _has_counted(self, pod_uid: str, placement: Placement) -> bool:
-        """Tell whether a node that only counts its cards has as many left as the pod would take; others have."""
+        """Return whether a node that only counts its cards has as many left as the pod would take; others have."""
         cards = placement.host.cards
         return bool(placement.shares) or not cards or self.hosts.has_cards(placement.node_name, pod_uid, cards)
 

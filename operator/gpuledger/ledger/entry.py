@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuledger.model.amounts import Amounts, total
-from gpuledger.model.card import Card
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import NodeOffer
+from gpuledger.model.card import Amounts, Card, Topology, total
+from gpuledger.model.node import NodeOffer
+from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
-from gpuledger.model.topology import Topology
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
@@ -62,7 +60,7 @@ class NodeRoom:
     """How its cards are connected, by their position in `cards`; None if nothing tells them apart by that."""
 
     def can_give(self, uuids: Collection[str]) -> bool:
-        """Tell whether all of these cards are there, and take pods if they have room."""
+        """Return whether all of these cards are there, and take pods if they have room."""
         return {room.card.uuid for room in self.rooms}.issuperset(uuids)
 
 
@@ -103,7 +101,7 @@ class CardEntry:
 
     @property
     def takes_pods(self) -> bool:
-        """Tell whether new shares can be entered, if there is room."""
+        """Return whether new shares can be entered, if there is room."""
         return self.open and self.card.healthy and not self.sick and not self.cordoned
 
     def outlook(self) -> tuple[bool, tuple[Misfit, ...], Room]:
@@ -164,21 +162,21 @@ class CardEntry:
         return total(holder.share.amounts for holder in self.holders.values())
 
     def takes(self, share: Share, pod_uid: str = "") -> bool:
-        """Tell whether a share of a pod fits beside those of others, or is reserved for it already."""
+        """Return whether a share of a pod fits beside those of others, or is reserved for it already."""
         own = self.holders.get(pod_uid)
         if own is not None and own.share == share:
             return True
         return why_not(share, self.shares((pod_uid,)), self.card.capacity) is None
 
     def takes_now(self, claim: Claim) -> bool:
-        """Tell whether what a pod claims is free, beside all that is there and whatever is promised to others."""
+        """Return whether what a pod claims is free, beside all that is there and whatever is promised to others."""
         uid = claim.holder.pod.uid
         held = [holder.share for other, holder in self.holders.items() if other != uid]
         held += [share for other, share in self.holds.items() if other not in self.holders and other != uid]
         return why_not(claim.share, held, self.card.capacity) is None
 
     def could_take(self, claim: Claim, may_leave: Callable[[str, Holder], bool]) -> bool:
-        """Tell whether what a pod claims fits once all those holders have left who may, and nothing is on hold."""
+        """Return whether the promised share fits once every evictable holder is gone; holds are ignored."""
         uid = claim.holder.pod.uid
         stay = [h.share for other, h in self.holders.items() if other != uid and not may_leave(other, h)]
         return why_not(claim.share, stay, self.card.capacity) is None
@@ -190,11 +188,11 @@ class CardEntry:
         return self.known_room
 
     def room_without(self, pod_uids: Collection[str]) -> Room:
-        """Return the same, leaving out what is on hold for some pods."""
+        """Return the room on the card, ignoring the holds of these pods."""
         return self.room_if_gone([uid for uid in pod_uids if uid not in self.holders])
 
     def room_without_spares(self, pod_uids: Collection[str]) -> Room:
-        """Return the same once nothing is on hold for some pods. What is promised to them counts then."""
+        """Return the room on the card if these pods gave up their holds; their promised shares still count."""
         if not pod_uids:
             return self.room()
         holds = {uid: share for uid, share in self.holds.items() if uid not in pod_uids}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from gpuledger.model.seen_claim import SeenClaim
+from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import ClaimRef, Pod, Share
 from gpuledger.model.stored_card import StoredCard
 

@@ -31,7 +31,7 @@ class Hold:
         return self.is_early or bool(self.spares)
 
     def is_spare(self, uuid: str) -> bool:
-        """Tell whether what is kept on this card is a spare."""
+        """Return whether another pod may take this card's share."""
         return self.is_early or all(share.uuid != uuid for share in self.placement.shares)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from gpuledger.model.host import NO_HOST, HostAmounts
+from gpuledger.model.request import NO_HOST, HostAmounts
 
 
 @dataclass(slots=True)
@@ -46,12 +46,12 @@ class Hosts:
         return None if capacity is None else capacity - self._used.get(node_name, NO_HOST)
 
     def counts_cards(self, node_name: str) -> bool:
-        """Tell whether a node has cards that only its own device plugin knows, which counts them."""
+        """Return whether a node has cards that only its own device plugin knows, which counts them."""
         capacity = self._capacity.get(node_name)
         return capacity is not None and capacity.cards > 0
 
     def has_cards(self, node_name: str, pod_uid: str, cards: int) -> bool:
-        """Tell whether so many of them are left for a pod, apart from those that count for it already."""
+        """Return whether so many of them are left for a pod, apart from those that count for it already."""
         free, use = self.free(node_name), self._uses.get(pod_uid)
         own = use.amounts.cards if use is not None and use.node_name == node_name else 0
         return free is not None and self.counts_cards(node_name) and cards <= free.cards + own
@@ -89,7 +89,7 @@ class Hosts:
         self._count(pod_uid, self._promised[pod_uid])
 
     def withdraw(self, pod_uid: str) -> None:
-        """Note that no pods are evicted for a pod any more. Idempotent."""
+        """Record that no pods are evicted for a pod any more. Idempotent."""
         promised = self._promised.pop(pod_uid, None)
         if promised is not None and self._uses.get(pod_uid) is promised:
             self._discount(pod_uid)

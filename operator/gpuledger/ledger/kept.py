@@ -6,5 +6,5 @@ from gpuledger.ledger.book import Ledger
 
 
 def has_kept(ledger: Ledger, pod_uid: str) -> bool:
-    """Tell whether a pod holds something, something is on hold for it, or promised to it."""
+    """Return whether a pod holds something, something is on hold for it, or promised to it."""
     return bool(ledger.hold_of(pod_uid) or ledger.holders_of(pod_uid) or ledger.promises.claims_of(pod_uid))

@@ -71,7 +71,7 @@ class Promises:
         entry.known_room = None
 
     def card_gone(self, entry: CardEntry) -> None:
-        """Note that a card is forgotten, with what is promised of it in memory alone."""
+        """Record that a card is forgotten, with what is promised of it in memory alone."""
         before, entry.promises = entry.promises, {}
         self._changed(entry, before)
 
@@ -85,11 +85,11 @@ class Promises:
         return list(self._claimed)
 
     def is_under_way(self, pod_uid: str) -> bool:
-        """Tell whether something is promised to the pod in memory, whose claims are being written."""
+        """Return whether something is promised to the pod in memory, whose claims are being written."""
         return pod_uid in self._placements
 
     def is_made(self, pod_uid: str) -> bool:
-        """Tell whether something is promised to the pod, stored or not."""
+        """Return whether something is promised to the pod, stored or not."""
         return pod_uid in self._placements or pod_uid in self._claimed
 
     def __bool__(self) -> bool:
@@ -97,7 +97,7 @@ class Promises:
 
 
 def fullest_node(cards: Sequence[Card], reserved: Sequence[Card]) -> str:
-    """Return the node on which most is promised, then most is reserved; who sees the same cards finds the same one."""
+    """Return the node with the most promised, then reserved, shares. Deterministic across replicas."""
     promised, kept = Counter(card.node_name for card in cards), Counter(card.node_name for card in reserved)
     return max(promised, key=lambda name: (promised[name], kept[name], name))
 

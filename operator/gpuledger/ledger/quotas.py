@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.hold import Hold
-from gpuledger.model.amounts import NOTHING, Amounts, total
-from gpuledger.model.listeners import Listeners
-from gpuledger.model.quota import Counted, Kind, QuotaLimit, kind_of
+from gpuledger.model.card import NOTHING, Amounts, total
+from gpuledger.model.clock import Listeners
+from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.model.request import Demand, Shape, phases
 from gpuledger.model.share import Holder, Placement, Pod
 
@@ -42,7 +42,7 @@ class Left:
         return Left(self._left)
 
     def takes(self, shape: Shape) -> bool:
-        """Take the least that a pod of a shape gets, if that much is left; tell whether it was."""
+        """Take the least that a pod of a shape gets, if that much is left; return whether it was."""
         more = [limit.counted.of(least(shape, limit.vendor)) for limit, _ in self._left]
         if any(each and each > left for each, (_, left) in zip(more, self._left, strict=True)):
             return False
@@ -149,7 +149,7 @@ class Quotas:
         return next((limit for limit in suspects if _sum(held, limit) > limit.most), None)
 
     def _are_far(self, namespace: str, more: Iterable[Amounts]) -> bool:
-        """Tell whether a namespace exceeds none of its limits with so much more, of whichever cards all of that is."""
+        """Return whether a namespace with so much more exceeds none of its limits, whichever cards these are."""
         return total((*self._sums.get(namespace, _NO_USE).values(), *more)).fits_in(self._lowest[namespace])
 
     def sure_to_exceed(self, pod: Pod, shape: Shape) -> QuotaLimit | None:
@@ -199,11 +199,11 @@ class Quotas:
             self.hold_changed(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
-        """Note that a pod waits no more: what it holds says of which namespace it is."""
+        """Record that a pod waits no more: what it holds says of which namespace it is."""
         self._namespaces.pop(pod_uid, None)
 
     def holders_changed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
-        """Note that a card has other holders than before, or that it is another one."""
+        """Record that a card has other holders than before, or that it is another one."""
         if not self._is_following:
             return
         uuid, kind = entry.card.uuid, kind_of(entry.card)
@@ -233,12 +233,12 @@ class Quotas:
             self._changes(uid, claim.holder.pod.namespace if claim else self._namespace_of(uid))
 
     def hold_changed(self, pod_uid: str) -> None:
-        """Note that something else is on hold for a pod now."""
+        """Record that something else is on hold for a pod now."""
         if self._limits and (pod_uid in self._holds or pod_uid in self._promised or pod_uid in self._counted):
             self._recount(pod_uid, self._namespace_of(pod_uid))
 
     def holds_changed(self, entry: CardEntry) -> None:
-        """Note that a card has come, has gone or has changed, and what is on hold on it with it."""
+        """Record that a card has come, has gone or has changed, and what is on hold on it with it."""
         for uid in entry.holds:
             self.hold_changed(uid)
 
@@ -247,7 +247,7 @@ class Quotas:
         return self._namespaces.get(uid) or self._counted.get(uid, _NOT_COUNTED)[0]
 
     def _changes(self, uid: str, namespace: str) -> None:
-        """Note that a pod holds something else, or something else is promised to it."""
+        """Record that a pod holds something else, or something else is promised to it."""
         for table in (self._held, self._promised):
             if uid in table and not table[uid]:
                 del table[uid]
@@ -324,7 +324,7 @@ def least(shape: Shape, vendor: str | None = None) -> Amounts:
 
 
 def is_certain(shape: Shape) -> bool:
-    """Tell whether how much memory a pod of one container takes is the same on whichever cards."""
+    """Return whether how much memory a pod of one container takes is the same on whichever cards."""
     return len(shape) == 1 and shape[0].memory_mib is not None and not shape[0].at_most_card
 
 

@@ -26,7 +26,7 @@ GpuledgerError
 
 from __future__ import annotations
 
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import QuotaLimit
 
 
 class GpuledgerError(Exception):

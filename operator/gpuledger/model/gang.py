@@ -1,17 +1,20 @@
-"""Pods that are bound together, or not at all."""
+"""Limits and conditions on several pods: gangs, which are bound together or not at all, and quotas of namespaces."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
+
+from gpuledger.model.card import Amounts, Card
 
 MOST_MEMBERS = 256
 """That a gang can wait for: so many pods are planned in one answer."""
 
 
 class GangWay(StrEnum):
-    """How a pod names its gang. formats/objects/gang.py has where."""
+    """How a pod names its gang. formats/kubernetes/gang.py has where."""
 
     LABELS = "labels"
     """By two labels of ours, one of which says how many members it needs."""
@@ -91,3 +94,59 @@ class GatherEnd(StrEnum):
     """A share was refused, or could not be entered."""
     STOPPED = "stopped"
     """The operator ends."""
+
+
+class Counted(StrEnum):
+    """What a limit counts, of every share: the amount's name."""
+
+    MEMORY = "memory_mib"
+    CORES = "cores"
+    """Percent of one card."""
+    SLOTS = "number"
+    """A whole card is one, and so is each part of one."""
+
+    def of(self, amounts: Amounts) -> int:
+        """Return how much that is of a share's amounts."""
+        found: int = getattr(amounts, self)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaLimit:
+    """A limit, as a ResourceQuota states it."""
+
+    quota: str
+    """The ResourceQuota's name."""
+    key: str
+    """The key of its `spec.hard`."""
+    counted: Counted
+    most: int
+    vendor: str
+    model: str = ""
+    """Only shares of cards whose model has this in its name, compared without case and with dashes for spaces; empty:
+    of all of the vendor."""
+    unit: int = 1
+    """How many MiB, percent or slots one of the key's numbers is."""
+
+    def as_stated(self, amount: int) -> int:
+        """Return an amount in the key's own numbers, rounded up."""
+        return -(-amount // self.unit)
+
+    def counts(self, vendor: str, model: str) -> bool:
+        """Return whether shares of cards of this kind count."""
+        return vendor == self.vendor and (not self.model or dashed(self.model) in dashed(model))
+
+
+Kind = tuple[str, str]
+"""A card's vendor and model."""
+
+
+def kind_of(card: Card) -> Kind:
+    """Return a card's kind."""
+    return card.vendor, card.model
+
+
+@lru_cache(1_024)
+def dashed(model: str) -> str:
+    """Return a model's name in small letters, with a dash for whatever a key of a ResourceQuota can't have."""
+    return "".join(each if each.isalnum() or each in "-_." else "-" for each in model.lower())

@@ -3,6 +3,8 @@
 A text never contains a live number, such as what is free now: kube-scheduler patches the pod and writes a new event
 whenever its message changes. Numbers of the request itself are constant, so they may appear. Nor does it contain a
 percent sign: kube-scheduler takes the text of an event for a format.
+
+The reasons of Events that gpuledger posts itself, and of the condition GPUAllocated, are here as well.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import QuotaLimit
 
 
 class Reason(StrEnum):
@@ -76,3 +78,34 @@ NEEDS_ROOM = frozenset(
     }
 )
 """The reasons that can end when other pods leave."""
+
+
+class EventReason(StrEnum):
+    """The reason of an Event. docs/reference/names.md lists them for users."""
+
+    BAD_INVENTORY = "BadGPUInventory"
+    """On a node: its list of cards can't be read, or contradicts the ledger."""
+    USED_WITHOUT_SHARE = "GPUUsedWithoutShare"
+    """On a node: processes of a pod use a card of which the pod holds no share."""
+    MPS_FAULT = "MPSFault"
+    """On a node: an MPS daemon, or its server, has lost the programs that used a card by it."""
+    UNHEALTHY = "GPUUnhealthy"
+    """On a pod: a card that it holds has a fault."""
+    HEALTHY = "GPUHealthy"
+    """On a pod: a card that it holds works again."""
+    WAITING = "GPUWaiting"
+    """On a pod: it has been pending for a while, and why."""
+    WORDS_WITHOUT_EFFECT = "GPUWordsWithoutEffect"
+    """On a pod: something that it says of GPUs has no effect."""
+    PREEMPTING = "Preempting"
+    """On a pending pod: other pods are evicted for it."""
+    PREEMPTED = "Preempted"
+    """On a pod: it is evicted for another one."""
+    PREEMPTION_FORBIDDEN = "PreemptionForbidden"
+    """On a pending pod: the pods that would have to leave are protected by PodDisruptionBudgets."""
+    PREEMPTION_GIVEN_UP = "PreemptionGivenUp"
+    """On a pending pod: a preemption for it has ended without cards."""
+
+
+ASSIGNED = "Assigned"
+"""Reason of the condition GPUAllocated where it is true. Where it is false, the reason is a refusal's: `Reason`."""

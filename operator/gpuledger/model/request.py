@@ -1,19 +1,84 @@
-"""A pod's request."""
+"""A pod's request: cards, ResourceClaims, and what it takes of a node beside the cards of the ledger.
+
+The latter is CPU, memory, and cards that only their own plugin counts. kube-scheduler decides about CPU and memory;
+here they matter to preferences alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_attributes import attribute_of
-from gpuledger.model.card_filter import MIG, CardFilter
-from gpuledger.model.card_rule import CardRule
-from gpuledger.model.host import NO_HOST, HostAmounts
-from gpuledger.model.pod_claim import JoinedClaim, PodClaim
+from gpuledger.model.card import MIG, Amounts, Card, CardFilter, CardRule, attribute_of
+
+
+def entry_text(name: str) -> str:
+    """Return what people call an entry of a request or a share: a container, or a request of a claim."""
+    claim, _, request = name.partition("/")
+    return f"claim {claim}, request {request}" if request else claim
+
+
+@dataclass(frozen=True, slots=True)
+class PodClaim:
+    """A claim that a pod brings, and that is to be allocated together with it."""
+
+    name: str
+    """In the pod's spec; its entries in requests and shares are called `<name>/<request>`."""
+    object_name: str = ""
+    """Of the ResourceClaim; empty as long as it has not been created from its template."""
+    uid: str = ""
+    """Of the ResourceClaim; empty likewise."""
+    shared: bool = False
+    """The pod names the ResourceClaim itself, so other pods can join it."""
+    wishes: Hashable = None
+    """What the claim asks for: compared with what its object says before cards are entered for it."""
+
+    def holds(self, entry: str) -> bool:
+        """Return whether an entry of a request or a share is one of the claim's."""
+        return entry.startswith(f"{self.name}/")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedClaim:
+    """A claim that is allocated already, for another pod: who joins shares what that one holds, on its node."""
+
+    name: str
+    object_name: str
+    uid: str
+    node_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostAmounts:
+    """CPU in thousandths of a core, memory in MiB. Differences can be negative: a node can shrink."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    cards: int = 0
+    """Whole cards under the name by which NVIDIA's own device plugin serves them."""
+
+    def __add__(self, other: HostAmounts) -> HostAmounts:
+        cards = self.cards + other.cards
+        return HostAmounts(self.cpu_milli + other.cpu_milli, self.memory_mib + other.memory_mib, cards)
+
+    def __sub__(self, other: HostAmounts) -> HostAmounts:
+        cards = self.cards - other.cards
+        return HostAmounts(self.cpu_milli - other.cpu_milli, self.memory_mib - other.memory_mib, cards)
+
+    def fits_in(self, room: HostAmounts) -> bool:
+        """Return whether CPU and memory are at most the room's."""
+        return self.cpu_milli <= room.cpu_milli and self.memory_mib <= room.memory_mib
+
+    def peak(self, other: HostAmounts) -> HostAmounts:
+        """Return the larger of each amount."""
+        cards = max(self.cards, other.cards)
+        return HostAmounts(max(self.cpu_milli, other.cpu_milli), max(self.memory_mib, other.memory_mib), cards)
+
+
+NO_HOST = HostAmounts()
+
 
 ANY_NVIDIA = CardFilter()
 
@@ -76,7 +141,7 @@ class Demand:
         return self.exclusive and self.memory_mib is None and self.memory_percent == 100
 
     def admits(self, card: Card) -> bool:
-        """Tell whether the container may get this card at all, whatever is free on it.
+        """Return whether the container may get this card at all, whatever is free on it.
 
         A MIG device is a part of a GPU. Who asks for cards, or for percents of one, does not mean a part of a part: it
         has to ask for one card by its memory alone, within what the device has, or name the device or its mode.
@@ -102,7 +167,7 @@ class Demand:
 
     @property
     def only_counts(self) -> bool:
-        """Tell whether all that it says of its cards is how many of NVIDIA's it wants, under their own plugin's name.
+        """Return whether all that it says of its cards is how many of NVIDIA's it wants, under their own plugin's name.
 
         So a device plugin that only counts its cards can serve it.
         """
@@ -160,7 +225,7 @@ class PodRequest:
 
     @property
     def brings_claims(self) -> bool:
-        """Tell whether something has to be written into ResourceClaims when the pod is bound."""
+        """Return whether something has to be written into ResourceClaims when the pod is bound."""
         return bool(self.claims or self.joined)
 
     @property
@@ -199,3 +264,25 @@ def phases(shape: Shape) -> tuple[tuple[int, ...], ...]:
             result.append((*sidecars, position))
     last = tuple(sidecars) + tuple(i for i, demand in enumerate(shape) if demand.lifetime is Lifetime.MAIN)
     return (*result, last) if last else tuple(result)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenClaim:
+    """A claim, and what its status gives."""
+
+    namespace: str
+    name: str
+    uid: str
+    node_name: str = ""
+    """Where its cards are; empty if none of ours are allocated to it."""
+    cards: frozenset[tuple[str, str]] = frozenset()
+    """Request, or `request/alternative`, and UUID of a card; the device's name of one that no card has."""
+    consumers: tuple[str, ...] = ()
+    """UIDs of the pods that may use it."""
+    consumer_names: tuple[str, ...] = ()
+    """Their names, in the same order."""
+    users: tuple[str, ...] = ()
+    """UIDs of those of them that are there, and have not ended."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"

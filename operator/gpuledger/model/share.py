@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from gpuledger.model.amounts import NOTHING, Amounts, total
-from gpuledger.model.card import Card
-from gpuledger.model.host import NO_HOST, HostAmounts
-from gpuledger.model.pod_claim import PodClaim
-from gpuledger.model.request import Demand, PodRequest, Shape, phases
+from gpuledger.model.card import NOTHING, Amounts, Card, total
+from gpuledger.model.request import NO_HOST, Demand, HostAmounts, PodClaim, PodRequest, Shape, phases
 
 Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
@@ -86,7 +83,7 @@ class Share:
     containers: tuple[ContainerShare, ...]
 
     def is_by_claim(self, claim_uid: str) -> bool:
-        """Tell whether some of it is had by this ResourceClaim."""
+        """Return whether some of it is had by this ResourceClaim."""
         return any(part.claim is not None and part.claim.uid == claim_uid for part in self.containers)
 
 
@@ -140,7 +137,7 @@ def part_of_card(share: Share, card: Card) -> float:
 
 
 def covers(shares: Sequence[Share], request: PodRequest, cards: Sequence[Card] = ()) -> bool:
-    """Tell whether every container has the number of cards that it asks for, none too few and none too many.
+    """Return whether every container has the number of cards that it asks for, none too few and none too many.
 
     `cards` are those of the node. Without them, a container that asks for every card is content with what it has.
     """

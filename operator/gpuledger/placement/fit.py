@@ -1,30 +1,162 @@
-"""One request against one node: which cards, or why not."""
+"""One request against one node: which cards, or why not.
+
+Rules couple demands: cards of one demand may have to be on one NUMA node, and claims state constraints on several
+cards. While cards are given to one demand after the other, `RulesSoFar` keeps what that leaves to those that follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, combinations
 
 from gpuledger.ledger.entry import NodeRoom, Room
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_attributes import OWN_DOMAIN
-from gpuledger.model.node_offer import Dialect, NodeOffer
+from gpuledger.model.card import NOTHING, OWN_DOMAIN, Amounts, Card, CardRule, Value, attribute_of
+from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, counted_cards, phases, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import CardOrder
-from gpuledger.placement.card_rules import (
-    RulesSoFar,
-    differ,
-    differing,
-    matching,
-    most_by_rules,
-    most_on_one_numa_node,
-    rules_text,
-)
-from gpuledger.placement.policy import Preference
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.policy import Preference, StepBudget
+
+UNKNOWN_NUMA_NODE = -1
+"""That of the cards of which it is not known: they count as on one."""
+
+ATTRIBUTES_IN_A_TEXT = 3
+"""Attributes that a reason names: users write as many rules as they like."""
+
+
+def numa_node_of(card: Card) -> int:
+    """Return the NUMA node of a card."""
+    return UNKNOWN_NUMA_NODE if card.numa_node is None else card.numa_node
+
+
+def most_on_one_numa_node(cards: Iterable[Card]) -> int:
+    """Return how many of some cards are on one NUMA node."""
+    return max(Counter(map(numa_node_of, cards)).values(), default=0)
+
+
+def matching(demand: Demand, rooms: Iterable[Room]) -> list[list[Room]]:
+    """Return the rooms in groups of those that match: all cards of the demand have to be of one group."""
+    groups: dict[tuple[Value | None, ...], list[Room]] = {}
+    for room in rooms:
+        numa_node = numa_node_of(room.card) if demand.one_numa_node else None
+        groups.setdefault((numa_node, *_matched(demand, room.card)), []).append(room)
+    return list(groups.values())
+
+
+def differing(demand: Demand, rooms: Sequence[Room], work: StepBudget) -> Iterator[tuple[Room, ...]]:
+    """Yield the sets of cards for a demand of which no two have a value in common that must differ, in their order."""
+    rows = [[attribute_of(room.card, name) for room in rooms] for name in _that_differ(demand)]
+    chosen: list[int] = []
+
+    def extended(begin: int) -> Iterator[tuple[Room, ...]]:
+        missing = demand.cards - len(chosen)
+        if not missing:
+            yield tuple(rooms[place] for place in chosen)
+            return
+        for place in range(begin, len(rooms) - missing + 1):
+            left = [{*row[place:]} - {row[each] for each in chosen} for row in rows]
+            if not work.spend(len(rows)) or any(len(values) < missing for values in left):
+                return
+            if all(row[place] in values for row, values in zip(rows, left, strict=True)):
+                chosen.append(place)
+                yield from extended(place + 1)
+                chosen.pop()
+
+    return extended(0)
+
+
+def differ(demand: Demand, cards: Collection[Card]) -> bool:
+    """Return whether no two of some cards have a value in common that must differ."""
+    return all(len({attribute_of(card, name) for card in cards}) == len(cards) for name in _that_differ(demand))
+
+
+def most_by_rules(demand: Demand, cards: Iterable[Card]) -> int:
+    """Return how many of some cards, which it admits, a demand can have at most by its rules. It may be fewer."""
+    groups: dict[tuple[Value | None, ...], list[Card]] = {}
+    for card in cards:
+        groups.setdefault(_matched(demand, card), []).append(card)
+    names = _that_differ(demand)
+    numbers = (
+        [len(group), *(len({attribute_of(card, name) for card in group}) for name in names)]
+        for group in groups.values()
+    )
+    return max(map(min, numbers), default=0)
+
+
+def match(demand: Demand, one: Card, other: Card) -> bool:
+    """Return whether a demand may have both cards, as far as they must match by its rules."""
+    return _matched(demand, one) == _matched(demand, other)
+
+
+def rules_text(demands: Sequence[Demand]) -> str:
+    """Return what the rules say of the cards of some demands together: "have the same … and differ in …"."""
+    rules = dict.fromkeys(rule for demand in demands for rule in demand.rules)
+    if len(demands) == 1 and demands[0].cards == 1:
+        return f"has {_names(rules)}"
+    same, other = _names(rule for rule in rules if not rule.distinct), _names(rule for rule in rules if rule.distinct)
+    return " and ".join(filter(None, (same and f"have the same {same}", other and f"differ in {other}")))
+
+
+class RulesSoFar:
+    """What the rules leave to the demands that still wait for their cards."""
+
+    def __init__(self, shape: Shape, usable: Sequence[Sequence[Card]]) -> None:
+        """Begin; `usable` are the cards that each demand could have if it were alone."""
+        # rule -> the values of the cards that were given, in their order
+        self._used: dict[CardRule, list[Value | None]] = {rule: [] for demand in shape for rule in demand.rules}
+        self._names = list(dict.fromkeys(rule.attribute for rule in self._used))
+        # rule by which cards match -> the values of which each demand finds enough cards
+        self._possible: dict[CardRule, set[Value | None]] = {}
+        for demand, cards in zip(shape, usable, strict=True):
+            for rule in demand.rules:
+                if not rule.distinct:
+                    numbers = Counter(attribute_of(card, rule.attribute) for card in cards)
+                    enough = {value for value, number in numbers.items() if number >= demand.cards}
+                    self._possible[rule] = enough & self._possible.get(rule, enough)
+
+    def allow(self, demand: Demand, card: Card) -> bool:
+        """Return whether the demand, which admits the card, can have it beside those that were given."""
+        return all(self._allows(rule, attribute_of(card, rule.attribute)) for rule in demand.rules)
+
+    def _allows(self, rule: CardRule, value: Value | None) -> bool:
+        used = self._used[rule]
+        if rule.distinct:
+            return value not in used
+        return value == used[0] if used else value in self._possible[rule]
+
+    def values_of(self, card: Card) -> tuple[Value | None, ...]:
+        """Return what cards have in common that are the same to all rules."""
+        return tuple(attribute_of(card, name) for name in self._names)
+
+    def give(self, demand: Demand, cards: Collection[Card]) -> None:
+        """Record that a demand gets these cards."""
+        for rule in demand.rules:
+            self._used[rule] += [attribute_of(card, rule.attribute) for card in cards]
+
+    def take_back(self, demand: Demand, cards: Collection[Card]) -> None:
+        """Undo the last `give`."""
+        for rule in demand.rules:
+            del self._used[rule][-len(cards) :]
+
+
+def _matched(demand: Demand, card: Card) -> tuple[Value | None, ...]:
+    """Return what all cards of a demand must have in common with this one."""
+    return tuple(attribute_of(card, rule.attribute) for rule in demand.rules if not rule.distinct)
+
+
+def _that_differ(demand: Demand) -> list[str]:
+    """Return the attributes in which the cards of a demand must differ."""
+    return list(dict.fromkeys(rule.attribute for rule in demand.rules if rule.distinct))
+
+
+def _names(rules: Iterable[CardRule]) -> str:
+    """Return the first attributes that some rules are about."""
+    names = list(dict.fromkeys(rule.attribute for rule in rules))
+    more = [f"{len(names) - ATTRIBUTES_IN_A_TEXT} more"] if len(names) > ATTRIBUTES_IN_A_TEXT else []
+    return " and ".join(names[:ATTRIBUTES_IN_A_TEXT] + more)
+
 
 SEARCH_LIMIT = 512
 """Different ways to give a container its cards that are tried for one pod on one node, before it counts as not
@@ -72,7 +204,7 @@ def choose_cards(
 
 
 def takes_pods(node: NodeRoom, shape: Shape) -> bool:
-    """Tell whether a node takes such pods at all, whatever is free on its cards."""
+    """Return whether a node takes such pods at all, whatever is free on its cards."""
     offer = node.offer
     if offer is None or node.hangs:
         return not shape
@@ -197,7 +329,7 @@ def _memory_text(demand: Demand) -> str:
 
 
 def _plugin_serves(offer: NodeOffer, shape: Shape) -> bool:
-    """Tell whether the node's device plugin finds the cards of such a pod; Volcano's does not for all.
+    """Return whether the node's device plugin finds the cards of such a pod; Volcano's does not for all.
 
     Source: volcano-vgpu-device-plugin, pkg/util/util.go. It compares the number that the kubelet asks for, which is one
     container's, with the number of the whole pod; and it counts the main containers alone.
@@ -214,14 +346,14 @@ def _whole_modules(rooms: Iterable[Room], size: int) -> list[tuple[Room, ...]]:
 
 
 def fits(demand: Demand, room: Room) -> bool:
-    """Tell whether the card takes the container, if nothing else of its pod is there."""
+    """Return whether the card takes the container, if nothing else of its pod is there."""
     if room.shut or (demand.exclusive and not room.idle) or _all_cores_promised(demand, room):
         return False
     return demand.amounts_on(room.card.capacity).fits_in(room.free)
 
 
 def _all_cores_promised(demand: Demand, room: Room) -> bool:
-    """Tell whether others were promised all cores: then even a container that names none stays out.
+    """Return whether others were promised all cores: then even a container that names none stays out.
 
     Source: HAMi refuses a request without cores on a card whose cores are all given away.
     """
@@ -269,7 +401,7 @@ class _Search:
         return False
 
     def _leaves_enough(self, depth: int) -> bool:
-        """Tell whether each of the containers that follow still has enough cards to choose from, as to their rules."""
+        """Return whether each of the following containers still has enough cards that its rules allow."""
         if not self.rules:
             return True
         for container in self.order[depth:]:
@@ -355,7 +487,7 @@ class _Search:
         return self.kinds.setdefault(kind, len(self.kinds))
 
     def _fits_beside(self, container: int, room: Room) -> bool:
-        """Tell whether the container fits on the card beside what its own pod already uses there."""
+        """Return whether the container fits on the card beside what its own pod already uses there."""
         demand = self.shape[container]
         if not demand.admits(room.card) or not fits(demand, room):
             return False

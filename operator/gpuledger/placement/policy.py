@@ -1,8 +1,10 @@
-"""Which of several fitting nodes and cards to prefer. Two independent choices, each a row in a table.
+"""Preferences among fitting nodes and cards, and the budget of one question.
 
-docs/placement.md says of each row what it is good for. Some preferences need nothing but the node and the cards that
-were found on it: they rank. Others ask what the choice costs the pods that are still to come: they price
-(`placement.fragmentation`).
+There are two independent choices, for nodes and for cards, each a row in a table; docs/placement.md says what each row
+is good for. Some preferences need nothing but the node and the cards that were found on it: they rank. Others ask what
+the choice costs the pods that are still to come: they price (`placement.fragmentation`).
+
+Users write the requests, and so choose how long a search for their places takes: `StepBudget` ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuledger.ledger.entry import NodeRoom, Room
-from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import NOTHING, Amounts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Assignment
 from gpuledger.placement.topology import connectivity
@@ -121,3 +123,20 @@ NODE_RANKS: dict[Preference, Callable[[NodeRoom, Assignment], NodeRank]] = {
     Preference.TOPOLOGY: _smallest_node,
 }
 """Rank of a node on which a pod would get these cards, the lowest first. What is not in this table has prices."""
+
+
+@dataclass(slots=True)
+class StepBudget:
+    """Steps that are left, of about ten microseconds each. All searches for one answer share them."""
+
+    left: int
+
+    def spend(self, steps: int = 1) -> bool:
+        """Take some steps away; return whether there were as many."""
+        self.left -= steps
+        return self.left >= 0
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether more was wanted than there was: then something was not looked at."""
+        return self.left < 0

@@ -17,7 +17,7 @@ NewPricer = Callable[[Ledger, Mix], Pricer]
 
 
 def _fragmentation() -> NewPricer:
-    from gpuledger.placement.fragmentation.refresh import FragmentationPrices
+    from gpuledger.placement.fragmentation.prices import FragmentationPrices
 
     return FragmentationPrices
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from itertools import chain
 
-from gpuledger.model.card_filter import Payer
+from gpuledger.model.card import Payer
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.request import PodRequest, Shape
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import accumulate, combinations
 from operator import add
 
-from gpuledger.model.topology import Topology
+from gpuledger.model.card import Topology
 
 EXACT_CANDIDATES = 16
 """Up to so many cards to choose from, the search goes on until nothing better can be left."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpuledger.formats.dialects.resource_names import ResourceNames
-from gpuledger.model.card_filter import why_not_chosen
+from gpuledger.formats.dialects.pod_reader import ResourceNames
+from gpuledger.model.card import why_not_chosen
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.reports.explanation import CardReason, NodeReason

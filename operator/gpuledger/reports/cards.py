@@ -2,20 +2,25 @@
 
 Every view is made from these reports: those of the operator from its memory, those of a command from what the API
 server stores. What is only on its way there, a hold, is in none of them.
+
+Beside the shares is what the nodes' agents have measured of them. Of an agent's answer only that counts which is about
+cards of its own node and about pods that hold a share of them there: an agent is as trustworthy as its node.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from operator import attrgetter
 from typing import Any
 
+from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.amounts import NOTHING, Amounts, total
-from gpuledger.model.card import Card
-from gpuledger.model.share import Holder
+from gpuledger.model.card import NOTHING, Amounts, Card, total
+from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
+from gpuledger.model.share import ContainerShare, Holder
 from gpuledger.model.stored_card import StoredCard
 
 Json = dict[str, Any]
@@ -45,7 +50,7 @@ class CardReport:
 
     @property
     def alone(self) -> bool:
-        """Tell whether a pod has the card alone."""
+        """Return whether a pod has the card alone."""
         return any(holder.share.exclusive for holder in self.holders)
 
     def json(self) -> Json:
@@ -155,3 +160,194 @@ def _holder_json(holder: Holder, gang: str) -> Json:
         "state": holder.state.value,
         **({"gang": gang} if gang else {}),
     }
+
+
+Measured = dict[tuple[str, str, str], ContainerUsage]
+"""UUID of a card, UID of a pod, name of its container -> what that uses."""
+
+NO_AGENT = "no agent of gpuledger runs there"
+TOO_OLD = "its agent does not say what is used: it is of an older release"
+TOO_LONG = f"its agent answers with more than {LONGEST_ANSWER_BYTES:,} bytes"
+"""Why what is used on a node is not known, whoever asks its agent."""
+
+IDLE_AFTER_S = 300
+"""A container counts as idle that began its last kernel so long ago, unless the viewer says otherwise."""
+
+
+class UseState(StrEnum):
+    """What a container does with what it holds of a card."""
+
+    IN_USE = "in use"
+    IDLE = "idle"
+    """It has used nothing, or its last kernel is long ago."""
+    PAUSED = "paused"
+    """It stands still for a container of higher priority."""
+    NOT_STARTED = "not started"
+    """Its node's agent knows of no such container."""
+    UNKNOWN = "unknown"
+    """Its node's agent does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """What one container holds of one card, and uses of that."""
+
+    share: ContainerShare
+    measured: ContainerUsage | None
+    state: UseState
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire: measured amounts are null where they are not known."""
+        measured = self.measured
+        return {
+            "container": self.share.name,
+            "memoryHeldMiB": self.share.memory_mib,
+            "coresHeld": self.share.cores,
+            "memoryUsedMiB": measured and measured.memory_used_mib,
+            "memoryLimitMiB": measured and measured.memory_limit_mib,
+            "utilizationPercent": measured and measured.utilization_percent,
+            "lastKernelSecondsAgo": measured and measured.last_kernel_s,
+            "source": measured and measured.source,
+            "state": self.state.value,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PodUse:
+    """What one pod holds of one card, and what its containers use of that."""
+
+    holder: Holder
+    containers: tuple[ContainerUse, ...]
+
+    @property
+    def idle_mib(self) -> int:
+        """Return how much memory is held and idle: what none of its containers that are not idle may use.
+
+        A pod's containers can share room, as an init container does with those that come after it.
+        """
+        if all(use.state is not UseState.IDLE for use in self.containers):
+            return 0
+        busy_mib = sum(use.share.memory_mib for use in self.containers if use.state is not UseState.IDLE)
+        return max(0, self.holder.share.amounts.memory_mib - busy_mib)
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        pod, held = self.holder.pod, self.holder.share.amounts
+        return {
+            "namespace": pod.namespace,
+            "pod": pod.name,
+            "podUID": pod.uid,
+            "memoryHeldMiB": held.memory_mib,
+            "memoryIdleMiB": self.idle_mib,
+            "coresHeld": held.cores,
+            "containers": [use.json() for use in self.containers],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CardUse:
+    """What is held of one card, and used."""
+
+    report: CardReport
+    measured: CardUsage | None
+    """What is used by whomever; None: nobody knows."""
+    pods: tuple[PodUse, ...]
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        card, held = self.report.card, self.report.used
+        return {
+            "uuid": card.uuid,
+            "index": card.index,
+            "memoryMiB": card.capacity.memory_mib,
+            "memoryHeldMiB": held.memory_mib,
+            "memoryUsedMiB": self.measured and self.measured.memory_used_mib,
+            "memoryIdleMiB": sum(pod.idle_mib for pod in self.pods),
+            "coresHeld": held.cores,
+            "utilizationPercent": self.measured and self.measured.utilization_percent,
+            "pods": [pod.json() for pod in self.pods],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """A node's cards, by index."""
+
+    name: str
+    at: str | None
+    """When its agent has measured, RFC 3339; None if that is not known."""
+    problem: str
+    """Why it is not known, in a sentence; empty if it is."""
+    cards: tuple[CardUse, ...]
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        return {
+            "node": self.name,
+            "at": self.at,
+            "problem": self.problem or None,
+            "cards": [card.json() for card in self.cards],
+        }
+
+
+def node_use(node: NodeCards, answer: NodeUsage | str, idle_after_s: int) -> NodeUse:
+    """Return what is used of a node's cards. `answer` is its agent's, or says in a sentence why there is none."""
+    if isinstance(answer, str):
+        cards = tuple(_card_use(report, None, None, idle_after_s) for report in node.cards)
+        return NodeUse(node.name, None, answer, cards)
+    measured = {each.uuid: each for each in answer.cards}
+    containers = {(each.uuid, each.pod_uid, each.container): each for each in answer.containers}
+    cards = tuple(_card_use(report, measured.get(report.card.uuid), containers, idle_after_s) for report in node.cards)
+    return NodeUse(node.name, answer.at, "", cards)
+
+
+def known_part(answer: NodeUsage, node: NodeCards) -> NodeUsage:
+    """Return what of an agent's answer is about cards of its node and about who holds them, all else left out."""
+    held = {
+        (report.card.uuid, holder.pod.uid, share.name)
+        for report in node.cards
+        for holder in report.holders
+        for share in holder.share.containers
+    }
+    uuids = {report.card.uuid for report in node.cards}
+    cards = {each.uuid: each for each in answer.cards if each.uuid in uuids}  # each once, whatever it says
+    containers = {(each.uuid, each.pod_uid, each.container): each for each in answer.containers}
+    known = tuple(each for key, each in containers.items() if key in held)
+    return replace(answer, cards=tuple(cards.values()), containers=known)
+
+
+def _card_use(
+    report: CardReport, measured: CardUsage | None, containers: Measured | None, idle_after_s: int
+) -> CardUse:
+    """Return what is used of a card. `containers` is None where its node's agent does not answer."""
+
+    def use(holder: Holder, share: ContainerShare) -> ContainerUse:
+        if containers is None:
+            return ContainerUse(share, None, UseState.UNKNOWN)
+        found = containers.get((report.card.uuid, holder.pod.uid, share.name))
+        return ContainerUse(share, found, _state(found, share, idle_after_s))
+
+    pods = (PodUse(holder, tuple(use(holder, share) for share in holder.share.containers)) for holder in report.holders)
+    return CardUse(report, measured, tuple(pods))
+
+
+def _state(measured: ContainerUsage | None, share: ContainerShare, idle_after_s: int) -> UseState:
+    """Return the container's state. Only containers that hold memory can be idle."""
+    if measured is None:
+        return UseState.NOT_STARTED
+    if measured.paused:
+        return UseState.PAUSED
+    if share.memory_mib and _is_idle(measured, idle_after_s):
+        return UseState.IDLE
+    if measured.memory_used_mib is None and measured.utilization_percent is None:
+        return UseState.UNKNOWN
+    return UseState.IN_USE
+
+
+def _is_idle(measured: ContainerUsage, idle_after_s: int) -> bool:
+    """Return whether it has used neither memory nor compute, or began its last kernel long ago, which is over."""
+    if measured.utilization_percent:
+        return False
+    if measured.last_kernel_s is not None:
+        return measured.last_kernel_s >= idle_after_s
+    return measured.memory_used_mib == 0

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.gang import GangStage
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import PodRequest
@@ -100,7 +99,7 @@ class NodeReason:
 
     @property
     def refused_by_scheduler(self) -> bool:
-        """Tell whether kube-scheduler does not let the pod go there."""
+        """Return whether kube-scheduler does not let the pod go there."""
         return self.offered is False
 
     def json(self) -> Json:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.pod import pod_identity, scheduler_of
+from gpuledger.formats.kubernetes.gang import gang_of
+from gpuledger.formats.kubernetes.pod import pod_identity, scheduler_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuledger.model.quota import Counted, QuotaLimit
+from gpuledger.model.gang import Counted, QuotaLimit
 
 UNITS = {Counted.MEMORY: "MiB", Counted.CORES: "percent of a card's cores", Counted.SLOTS: "cards or parts of cards"}
 

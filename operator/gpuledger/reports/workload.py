@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gpuledger.formats.objects.queue import why_not_admitted
-from gpuledger.formats.objects.workload import workload
+from gpuledger.formats.kubernetes.workload import why_not_admitted, workload
 from gpuledger.reports.explanation import NodeReason
 
 Json = dict[str, Any]
@@ -92,7 +91,7 @@ def workload_report(found: Mapping[str, Any]) -> WorkloadReport:
 
 
 def is_named(found: Mapping[str, Any], name: str) -> bool:
-    """Tell whether a workload, or what it stands for, has this name."""
+    """Return whether a workload, or what it stands for, has this name."""
     return name in (found["metadata"]["name"], *(each.get("name") for each in _owners(found)))
 
 

@@ -91,16 +91,16 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_made(self) -> bool:
-        """Tell whether there has been a connection, with its TLS."""
+        """Return whether there has been a connection, with its TLS."""
         return self._transport is not None
 
     def asked(self) -> None:
-        """Note that a request has come: the client has done its part."""
+        """Record that a request has come: the client has done its part."""
         self._rests, self._due_s = False, math.inf
         self._port.waiting.pop(self, None)
 
     def answered(self) -> None:
-        """Note that the client's turn has come again."""
+        """Record that the client's turn has come again."""
         if self in self._port.connections:
             self._rests, self._due_s = True, self._loop.time() + IDLE_S
             self._port.waiting[self] = None
@@ -234,7 +234,7 @@ class Port:
             self.lost(connection)
 
     def lost(self, connection: Connection) -> None:
-        """Note that a client has gone."""
+        """Record that a client has gone."""
         self.connections.discard(connection)
         self.waiting.pop(connection, None)
         self.changed.set()

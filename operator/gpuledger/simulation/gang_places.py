@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.gang import GangPlanner, Seat
+from gpuledger.placement.group import GangPlanner, Seat
 
 
 def hold_all(ledger: Ledger, chooser: Chooser, seats: Sequence[Seat]) -> int:

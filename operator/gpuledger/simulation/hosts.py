@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Mapping
 
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 
 
 class HostRoom(Container[str]):
@@ -29,7 +29,7 @@ class HostRoom(Container[str]):
         return self
 
     def has(self, name: str, amounts: HostAmounts) -> bool:
-        """Tell whether a node has these amounts."""
+        """Return whether a node has these amounts."""
         cpu_milli, memory_mib = self.free[name]
         return cpu_milli >= amounts.cpu_milli and memory_mib >= amounts.memory_mib
 

@@ -8,15 +8,14 @@ from typing import Any, Protocol
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.gang import PODGROUPS, pod_groups_named
-from gpuledger.formats.objects.pod import created_at, is_being_deleted, pod_facts, scheduler_of
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import has_claims
+from gpuledger.formats.kubernetes.gang import PODGROUPS, pod_groups_named
+from gpuledger.formats.kubernetes.pod import created_at, is_being_deleted, pod_facts, scheduler_of
+from gpuledger.formats.resource_claims.claims import ListedClaims, has_claims
 from gpuledger.model.errors import Denied
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.simulation.objects import Given, InputObjects, Remark, take_group, take_quota
 from gpuledger.simulation.what_if import Scene
-from gpuledger.workflows.resource_claims.read_claims import read_claims
+from gpuledger.workflows.resource_claims.claims import read_claims
 
 WHERE = "cluster"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from gpuledger.model.request import PodRequest
-from gpuledger.placement.candidates import Footprint
+from gpuledger.placement.decide import Footprint
 from gpuledger.placement.fragmentation.mix import Mix
 
 

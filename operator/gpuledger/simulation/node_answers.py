@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import NVIDIA, NodeFacts, node_facts
-from gpuledger.formats.objects.node_rules import NodeRules, PodRules, refused_by_host, refused_by_rules
-from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import Dialect
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
+from gpuledger.formats.kubernetes.node import NVIDIA, NodeFacts, node_facts
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
+from gpuledger.model.node import Dialect
 from gpuledger.model.refusal import Reason
-from gpuledger.model.request import PodRequest
+from gpuledger.model.request import HostAmounts, PodRequest
 
 Json = Mapping[str, Any]
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import offers_without_cards
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.host import host_request
-from gpuledger.formats.objects.node import NodeFacts, node_facts, read_registers
-from gpuledger.formats.objects.node_rules import NodeRules, PodRules, node_rules, pod_rules
-from gpuledger.formats.objects.pod import (
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, pod_rules
+from gpuledger.formats.kubernetes.gang import gang_of
+from gpuledger.formats.kubernetes.host import host_request
+from gpuledger.formats.kubernetes.node import NodeFacts, node_facts, read_registers
+from gpuledger.formats.kubernetes.other import limits_of
+from gpuledger.formats.kubernetes.pod import (
     bound_node,
     controller_uid,
     has_succeeded,
@@ -20,19 +21,16 @@ from gpuledger.formats.objects.pod import (
     pod_facts,
     scheduler_of,
 )
-from gpuledger.formats.objects.resource_quota import limits_of
-from gpuledger.formats.resource_claims.listed import ListedClaims
+from gpuledger.formats.resource_claims.claims import ListedClaims
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import PodFacts
 from gpuledger.model.errors import BadInput, ShareRefused
-from gpuledger.model.gang import GangName, PodGroup
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import GangName, PodGroup, QuotaLimit
+from gpuledger.model.node import PodFacts
 from gpuledger.model.refusal import Refusal
-from gpuledger.model.request import PodRequest
+from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Choice, Chooser
@@ -45,7 +43,7 @@ from gpuledger.simulation.objects import Given, Remark
 from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus
 from gpuledger.simulation.scene_cards import SceneCards, copied
 from gpuledger.workflows.binding.alternatives import choose_first
-from gpuledger.workflows.quota.quota_gate import QuotaGate
+from gpuledger.workflows.quota.namespace_quotas import QuotaGate
 
 NODES_NAMED = 5
 
@@ -86,7 +84,7 @@ class ObjectCluster:
 
     @property
     def has_nodes(self) -> bool:
-        """Tell whether there is a node at all."""
+        """Return whether there is a node at all."""
         return bool(self._nodes)
 
     @property

@@ -6,15 +6,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuledger.formats.objects.gang import OF_WAY, described
-from gpuledger.formats.objects.node_rules import NodeRules, PodRules, refused_by_host, refused_by_rules
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
+from gpuledger.formats.kubernetes.gang import OF_WAY, described
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.gang import Gang, GangName, PodGroup
-from gpuledger.model.host import HostAmounts
 from gpuledger.model.refusal import Reason
-from gpuledger.model.request import PodRequest
+from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import Placement
-from gpuledger.placement.gang import Seat
+from gpuledger.placement.group import Seat
 
 
 class GangStatus(StrEnum):
@@ -131,7 +130,7 @@ class PossibleNodes(Collection[str]):
         self._names = {name for name, node in nodes.items() if not refused_by_rules(rules, node)}
 
     def is_like(self, other: PossibleNodes) -> bool:
-        """Tell whether it is of pods that ask for the same."""
+        """Return whether it is of pods that ask for the same."""
         return self._ask == other._ask
 
     def __contains__(self, name: object) -> bool:

@@ -9,12 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from gpuledger.formats.documents import read_documents
-from gpuledger.formats.gang_inspection import words_of_group
-from gpuledger.formats.inspection import shape_problems
-from gpuledger.formats.objects.gang import GroupWords
-from gpuledger.formats.objects.pod_group import name_of, pod_group
-from gpuledger.formats.objects.pod_templates import MOST_PODS, PodTemplate, pod_templates
+from gpuledger.formats.inspection import shape_problems, words_of_group
+from gpuledger.formats.kubernetes.gang import GroupWords, name_of, pod_group
+from gpuledger.formats.kubernetes.templates import MOST_PODS, PodTemplate, pod_templates, read_documents
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.reports.grouping import listed
@@ -152,7 +149,7 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
 
 
 def _takes_beside(document: Json, kind: str, file: str, found: InputObjects) -> bool:
-    """Take in what says something of pods and makes none; tell whether it was that."""
+    """Take in what says something of pods and makes none; return whether it was that."""
     if kind == "ResourceQuota":
         take_quota(document, file, found)
         return True

@@ -7,9 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS
-from gpuledger.formats.resource_claims.objects import read_claim, read_class, read_template
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, ListedClaims, read_claim, read_class, read_template
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]
@@ -27,7 +25,7 @@ class ClaimFiles:
     found: dict[str, list[Json]] = field(default_factory=lambda: {CLAIM: [], TEMPLATE: [], CLASS: []})
 
     def takes(self, document: Mapping[str, Any], default_namespace: str) -> bool:
-        """Take in an object; tell whether it is one of these. Raises BadInput for one that can't be read."""
+        """Take in an object; return whether it is one of these. Raises BadInput for one that can't be read."""
         kind = str(document.get("kind"))
         if kind not in self.found:
             return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuledger.model.errors import BadInput
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 
 CARD_MILLI = 1000
 """A whole card."""
@@ -83,7 +83,7 @@ class Trace:
 
     @property
     def has_gangs(self) -> bool:
-        """Tell whether some pods start together."""
+        """Return whether some pods start together."""
         return any(pod.gang for pod in self.pods)
 
 

@@ -10,16 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from gpuledger.ledger.book import PINNED, Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import ALL_CORES, Card
-from gpuledger.model.card_filter import CardFilter
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import NodeOffer
-from gpuledger.model.request import ANY_NVIDIA, Demand, PodRequest
+from gpuledger.model.card import ALL_CORES, Amounts, Card, CardFilter
+from gpuledger.model.node import NodeOffer
+from gpuledger.model.request import ANY_NVIDIA, Demand, HostAmounts, PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.gang import Seat
+from gpuledger.placement.group import Seat
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.gang_places import hold_all
 from gpuledger.simulation.hosts import HostRoom
@@ -135,7 +132,7 @@ class TraceCluster:
         return Why.NOT_ALL_AT_ONCE
 
     def could_take(self, kind: PodKind, node_name: str) -> bool:
-        """Tell whether a node has a pod's CPU, memory and cards, models apart: a quick look before the placement's."""
+        """Return whether a node has a pod's CPU, memory and cards, models apart: quicker than a placement."""
         if not self.hosts.has(node_name, kind.host):
             return False
         free = self.free_milli[self._row_of[node_name]]

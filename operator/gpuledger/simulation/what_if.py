@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.formats.dialects.unsupported_fields import pod_warnings
+from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.pod import bound_node
-from gpuledger.formats.resource_claims.listed import ListedClaims
+from gpuledger.formats.kubernetes.pod import bound_node
+from gpuledger.formats.resource_claims.claims import ListedClaims
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.placement.policy import Policy

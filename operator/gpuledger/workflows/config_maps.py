@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuledger.configuration.config_files import config_maps
 from gpuledger.configuration.file_content import ConfigMapName, config_map_text, content_of
+from gpuledger.configuration.files import config_maps, settings_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.configuration.settings_file import settings_of
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads, config_maps_in
 from gpuledger.kube_api.watch import follow

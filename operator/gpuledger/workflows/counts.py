@@ -13,7 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gpuledger.formats.dialects.unsupported_fields import WarningKind
+from gpuledger.formats.dialects.unsupported import WarningKind
 from gpuledger.model.gang import GatherEnd
 from gpuledger.model.refusal import Reason
 

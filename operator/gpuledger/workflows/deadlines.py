@@ -6,9 +6,8 @@ once, when this process sees it first; from then on, the time that was left is c
 
 from __future__ import annotations
 
-from gpuledger.formats.objects.pod import LONGEST_GRACE_S
-from gpuledger.model.bounded_map import BoundedMap
-from gpuledger.model.clock import Clock
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S
+from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.share import Holder
 from gpuledger.workflows.preemption.pod_lifecycles import unix_s
 

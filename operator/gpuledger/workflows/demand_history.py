@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
-from gpuledger.formats.objects.pod import is_finished
+from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.bounded_map import BoundedMap
+from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import part_of_card
@@ -71,7 +71,7 @@ class DemandHistory:
         self.observe_pending(pod)  # if another operator has placed it, or this one before it was started again
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Note that a pod needs its cards no more. Idempotent."""
+        """Record that a pod needs its cards no more. Idempotent."""
         cards = self._running.pop(pod_uid, None)
         if cards is not None:
             self._chooser.given_back(cards)

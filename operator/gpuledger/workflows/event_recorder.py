@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from gpuledger.formats.objects.lease import holder_host_name
+from gpuledger.formats.kubernetes.lease import holder_host_name
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Leadership:
         self._set(host_name is None)
 
     def is_active(self) -> bool:
-        """Tell whether this operator writes. Without a host name it always does."""
+        """Return whether this operator writes. Without a host name it always does."""
         return self._active.is_set()
 
     def active_elsewhere(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What watches show while full lists are read, or show a second time: the later of both counts.
+"""Resolves races between a list and its watch: the newer resourceVersion wins.
 
 And from where they begin, which is where the first full list has ended; and how far they have come.
 """
@@ -21,7 +21,7 @@ class EventsDuringList:
         self._keys: set[str] | None = None  # None while no list is read
 
     def note(self, key: str) -> None:
-        """Note that the watch has shown something."""
+        """Record that the watch has shown something."""
         if self._keys is not None:
             self._keys.add(key)
 
@@ -43,7 +43,7 @@ class FirstList:
         self._version = ""
 
     def read(self, version: str) -> None:
-        """Note that a full list has been read, and of which version it is."""
+        """Record that a full list has been read, and of which version it is."""
         if not self._is_read.is_set():
             self._version = version
             self._is_read.set()
@@ -67,7 +67,7 @@ class WatchedUpTo:
         self._moved = asyncio.Event()
 
     def note(self, version: int) -> None:
-        """Note that an object was shown, as it is or was in this version."""
+        """Record that an object was shown, as it is or was in this version."""
         if self._of_list is not None:
             self._of_list = max(self._of_list, version)
         elif version > self._version:
@@ -75,7 +75,7 @@ class WatchedUpTo:
             self._moved.set()
 
     def listing(self) -> Callable[[set[str]], None]:
-        """Note that the watch lists everything anew; return what notes that it has."""
+        """Record that the watch lists everything anew; return what notes that it has."""
         self._of_list = 0
 
         def listed(_: set[str]) -> None:
@@ -98,7 +98,7 @@ class NodeVersions:
         self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
 
     def is_news(self, node: Json) -> bool:
-        """Observe a version of a Node; tell whether it is not older than what was shown before."""
+        """Observe a version of a Node; return whether it is not older than what was shown before."""
         name, version = node["metadata"]["name"], version_of(node)
         if version < self._newest.get(name, 0):
             return False

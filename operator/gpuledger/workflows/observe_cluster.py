@@ -13,8 +13,8 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import node_facts
-from gpuledger.formats.objects.pod import (
+from gpuledger.formats.kubernetes.node import node_facts
+from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
     pod_identity,
@@ -24,8 +24,8 @@ from gpuledger.formats.objects.pod import (
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput, StateRolledBack
-from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -33,14 +33,14 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
-from gpuledger.workflows.journal.rolled_back import check_age, state_rolled_back
+from gpuledger.workflows.journal.journal import check_age, state_rolled_back
 from gpuledger.workflows.list_and_watch import EventsDuringList, FirstList, NodeVersions, WatchedUpTo, version_of
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.pod_trackers import BoundPodTracker, HostTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
-from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.release.termination_reports import TerminationReports
+from gpuledger.workflows.release.deadlines import TerminationReports
+from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.skipping_bad_objects import skipping_bad_objects
 
@@ -147,7 +147,7 @@ class ClusterObserver:
         self._cards_watched.note(version_of(allocation))
 
     def cards_listing(self) -> Callable[[set[str]], None]:
-        """Note that the watch of cards lists them; return what notes that it has."""
+        """Record that the watch of cards lists them; return what notes that it has."""
         return self._cards_watched.listing()
 
     def _take_card(self, stored: StoredCard, gone: bool) -> None:
@@ -174,7 +174,7 @@ class ClusterObserver:
 
     @property
     def follows_all(self) -> bool:
-        """Tell whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
+        """Return whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
         return bool(self._dialects.elsewhere)
 
     def pod(self, pod: Json, gone: bool) -> None:
@@ -189,7 +189,7 @@ class ClusterObserver:
         return scheduler_of(pod) in self._scheduler_names
 
     def _may_be_stranger(self, pod: Json) -> bool:
-        """Tell whether another system's device plugin could give a pod cards: it has to be told which."""
+        """Return whether another system's device plugin could give a pod cards: it has to be told which."""
         return scheduler_of(pod) != CLUSTERS_OWN or self._is_ours(pod)
 
     def _trackers_of(self, pod: Json) -> Sequence[BoundPodTracker]:

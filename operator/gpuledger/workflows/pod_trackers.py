@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
-from gpuledger.formats.objects.pod import bound_node, is_finished, scheduler_of
+from gpuledger.formats.kubernetes.pod import bound_node, is_finished, scheduler_of
 from gpuledger.ledger.hosts import Hosts
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 
 Json = dict[str, Any]
 
@@ -20,7 +20,7 @@ class BoundPodTracker(Protocol):
         """Observe a bound pod, which may have ended; `bound_before` says that it was bound when this process began."""
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Note that a pod is gone, with what the watch has shown last; None: a full list does not have it.
+        """Record that a pod is gone, with what the watch has shown last; None: a full list does not have it.
 
         Idempotent, and harmless for a pod that was never seen.
         """
@@ -36,7 +36,7 @@ class PendingPodTracker(Protocol):
         """Observe a pod without a node."""
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod waits no more: it is bound or gone. Idempotent."""
+        """Record that a pod waits no more: it is bound or gone. Idempotent."""
 
     def known_pending(self) -> AbstractSet[str]:
         """Return the UIDs of the pods without a node of which something is kept."""

@@ -1,4 +1,4 @@
-"""One object's trouble is that object's: whatever it holds, those beside it and the process go on."""
+"""Skips objects that can't be processed, so that one bad object affects no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows of one operator, connected: the only place that knows who calls whom. Nothing runs yet."""
+"""Builds the operator's components and subscribes them to each other. Starts nothing."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import COME_S, GangPlans
 from gpuledger.workflows.gangs.pod_groups import PodGroups
-from gpuledger.workflows.inventory.agent_pods import AgentPods
-from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology
 from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
@@ -62,20 +60,15 @@ from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.preemption_mode import PreemptionMode, PreemptionSettings
 from gpuledger.workflows.preemption.similar_members import SimilarMembers
 from gpuledger.workflows.queues.wiring import connect_queues, follow_up
-from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
+from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas, QuotaGate, QuotaStatusWriter
 from gpuledger.workflows.quota.quota_fence import QuotaFence
-from gpuledger.workflows.quota.quota_gate import QuotaGate
-from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
-from gpuledger.workflows.release.release_deadlines import ReleaseDeadlines, ReleaseTimes
-from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.release.termination_reports import TerminationReports
+from gpuledger.workflows.release.deadlines import ReleaseDeadlines, ReleaseTimes, TerminationReports
+from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds
 from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
-from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
-from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
+from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, ClaimWriter
 from gpuledger.workflows.workflows import Workflows, wired
 
 

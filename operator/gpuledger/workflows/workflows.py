@@ -18,9 +18,7 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.pod_groups import PodGroups
-from gpuledger.workflows.inventory.agent_pods import AgentPods
-from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology
 from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
@@ -38,12 +36,11 @@ from gpuledger.workflows.preemption.preempt_gang import GangPreemption
 from gpuledger.workflows.preemption.preemption_mode import PreemptionMode
 from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
 from gpuledger.workflows.queues.wiring import Queues
-from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas
-from gpuledger.workflows.quota.quota_status import QuotaStatusWriter
-from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.release.termination_reports import TerminationReports
+from gpuledger.workflows.quota.namespace_quotas import NamespaceQuotas, QuotaStatusWriter
+from gpuledger.workflows.release.deadlines import TerminationReports
+from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ class Workflows:
 
 
 def wired(workflows: Workflows) -> Workflows:
-    """Set who is called when something happens. Who calls whom in the other direction, the constructors say."""
+    """Register the event listeners."""
     ledger = workflows.ledger
     ledger.on_change.append(workflows.room_has_changed.set)
     ledger.on_opened.append(workflows.adopter.reconsider)

@@ -9,14 +9,14 @@ import pytest
 
 from fakes.grants import a_grant
 from fakes.objects import a_container, a_pod_object
-from gpuledger.agent.agent_config import AgentConfig
+from gpuledger.agent.agent import Agent
+from gpuledger.agent.config import AgentConfig
 from gpuledger.agent.devices.source import Device, Snapshot
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.agent.isolation.kinds import Isolation
-from gpuledger.agent.pod_processes import Sight
-from gpuledger.agent.startup import Agent
+from gpuledger.agent.ended_pods import Sight
+from gpuledger.agent.isolation.choice import Isolation
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.node import NodeConfig
 
 
 def an_agent(root: Path, hami_core_directory: str = "") -> Agent:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.agent_config import agent_config
-from gpuledger.agent.isolation.kinds import Isolation
+from gpuledger.agent.config import agent_config
+from gpuledger.agent.isolation.choice import Isolation
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput
 

@@ -11,8 +11,8 @@ import pytest
 from fakes.agent_node import AgentNode
 from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
-from gpuledger.agent.grants import ISOLATION_ANNOTATION, NodeCapabilities
-from gpuledger.agent.isolation.kinds import Installed, Isolation, MpsPipes
+from gpuledger.agent.grants.grants import ISOLATION_ANNOTATION, NodeCapabilities
+from gpuledger.agent.isolation.choice import Installed, Isolation, MpsPipes
 from gpuledger.formats.runtime.cdi import VendorDevices
 from gpuledger.model.errors import StartRefused, Unreachable
 

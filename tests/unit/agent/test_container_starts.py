@@ -10,12 +10,12 @@ from fakes.agent_node import NODE, AgentNode
 from fakes.api_server import Operation, hold_answer, lose_request, refuse
 from fakes.objects import GPU
 from fakes.virtual_time import now_s
-from gpuledger.agent.grants import NodeCapabilities
-from gpuledger.agent.isolation.kinds import Installed, Isolation
-from gpuledger.agent.retry import PATIENCE_S
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.agent.grants.grants import NodeCapabilities
+from gpuledger.agent.grants.starts import PATIENCE_S
+from gpuledger.agent.isolation.choice import Installed, Isolation
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
-from gpuledger.formats.runtime.limit_request import ANSWERS, SCRIPT
+from gpuledger.formats.runtime.limit_hook import ANSWERS, SCRIPT
 from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.share import HolderState
 

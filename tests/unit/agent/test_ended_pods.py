@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from fakes.objects import GPU, a_node_object, a_pod_object
-from gpuledger.agent.ended_pods import KEPT_AT_MOST_S, LONGEST_INTERVAL_S, LOOK_INTERVAL_S, RUNS_AFTER_S, EndedPods
-from gpuledger.agent.pod_processes import Sight
-from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
+from gpuledger.agent.ended_pods import (
+    KEPT_AT_MOST_S,
+    LONGEST_INTERVAL_S,
+    LOOK_INTERVAL_S,
+    RUNS_AFTER_S,
+    EndedPods,
+    Sight,
+)
+from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
 
 Json = dict[str, Any]
 

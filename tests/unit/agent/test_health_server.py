@@ -5,7 +5,7 @@ from typing import Any
 import aiohttp
 from aiohttp.test_utils import TestClient, TestServer
 
-from gpuledger.agent.health_server import AgentMetrics, HealthServer, counter, gauge
+from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
 
 
 async def nothing() -> dict[str, Any]:

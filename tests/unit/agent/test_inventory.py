@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 from fakes.objects import DIALECTS
-from gpuledger.agent.devices.source import Device, Snapshot
-from gpuledger.agent.inventory import node_cards, why_no_limits
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, node_facts, read_registers, register_of
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.node_config import NodeConfig
+from gpuledger.agent.devices.source import Device, Snapshot, node_cards, why_no_limits
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, node_facts, read_registers, register_of
+from gpuledger.model.card import Amounts, Card
+from gpuledger.model.node import NodeConfig
 
 CARD = Device("GPU-a", 0, "A100", 40_000, numa_node=1, pcie_root="pci0000:16", links={"GPU-b": 100})
 SHARE = Device("MIG-a", 64, "1g", 10_000, mode="mig", parent_uuid="GPU-c", number=1)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent import node_capabilities
-from gpuledger.agent.isolation.kinds import Isolation, MpsPipes
-from gpuledger.agent.node_capabilities import NodeCapabilitiesReader
+from gpuledger.agent.grants import grants as node_capabilities
+from gpuledger.agent.grants.grants import NodeCapabilitiesReader
+from gpuledger.agent.isolation.choice import Isolation, MpsPipes
 from gpuledger.formats.runtime.cdi import grant_file
 
 SPEC = 'cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- {{name: "0", containerEdits: {{env: ["FROM={}"]}}}}\n'

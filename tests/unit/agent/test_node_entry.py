@@ -9,9 +9,8 @@ import pytest
 from fakes.api_server import ApiServer, Operation, lose_answer, refuse
 from fakes.objects import a_node_object
 from fakes.virtual_time import now_s, settle
-from gpuledger.agent.node_entry import NodeAnnotation
-from gpuledger.agent.write_pace import LONGEST_PAUSE_S
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION
+from gpuledger.agent.node_entry import LONGEST_PAUSE_S, NodeAnnotation
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.node_events import NodeEvents
+from gpuledger.agent.agent import NodeEvents
 from gpuledger.model.errors import ApiError, Conflict, Unreachable
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 
 
 class Store:

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.agent_node import NODE, AgentNode
 from fakes.grants import a_grant
-from gpuledger.agent.orphaned_grants import OrphanedGrants
+from gpuledger.agent.grants.cleanup import OrphanedGrants
 from gpuledger.model.errors import Unreachable
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.pod_processes import look_for_pods
+from gpuledger.agent.ended_pods import look_for_pods
 
 UID, OTHER = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9", "ffffffff-4e5f-6071-8293-a4b5c6d7e8f9"
 CONTAINER = "c" * 64

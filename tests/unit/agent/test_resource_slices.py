@@ -13,12 +13,10 @@ from typing import Any, cast
 import pytest
 
 from fakes.virtual_time import now_s, settle
-from gpuledger.agent import resource_slices
-from gpuledger.agent.resource_slices import ASK_AGAIN_S, ResourceSlices
-from gpuledger.agent.write_pace import LONGEST_PAUSE_S
+from gpuledger.agent import node_entry
+from gpuledger.agent.node_entry import ASK_AGAIN_S, LONGEST_PAUSE_S, ResourceSlices
 from gpuledger.kube_api.watch import Api
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
 
 Json = dict[str, Any]
@@ -120,7 +118,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     found = Server()
-    monkeypatch.setattr(resource_slices, "follow", found.follow)
+    monkeypatch.setattr(node_entry, "follow", found.follow)
     return found
 
 

@@ -20,7 +20,7 @@ from benchmark.sampling import Samples
 from benchmark.shapes import SHAPES, Shape, burst, cards_of
 from benchmark.soak import State, table
 from benchmark.table import GANGS, show, with_ratios
-from gpuledger.formats.objects.gang import GANG_LABEL
+from gpuledger.formats.kubernetes.gang import GANG_LABEL
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.placement.policy import Preference
 

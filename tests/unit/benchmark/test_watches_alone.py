@@ -5,8 +5,8 @@ import orjson
 from benchmark.watches_alone import KINDS, PODS_PER_NODE, measure
 from fakes.objects import DIALECTS
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.objects.node import node_facts
-from gpuledger.formats.objects.pod import bound_node, pod_identity
+from gpuledger.formats.kubernetes.node import node_facts
+from gpuledger.formats.kubernetes.pod import bound_node, pod_identity
 
 
 def test_the_operator_can_read_what_is_watched() -> None:

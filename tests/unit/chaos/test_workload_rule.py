@@ -32,7 +32,7 @@ def checker() -> Checker:
 
 
 def becomes_ready(checker: Checker, count: int = 2) -> bool:
-    """Tell whether that is found to be wrong."""
+    """Return whether that is found to be wrong."""
     pending = a_workload("Pending", count)
     checker.take(changed("workload", None, pending, LATER_S))
     checker.take(changed("workload", pending, a_workload("Ready", count), LATER_S))

@@ -18,9 +18,9 @@ from gpuledger.command_line.commands import audit, migrate
 from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.command_line.commands.history import history_lines
 from gpuledger.command_line.program import main
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.ledger.adoption import Step
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
-from gpuledger.ledger.migration import Step
 from gpuledger.model.card import Card
 from gpuledger.model.share import Pod
 from gpuledger.reports.tables import Terminal

@@ -15,7 +15,7 @@ from gpuledger.command_line.cards import ALLOCATIONS
 from gpuledger.command_line.program import main
 from gpuledger.command_line.top.team_sources import CLUSTER_QUEUES, PODS, QUOTAS
 from gpuledger.command_line.top.teams_watch import watch_teams
-from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL
+from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL
 from gpuledger.model.errors import Unreachable
 from gpuledger.reports.tables import Terminal
 

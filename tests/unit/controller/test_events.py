@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any, cast
 
-from gpuledger.controller.events import POSTS_AT_ONCE, Events
+from gpuledger.controller.startup import POSTS_AT_ONCE, Events
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import NotFound
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 
 POD = Pod("uid-a", "team", "a")

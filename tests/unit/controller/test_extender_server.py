@@ -14,9 +14,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from fakes.counters import by_label
 from fakes.objects import a_pod_object
 from fakes.virtual_time import StoppedClock
-from gpuledger.controller.extender_server import ExtenderServer
+from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.scheduler_connection import served
-from gpuledger.controller.scheduler_health import SchedulerHealth
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
@@ -26,7 +25,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.filter_result import FilterResult
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption

@@ -25,7 +25,7 @@ from gpuledger.controller.kopf_frame import configure
 from gpuledger.controller.kopf_session import SteadyAnswers, session
 from gpuledger.controller.lists_read import ListsRead
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Backoff
 
 Json = dict[str, Any]
 

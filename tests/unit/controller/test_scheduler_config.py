@@ -17,13 +17,13 @@ import pytest
 import yaml
 
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller.scheduler_config import given_through, make_pipe, scheduler_config_text
+from gpuledger.controller.scheduler_pipe import given_through, make_pipe, scheduler_config_text
 
 CONTENT = "kind: KubeSchedulerConfiguration\n"
 OPERATOR = """
 import asyncio, sys
 from pathlib import Path
-from gpuledger.controller.scheduler_config import given_through
+from gpuledger.controller.scheduler_pipe import given_through
 
 async def run():
     async with given_through(Path(sys.argv[1]), sys.argv[2]):

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from gpuledger.controller import scheduler_health
-from gpuledger.controller.scheduler_health import SchedulerHealth
+from gpuledger.controller import extender_server
+from gpuledger.controller.extender_server import SchedulerHealth
 
 
 class Neighbour:
@@ -68,7 +68,7 @@ async def test_a_neighbour_that_says_that_it_is_ill_is_not_live(neighbour: Neigh
 async def test_a_neighbour_that_hangs_is_not_live(
     neighbour: Neighbour, served: TestServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler_health, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr(extender_server, "TIMEOUT_S", 0.01)
     neighbour.hangs = True
     status, text = await told(str(served.make_url("/livez")))
     assert (status, text) == (503, "kube-scheduler: /livez does not answer within 0.01 s\n")

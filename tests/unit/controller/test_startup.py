@@ -15,7 +15,7 @@ from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
 from gpuledger.controller.lists_read import NODES, ListsRead
-from gpuledger.controller.wiring import Operator
+from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
 from gpuledger.model.errors import ApiError, Conflict, Unreachable
 

@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from fakes.objects import GPU, MEMORY, a_pod_object
-from gpuledger.configuration.admission import admission_rules, webhook_configuration
+from gpuledger.configuration.dialects import admission_rules, webhook_configuration
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import webhook
 from gpuledger.controller.webhook import SteadyWebhookServer, add_handlers, serve_webhook
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+from gpuledger.formats.admission.webhook import WebhookAddress
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

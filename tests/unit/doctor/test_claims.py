@@ -8,7 +8,7 @@ from fakes.doctor_facts import NODE, a_gpu_node, healthy
 from fakes.objects import a_pod_object
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.objects import claims_held
+from gpuledger.doctor.facts import claims_held
 from unit.doctor.conftest import Found
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from fakes.doctor_facts import a_lease, healthy
 from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
 from gpuledger.doctor.facts import Facts, Unread
-from gpuledger.doctor.finding_kind import FindingKind, Severity
+from gpuledger.doctor.kinds import FindingKind, Severity
 
 UNREAD = Unread("it", "your account may not read it", "`get` on it")
 

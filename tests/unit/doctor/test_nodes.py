@@ -10,9 +10,8 @@ from fakes.doctor_facts import HOST, NODE, a_gpu_node, an_agent, asking_elsewher
 from fakes.objects import COUNTS, a_pod_object
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.facts import Unread
-from gpuledger.doctor.objects import last_complaint
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, register_of
+from gpuledger.doctor.facts import Unread, last_complaint
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from unit.doctor.conftest import Found
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from gpuledger.doctor.permissions import AGENT, AS_INIT, BESIDE, OPERATOR, OVER_HAMI, Permission
+from gpuledger.doctor.facts import AGENT, AS_INIT, BESIDE, OPERATOR, OVER_HAMI, Permission
 
 Json = dict[str, Any]
 

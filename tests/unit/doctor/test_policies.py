@@ -7,9 +7,9 @@ import pytest
 
 from fakes.doctor_facts import a_deployment, healthy, stored_policies
 from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.checks.policies import WITH_AGENTS
+from gpuledger.doctor.checks.cluster import WITH_AGENTS
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.release import release_for
+from gpuledger.doctor.reading import release_for
 from unit.doctor.conftest import Found
 
 Json = dict[str, Any]

@@ -4,11 +4,11 @@ from typing import Any
 
 import yaml
 
-from gpuledger.configuration.admission import policies, webhook_configuration
+from gpuledger.configuration.dialects import policies, webhook_configuration
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.compare import differences
-from gpuledger.doctor.release import release_for
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+from gpuledger.doctor.reading import release_for
+from gpuledger.formats.admission.webhook import WebhookAddress
 
 OTHERS = Settings(resource_count="example.com/gpu", scheduler_name="mine", node_taint="gpu=ours:NoSchedule")
 

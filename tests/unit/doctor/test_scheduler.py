@@ -10,7 +10,7 @@ from fakes.doctor_facts import HOST, a_daemon_set, a_deployment, a_lease, health
 from fakes.objects import a_pod_object, with_conditions
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.release import release_for
+from gpuledger.doctor.reading import release_for
 from unit.doctor.conftest import Found
 
 Json = dict[str, Any]

@@ -8,8 +8,7 @@ import pytest
 from fakes.doctor_facts import EARLY, LATE, NODE, NOW, a_crd, a_deployment, a_gpu_node, healthy
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
-from gpuledger.doctor.facts import AccountAccess
-from gpuledger.doctor.permissions import BESIDE, OPERATOR, OVER_HAMI
+from gpuledger.doctor.facts import BESIDE, OPERATOR, OVER_HAMI, AccountAccess
 from unit.doctor.conftest import Found
 
 CRD = "CustomResourceDefinition gpuallocations.gpuledger.dev"

@@ -9,8 +9,7 @@ from builders import a_card, a_holder, a_ledger, a_share, stored
 from faults.requests import Match, Request, binding, changing, entering, leaving, ledger_write, listing, watching
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.share import HolderState
-from gpuledger.workflows.journal.entries import Add, Change, Entry, Remove
-from gpuledger.workflows.journal.patches import patch_of
+from gpuledger.workflows.journal.entries import Add, Change, Entry, Remove, patch_of
 
 CARD = a_card(0)
 ALLOCATIONS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"

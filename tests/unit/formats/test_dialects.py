@@ -26,7 +26,7 @@ from fakes.dialects import (
 from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_node_object, a_pod_object
 from gpuledger.formats.dialects.request import container_requests, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuledger.formats.node_usage import read_node_usage
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_usage import CardUsage, ContainerUsage
+from gpuledger.model.node import CardUsage, ContainerUsage
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.queue import queue_of, queue_state, why_not_admitted
+from gpuledger.formats.kubernetes.workload import queue_of, queue_state, why_not_admitted
 
 Json = dict[str, Any]
 

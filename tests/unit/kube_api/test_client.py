@@ -14,9 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes_asyncio.client import Configuration
 
-from gpuledger.kube_api.client import CONNECTIONS, LONGEST_WAIT_S, KubeClient
+from gpuledger.kube_api.client import CONNECTIONS, LONG_BYTES, LONGEST_WAIT_S, PAGE_BYTES, KubeClient, pages_of
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
-from gpuledger.kube_api.pages import LONG_BYTES, PAGE_BYTES, pages_of
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import AnswerTooLong, ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 

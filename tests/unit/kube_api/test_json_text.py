@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.kube_api.json_text import DEEPEST, TOKENS_AT_ONCE, read_json, read_json_in_turns
+from gpuledger.kube_api.answers import DEEPEST, TOKENS_AT_ONCE, read_json, read_json_in_turns
 
 
 def deep(levels: int, inside: str = "0") -> str:

@@ -3,8 +3,7 @@
 from typing import Any, cast
 
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.kubelet_writes import KubeletWrites
-from gpuledger.kube_api.writes import MERGE_PATCH, STRATEGIC_PATCH
+from gpuledger.kube_api.writes import MERGE_PATCH, STRATEGIC_PATCH, KubeletWrites
 from gpuledger.model.errors import Conflict
 
 NODE = {"kind": "Node", "metadata": {"name": "node-a"}}

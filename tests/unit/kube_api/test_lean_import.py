@@ -22,7 +22,7 @@ def run(*lines: str) -> str:
 
 def test_help_imports_nothing_of_it_and_operator_and_agent_few_of_its_modules() -> None:
     count = "print(sum(name.startswith('kubernetes_asyncio') for name in sys.modules))"
-    both = "import gpuledger.agent.startup, gpuledger.controller.startup"
+    both = "import gpuledger.agent.agent, gpuledger.controller.startup"
     by_help, by_both = run("import sys", "import gpuledger.command_line.program", count, both, count).split()
     assert int(by_help) == 0
     assert 0 < int(by_both) < FEW

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, KubeReviews
+from gpuledger.kube_api.reads import ACCESS_REVIEWS, TOKEN_REVIEWS, KubeReviews
 
 Json = dict[str, Any]
 

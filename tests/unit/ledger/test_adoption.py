@@ -6,10 +6,9 @@ import pytest
 
 from builders import a_card, a_pod, a_request, a_share, mib, percent, whole
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices, PodFacts
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import ContainerShare, Share
 

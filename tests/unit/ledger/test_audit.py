@@ -19,9 +19,8 @@ from gpuledger.ledger.findings import (
     Judge,
     readable,
 )
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
+from gpuledger.model.card import NOTHING, Amounts, Card
+from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 

@@ -7,8 +7,7 @@ import pytest
 from builders import OFFER, a_card, a_holder, a_ledger, a_pod, a_share, commit, occupy, stored, whole_share
 from gpuledger.ledger.book import LOST_KEPT, PINNED, Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import MAX_HOLDERS, Claim, Placement, Share
 from gpuledger.model.stored_card import Misfit, StoredCard

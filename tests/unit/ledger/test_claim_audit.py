@@ -11,11 +11,9 @@ from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.audit import findings
 from gpuledger.ledger.findings import AllocateClaim, AuditFinding, AuditFindingKind, DeallocateClaim
 from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.errors import BadInput
-from gpuledger.model.pod_claim import JoinedClaim, PodClaim
-from gpuledger.model.request import PodRequest
-from gpuledger.model.seen_claim import SeenClaim
+from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, NodeReport, PodFacts, SeenCard
+from gpuledger.model.request import JoinedClaim, PodClaim, PodRequest, SeenClaim
 from gpuledger.model.share import ClaimRef, Holder, Share
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

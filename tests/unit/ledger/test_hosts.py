@@ -3,7 +3,7 @@
 import pytest
 
 from gpuledger.ledger.hosts import Hosts
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 
 ALL, POD = HostAmounts(8_000, 32_000), HostAmounts(2_000, 8_000)
 ON_A, ON_B = (ALL - POD, ALL), (ALL, ALL - POD)

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 
 from builders import a_card, a_holder, a_pod, a_request, a_share, mib, stored, whole
-from gpuledger.ledger.migration import Step, plan
+from gpuledger.ledger.adoption import Step, plan
 from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
+from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
 from gpuledger.model.request import Demand
 from gpuledger.model.share import Holder
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.model.amounts import NOTHING, Amounts
+from gpuledger.model.card import NOTHING, Amounts
 
 ROOM = Amounts(4_000, 50, 2)
 

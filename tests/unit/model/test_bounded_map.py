@@ -1,6 +1,6 @@
 """Memory of what was noted last."""
 
-from gpuledger.model.bounded_map import BoundedMap
+from gpuledger.model.clock import BoundedMap
 
 
 def test_what_was_noted_last_is_remembered_and_the_oldest_forgotten() -> None:

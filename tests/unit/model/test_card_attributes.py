@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from builders import a_card
-from gpuledger.model.card_attributes import ATTRIBUTES, attribute_of
+from gpuledger.model.card import ATTRIBUTES, attribute_of
 
 CARD = replace(a_card(3, uuid="GPU-3"), model="NVIDIA H100", mode="hami-core", numa_node=1, pcie_root="pci0000:16")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.model.links import Links
+from gpuledger.model.card import Links
 
 SOME = st.dictionaries(st.text(max_size=5), st.integers(0, 300), max_size=16)
 

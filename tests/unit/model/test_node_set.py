@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.model.node_set import NodeSets
+from gpuledger.model.node import NodeSets
 
 NAMES = st.sets(st.sampled_from([f"node-{number}" for number in range(40)]))
 

@@ -3,7 +3,7 @@
 import pytest
 
 from builders import a_request, mib, percent, whole
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.request import Demand, Lifetime, phases
 
 SIDECAR, INIT, MAIN = Lifetime.SIDECAR, Lifetime.INIT, Lifetime.MAIN

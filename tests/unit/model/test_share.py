@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from builders import a_card, a_request, cards_of, mib, percent, whole
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import ContainerShare, Share, covers, fitting_variant, shares_of
 

@@ -16,8 +16,8 @@ from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.placement.candidates import differing_candidates
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.decide import differing_candidates
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import CARD_RANKS, Policy, Preference
 

@@ -7,17 +7,14 @@ import pytest
 
 from builders import a_card, a_holder, a_ledger, a_share, linked_cards, mib, occupy, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.card import Card
-from gpuledger.model.card_filter import CardFilter
-from gpuledger.model.card_rule import CardRule
+from gpuledger.model.card import Card, CardFilter, CardRule
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
-from gpuledger.placement.candidates import differing_candidates
-from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.decide import differing_candidates
+from gpuledger.placement.explain import explain_node
 from gpuledger.placement.fit import choose_cards
-from gpuledger.placement.policy import CARD_RANKS, Preference
+from gpuledger.placement.policy import CARD_RANKS, Preference, StepBudget
 from gpuledger.placement.preemption.victims import FREE, Eviction, Tenant, cheapest_eviction
-from gpuledger.placement.step_budget import StepBudget
 
 PCIE_ROOT, NUMA, UUID = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode", "gpu.gpuledger.dev/uuid"
 SAME, OTHER = CardRule(PCIE_ROOT, 0), CardRule(PCIE_ROOT, 1, distinct=True)

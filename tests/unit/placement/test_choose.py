@@ -6,14 +6,12 @@ import pytest
 
 from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, commit, mib, occupy, percent, uuids, whole
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import MAX_HOLDERS, Placement
-from gpuledger.placement.choose import SETS_KEPT, STEPS_OF_A_LOOK, Chooser
-from gpuledger.placement.fitting_nodes import ALL_LOOKED_AT, LOOKED_AT, LOOKED_AT_A_TIME
-from gpuledger.placement.policy import Policy, Preference, load_permille
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.choose import ALL_LOOKED_AT, LOOKED_AT, LOOKED_AT_A_TIME, SETS_KEPT, STEPS_OF_A_LOOK, Chooser
+from gpuledger.placement.policy import Policy, Preference, StepBudget, load_permille
 
 BINPACK, SPREAD = Preference.BINPACK, Preference.SPREAD
 NAMES = ["node-a", "node-b", "node-c"]

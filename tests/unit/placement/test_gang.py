@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, mib, occupy, whole
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.zones import Zones
+from gpuledger.ledger.book import Ledger, Zones
 from gpuledger.model.card import Card
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.gang import MEMBERS_AT_ONCE, Found, GangPlanner, Seat
+from gpuledger.placement.group import MEMBERS_AT_ONCE, Found, GangPlanner, Seat
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.workflows.tasks.stepwise import run_to_end
+from gpuledger.workflows.tasks.pauses import run_to_end
 
 RACK, CLIQUE = "rack", "clique"
 ONE_CARD = a_request(whole())
@@ -190,7 +189,7 @@ def test_members_that_are_alike_are_all_placed_if_they_can_be_and_in_the_fewest_
 
 
 def fits_somehow(cards: Sequence[Card], sizes_mib: Sequence[int]) -> bool:
-    """Tell whether parts of these sizes fit on these cards, by trying all ways."""
+    """Return whether parts of these sizes fit on these cards, by trying all ways."""
     for way in product(range(len(cards)), repeat=len(sizes_mib)):
         left = [card.capacity.memory_mib for card in cards]
         for card, size in zip(way, sizes_mib, strict=True):

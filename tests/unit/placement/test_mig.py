@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_card, a_ledger, a_request, a_share, mib, occupy, percent, whole
-from gpuledger.model.card import Card
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.card import Card, CardFilter
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import Assignment, shares_of

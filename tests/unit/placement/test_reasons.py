@@ -6,16 +6,13 @@ import pytest
 
 from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card_filter import CardFilter
-from gpuledger.model.card_rule import CardRule
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import Dialect, NodeOffer
+from gpuledger.model.card import Amounts, CardFilter, CardRule
+from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Demand, Lifetime
+from gpuledger.model.request import Demand, HostAmounts, Lifetime
 from gpuledger.model.share import Pod
 from gpuledger.model.stored_card import Misfit
-from gpuledger.placement.explanation.node import explain_node
+from gpuledger.placement.explain import explain_node
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference
 

@@ -11,10 +11,10 @@ from builders import a_card, a_holder, a_ledger, a_pod, a_request, a_share, mib,
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Placement, shares_of
-from gpuledger.placement import together
+from gpuledger.placement import group
 from gpuledger.placement.fit import choose_cards
+from gpuledger.placement.group import Asking, Trial
 from gpuledger.placement.policy import Preference
-from gpuledger.placement.together import Asking, Trial
 
 
 def a_cluster(chooser: random.Random) -> Ledger:
@@ -99,7 +99,7 @@ def test_what_others_have_in_spare_is_room(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_it_ends_when_its_work_is_spent_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "STEPS", 20)
+    monkeypatch.setattr(group, "STEPS", 20)
     cards = [a_card(0, f"node-{number}") for number in range(50)]
     ledger = a_ledger(*cards)
     for card in cards:

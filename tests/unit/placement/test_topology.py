@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import linked_cards
 from effort import times
-from gpuledger.model.topology import Topology, topology_of
+from gpuledger.model.card import Topology, topology_of
 from gpuledger.placement import topology as module
 from gpuledger.placement.topology import best_set, connectivity
 

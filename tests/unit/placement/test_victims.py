@@ -7,9 +7,8 @@ import pytest
 
 from builders import a_card, a_holder, a_ledger, a_share, cards_of, mib, percent, stored, uuids, whole, whole_share
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.node_offer import Dialect, NodeOffer
+from gpuledger.model.card import Amounts, Card
+from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption import search

@@ -6,14 +6,11 @@ import pytest
 
 from builders import a_card, a_request, mib
 from fakes.objects import DIALECTS
-from gpuledger.formats.dialects.resource_names import OF_CLAIMS, resource_names
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_filter import CardFilter, why_not_chosen
-from gpuledger.model.pod_claim import JoinedClaim, entry_text
+from gpuledger.formats.dialects.pod_reader import OF_CLAIMS, resource_names
+from gpuledger.model.card import NOTHING, Amounts, Card, CardFilter, why_not_chosen
 from gpuledger.model.refusal import Reason
-from gpuledger.model.request import PodRequest
-from gpuledger.placement.explanation.cards import why_not_wanted
+from gpuledger.model.request import JoinedClaim, PodRequest, entry_text
+from gpuledger.placement.explain import why_not_wanted
 from gpuledger.reports.advice import advice
 from gpuledger.reports.explanation import CardReason, NodeReason, elsewhere
 

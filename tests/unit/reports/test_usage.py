@@ -7,11 +7,10 @@ import pytest
 from builders import a_card, a_share
 from fakes.usage import a_used_card, a_used_share, an_answer
 from gpuledger.formats.node_usage import read_node_usage
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.node_usage import NodeUsage
+from gpuledger.model.card import Amounts
+from gpuledger.model.node import NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, Pod, Share
-from gpuledger.reports.cards import CardReport, NodeCards
-from gpuledger.reports.usage import known_part, node_use
+from gpuledger.reports.cards import CardReport, NodeCards, known_part, node_use
 
 Json = dict[str, Any]
 CARD, OTHER = a_card(0, "gpu-1"), a_card(1, "gpu-1")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.traces import HALF, LITTLE, NO_GPU, PAIR, PLENTY, WHOLE, a_node, a_trace
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.simulation.arrivals import ArrivalRun, arrival_order, replay_arrivals
 from gpuledger.simulation.arrivals_report import summary

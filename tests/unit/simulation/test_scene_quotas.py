@@ -10,7 +10,7 @@ from builders import a_holder, a_share, cards_of
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.scenes import NODE_A, FakeReads, answered, shown
-from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.simulation.object_gangs import GangStatus
 
 Json = dict[str, Any]

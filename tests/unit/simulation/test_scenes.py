@@ -17,13 +17,12 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_node_object, a_p
 from fakes.operator_parts import OperatorParts
 from fakes.scenes import NODE_A, NODE_B, FakeReads, answered, share, shown, simulate
 from gpuledger.command_line.program import main
-from gpuledger.formats.gang_inspection import words_of_group
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.host import LARGEST, MIB, host_capacity
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.request import PodRequest
-from gpuledger.placement import fitting_nodes
+from gpuledger.formats.inspection import words_of_group
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.gang import gang_of
+from gpuledger.formats.kubernetes.host import LARGEST, MIB, host_capacity
+from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.placement import choose as fitting_nodes
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.object_gangs import GangStatus

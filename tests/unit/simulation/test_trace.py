@@ -6,7 +6,7 @@ import pytest
 
 from fakes.traces import NODES_CSV, PODS_CSV, written
 from gpuledger.model.errors import BadInput
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 from gpuledger.simulation.trace import PodKind, Trace, TraceNode, TracePod, read_trace
 
 

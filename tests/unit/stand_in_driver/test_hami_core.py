@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.delivery.directory_files import DirectoryFiles
+from gpuledger.agent.grants.files import DirectoryFiles
+from gpuledger.agent.isolation.choice import GrantedCard, HamiCore
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore
 from gpuledger.formats.runtime.shared_region import (
     ACTIVE,
     IDLE,

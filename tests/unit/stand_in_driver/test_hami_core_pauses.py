@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from fakes.shared_regions import a_hami_grant
+from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.kinds import GrantedCard
-from gpuledger.agent.usage.granted import RegionPlace, region_place
-from gpuledger.agent.usage.regions import Regions
+from gpuledger.agent.usage.regions import RegionPlace, Regions, region_place
 from stand_in_driver.stand_in_driver import CudaProgram, StandInDriver, some_cards
 
 LIBRARY = os.environ.get("GPULEDGER_HAMI_CORE", "")
@@ -69,7 +68,7 @@ class Containers:
 
 
 def stops(program: CudaProgram) -> bool:
-    """Tell whether a program waits, in a step that it does not end: its library reads the switch now and then."""
+    """Return whether a program waits, in a step that it does not end: its library reads the switch now and then."""
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
         program.begin("launch 5 1")

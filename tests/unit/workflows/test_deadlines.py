@@ -7,7 +7,7 @@ import pytest
 
 from builders import a_card, a_holder, a_share
 from fakes.virtual_time import LoopClock, wall
-from gpuledger.formats.objects.pod import LONGEST_GRACE_S
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S
 from gpuledger.model.share import Holder, HolderState
 from gpuledger.workflows.deadlines import Deadlines
 

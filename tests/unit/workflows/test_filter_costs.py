@@ -10,7 +10,7 @@ from fakes.objects import CORES, GPU, PERCENTAGE, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.share import ContainerShare, Holder, Pod, Share
-from gpuledger.placement.fitting_nodes import LOOKED_AT_A_TIME
+from gpuledger.placement.choose import LOOKED_AT_A_TIME
 
 NODES = [f"node-{number:04}" for number in range(1000)]
 PODS = 300

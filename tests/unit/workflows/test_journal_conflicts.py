@@ -9,7 +9,7 @@ from fakes.api_server import ApiServer, Operation, hold_request, lose_answer
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CONFLICTS
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.stored_card import Misfit
 

@@ -15,14 +15,13 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.objects.pod import bound_node
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import CardPhase
+from gpuledger.formats.kubernetes.pod import bound_node
+from gpuledger.model.card import Amounts, CardPhase
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import DEFAULT_GRACE_S, Pod
 from gpuledger.model.stored_card import Misfit
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.release.release_deadlines import ReleaseTimes
+from gpuledger.workflows.release.deadlines import ReleaseTimes
 from gpuledger.workflows.repair.adopt import SETTLE_S
 from gpuledger.workflows.repair.audit import Auditor, AuditSettings
 

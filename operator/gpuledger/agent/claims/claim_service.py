@@ -10,19 +10,18 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.claims.held_claims import ClaimLedger, NodeCards
-from gpuledger.agent.claims.orphaned_claims import OrphanedClaims, uses
-from gpuledger.agent.claims.preparations import ClaimPreparations
-from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.grants import Grants
-from gpuledger.agent.health_server import counter, gauge
+from gpuledger.agent.grants.cleanup import OrphanedClaims, uses
+from gpuledger.agent.grants.files import GrantFiles
+from gpuledger.agent.grants.grants import Grants
+from gpuledger.agent.grants.ledger_view import ClaimLedger, NodeCards
+from gpuledger.agent.grants.starts import ClaimPreparations, retry_until
+from gpuledger.agent.health import counter, gauge
 from gpuledger.agent.kubelet.device_health import DeviceHealth
-from gpuledger.agent.kubelet.dra_plugin import DraPlugin
+from gpuledger.agent.kubelet.dra import DraPlugin
 from gpuledger.agent.kubelet.dra_server import DraServer
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.agent.node_entry import NodeAnnotation, Nodes
-from gpuledger.agent.retry import retry_until
-from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Card
 from gpuledger.model.errors import NotKnownYet
 
@@ -89,7 +88,7 @@ class ClaimService:
             self._preparations.give_up(gone)
 
     async def shares(self, pod_uid: str, uuid: str) -> bool:
-        """Tell whether a pod uses a card by a claim that is not its own alone. Raises ApiError."""
+        """Return whether a pod uses a card by a claim that is not its own alone. Raises ApiError."""
         shared = [grant for grant in self._grants.all() if not grant.of_one_pod and uuid in grant.uuids]
         if not shared:
             return False

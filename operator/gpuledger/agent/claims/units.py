@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuledger.agent.claims.held_claims import HeldClaims, HeldPart
-from gpuledger.agent.isolation.kinds import GrantedCard
+from gpuledger.agent.grants.ledger_view import HeldClaims, HeldPart
+from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.model.errors import StartRefused
 
 Json = Mapping[str, Any]

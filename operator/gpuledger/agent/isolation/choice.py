@@ -1,11 +1,129 @@
-"""Which way keeps a container's shares apart: its node's, or the one that its pod wishes. Pure."""
+"""Which mechanism isolates a container's shares, as its node or its pod chooses, and what each adds to it. Pure.
+
+Limits above a container's share, which a pod may take of its cards while nobody else needs it: the ledger counts the
+share, and nothing else. So they are only for nodes whose administrator allows that, and, unless he says otherwise,
+whose isolation keeps the shares of the others: the driver does, HAMi-core does not.
+
+The driver: NVIDIA's kernel module keeps each container's control group to its memory of a card. Source: NVML's
+nvmlDeviceSetMemoryLimits_v1 (driver 615), and NVIDIA's "MPS v3 Memory Partitioning". NVIDIA's toolkit (1.20.1) has a
+hook of its own for it, which takes one amount for all cards of a container, from its environment: shares differ by
+card, and what a pod's user writes there must not count.
+
+MPS: CUDA's own server keeps each client to its part of a card. Source: CUDA's MPS documentation
+(CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). In the directory of pipes, CUDA connects to the
+socket `control`, and opens nothing else: seen of the drivers 535 and 550, without a card. Sockets work on a read-only
+mount, where nobody can replace them, or put anything beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
 
-from gpuledger.agent.isolation.kinds import GrantedCard, Installed, Isolation
+from gpuledger.formats.kubernetes.annotations import limit_of, memory_limits
+from gpuledger.formats.runtime.cdi import CardLimit, bind_mount, create_runtime_hook
+from gpuledger.formats.runtime.limit_hook import SCRIPT, SHELL, TIMEOUT_S
+from gpuledger.formats.runtime.mps import SEVERAL, SHARED_MEMORY
+from gpuledger.model.card import MIG
+
+
+class Isolation(StrEnum):
+    """Ways to keep shares apart."""
+
+    NONE = "none"
+    """Nothing does: limits are counted, not enforced."""
+    MPS = "mps"
+    HAMI_CORE = "hami-core"
+    DRIVER = "driver"
+    """The kernel's part of the driver limits a container's memory."""
+    MIG = "mig"
+    """The card is a part of a card that the hardware keeps apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedCard:
+    """A container's part of one card, by the ledger."""
+
+    uuid: str
+    index: int
+    vendor: str
+    mode: str
+    memory_mib: int
+    cores: int
+    """Percent; 0: none were promised."""
+    exclusive: bool
+    """Whether its pod has the card alone."""
+    capacity_mib: int = 0
+    """The card's memory, as the node offers it."""
+    burst_mib: int = 0
+    """Up to how much its container may take while nobody else needs it; less than its share stands for that."""
+
+    @property
+    def most_mib(self) -> int:
+        """The limit of its memory."""
+        return max(self.memory_mib, self.burst_mib)
+
+
+@dataclass(frozen=True, slots=True)
+class HamiCore:
+    """How the node's containers have HAMi-core."""
+
+    library_directory: str = ""
+    """Of the library and its ld.so.preload; empty: they lie in HAMi-core's directory itself."""
+    core_policy: str = "default"
+    """Whether the limit of cores holds: by default as the node's monitor says, always (force), or never (disable)."""
+    oversubscribed: bool = False
+    """Whether the node's cards give out more memory than they have."""
+    log_level: str = ""
+    """0 to 4; empty: the library's own default."""
+
+
+@dataclass(frozen=True, slots=True)
+class MpsPipes:
+    """By which directory of the node a container finds the MPS daemon of its cards."""
+
+    serving: Mapping[str, str] = field(default_factory=dict)
+    """UUID of a card, or SEVERAL -> directory of pipes."""
+    why_not: Mapping[str, str] = field(default_factory=dict)
+    """Those that take no programs at the moment -> why."""
+    otherwise: str = ""
+    """Why the rest take none."""
+
+    def of(self, cards: Sequence[GrantedCard]) -> str:
+        """Return the directory for a container with these cards, an empty string if none serves."""
+        return self.serving.get(_daemon_of(cards), "")
+
+    def missing(self, cards: Sequence[GrantedCard]) -> str:
+        """Return why no daemon serves a container with these cards, an empty string if one does."""
+        name = _daemon_of(cards)
+        if name in self.serving:
+            return ""
+        which = "containers with several GPUs" if name == SEVERAL else f"GPU {name}"
+        return f"the MPS daemon of {which} takes no programs: {self.why_not.get(name) or self.otherwise or _NO_DAEMON}"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """Where the ways have what they need on the node; empty: not there."""
+
+    hami_core_directory: str = ""
+    mps_directory: str = ""
+    why_no_driver_limits: str = "no driver is known"
+    """Why the driver can't limit memory on this node; empty: it can."""
+    hami_core: HamiCore = HamiCore()
+    why_no_hami_core: str = ""
+    """Why hami_core_directory is empty; empty: nobody has installed any."""
+    mps_pipes: MpsPipes | None = None
+    """Where our own program runs MPS' daemons; None: there is one daemon, and its pipes lie below mps_directory."""
+
+
+_NO_DAEMON = "there is none for it"
+
+
+def _daemon_of(cards: Sequence[GrantedCard]) -> str:
+    return cards[0].uuid if len(cards) == 1 else SEVERAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +200,104 @@ def _is_installed(isolation: Isolation, installed: Installed) -> bool:
     if isolation is Isolation.DRIVER:
         return not installed.why_no_driver_limits
     return isolation is not Isolation.HAMI_CORE or bool(installed.hami_core_directory)
+
+
+class Bursts(StrEnum):
+    """Where a pod's limit may be above its share."""
+
+    NEVER = "never"
+    GUARANTEED = "guaranteed"
+    """Where others keep their shares all the same."""
+    ANY = "any"
+    """Where there are limits at all."""
+
+
+_HELD_BY = {
+    Bursts.NEVER: frozenset[Isolation](),
+    Bursts.GUARANTEED: frozenset({Isolation.DRIVER}),
+    Bursts.ANY: frozenset({Isolation.DRIVER, Isolation.HAMI_CORE}),
+}
+
+
+def with_bursts(
+    cards: Sequence[GrantedCard], pod: Mapping[str, Any], container: str, isolation: Isolation, allowed: Bursts
+) -> tuple[GrantedCard, ...]:
+    """Return a container's cards with the limits that its pod wishes, where that is allowed and has an effect.
+
+    Raises BadInput if the wish can't be read.
+    """
+    if isolation not in _HELD_BY[allowed]:
+        return tuple(cards)
+    limits = memory_limits(pod)
+    return tuple(
+        replace(card, burst_mib=limit_of(container, limits, card.memory_mib, card.capacity_mib)) for card in cards
+    )
+
+
+def why_no_burst(pod: Mapping[str, Any], isolation: Isolation, allowed: Bursts) -> str:
+    """Return why the limits that a pod wishes count for nothing; empty if they count, or it wishes none.
+
+    Raises BadInput if the wish can't be read.
+    """
+    if not memory_limits(pod) or isolation in _HELD_BY[allowed]:
+        return ""
+    if allowed is Bursts.NEVER:
+        return "this node allows no limits above shares (setting memory_bursts)"
+    return f"{isolation}, by which this node isolates, does not hold such limits"
+
+
+Json = dict[str, Any]
+
+VENDORS_HOOK = "apply-cuda-memory-limits"
+REQUEST, LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
+"""What the toolkit's hook reads, in MiB."""
+
+
+def driver_edits(name: str, directory: str, limits: Sequence[CardLimit]) -> Json:
+    """Return the edits for the container of a grant; `directory` is the agent's for the hook, on the node.
+
+    Where NVIDIA's container runtime brings its own hook in later than ours, that one reads amounts that are no more
+    than any of the container's shares.
+    """
+    edits: Json = {"hooks": [create_runtime_hook(SHELL, [f"{directory}/{SCRIPT}", name, directory], TIMEOUT_S)]}
+    if limits:
+        most_mib = min(limit.most_mib for limit in limits)
+        guaranteed_mib = min(most_mib, *(limit.guaranteed_mib for limit in limits))
+        edits["env"] = [f"{REQUEST}={guaranteed_mib}", f"{LIMIT}={most_mib}"]
+    return edits
+
+
+def without_vendors_limits(edits: Json) -> Json:
+    """Return edits without the toolkit's hook: it would only set what ours sets after it."""
+    hooks = [hook for hook in edits.get("hooks") or () if VENDORS_HOOK not in (hook.get("args") or ())]
+    return {**edits, "hooks": hooks} if "hooks" in edits else edits
+
+
+def driver_limits(cards: Sequence[GrantedCard], guarantees: bool = False) -> tuple[CardLimit, ...]:
+    """Return the limits of these cards: the share of each, or what a container may borrow. MIG devices need none.
+
+    With `guarantees`, where others on the node may borrow, its share is kept for each container.
+    """
+    return tuple(
+        CardLimit(card.uuid, card.memory_mib if guarantees else 0, card.most_mib) for card in cards if card.mode != MIG
+    )
+
+
+MPS_PIPES, MPS_MEMORY = "/tmp/nvidia-mps", "/dev/shm"  # noqa: S108 - where CUDA looks for them in a container
+
+
+def mps_edits(cards: Sequence[GrantedCard], directory: str, pipes: MpsPipes | None = None) -> Json:
+    """Return the edits for a container with these cards.
+
+    `directory` is MPS' on the node, `pipes` says where the daemons are that we run ourselves.
+    """
+    memory = ",".join(f"{position}={card.memory_mib}M" for position, card in enumerate(cards))
+    env = [f"CUDA_MPS_PIPE_DIRECTORY={MPS_PIPES}", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
+    if not all(card.exclusive for card in cards):
+        env.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT={memory}")
+    promised = [card.cores for card in cards if card.cores]
+    if promised and min(promised) < 100:  # one number for all of a client's cards
+        env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={min(promised)}")
+    own = pipes.of(cards) if pipes is not None else f"{directory}/pipe"
+    mounts = [bind_mount(own, MPS_PIPES, "ro"), bind_mount(f"{directory}/{SHARED_MEMORY}", MPS_MEMORY, "rw")]
+    return {"env": env, "mounts": mounts}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuledger.agent.isolation.choice import GrantedCard, Installed, Isolation, mps_edits
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.kinds import GrantedCard, Installed, Isolation
-from gpuledger.agent.isolation.mps import mps_edits
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuledger.agent.isolation.kinds import GrantedCard, Isolation
+from gpuledger.agent.isolation.choice import GrantedCard, Isolation
 
 _COUNTS = {
     Isolation.HAMI_CORE: "HAMi-core counts what each container uses by itself",

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuledger.agent._generated import dra_health_pb2 as messages
 from gpuledger.agent._generated import dra_health_pb2_grpc as services
-from gpuledger.formats.resource_claims.device import device_name
+from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.model.card import Card
 
 SAY_AGAIN_S = 60.0

@@ -24,9 +24,9 @@ from gpuledger.agent._generated import dra_plugin_pb2_grpc as services
 from gpuledger.agent._generated import plugin_registration_pb2 as messages
 from gpuledger.agent._generated import plugin_registration_pb2_grpc as registration_services
 from gpuledger.agent.kubelet.device_health import DeviceHealth
-from gpuledger.agent.kubelet.dra_plugin import DraPlugin
-from gpuledger.agent.kubelet.plugin_server import socket_identity
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.agent.kubelet.device_plugin import socket_identity
+from gpuledger.agent.kubelet.dra import DraPlugin
+from gpuledger.formats.resource_claims.claims import DRIVER
 
 logger = logging.getLogger(__name__)
 

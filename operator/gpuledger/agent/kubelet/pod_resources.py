@@ -10,7 +10,7 @@ import grpc
 
 from gpuledger.agent._generated import pod_resources_pb2 as messages
 from gpuledger.agent._generated import pod_resources_pb2_grpc as services
-from gpuledger.agent.kubelet.plugin_server import CHANNEL_OPTIONS
+from gpuledger.agent.kubelet.device_plugin import CHANNEL_OPTIONS
 from gpuledger.agent.shared_read import SharedRead
 from gpuledger.model.errors import Unreachable
 

@@ -19,10 +19,9 @@ from google.protobuf.message import DecodeError
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
-from gpuledger.formats.objects.pod import has_started, is_finished, pod_identity
-from gpuledger.formats.runtime.cdi import is_name, own_name
-from gpuledger.formats.runtime.kubelet_checkpoint import CHECKPOINT_FILE, CheckpointEntry, read_checkpoint
-from gpuledger.model.bounded_map import BoundedMap
+from gpuledger.formats.kubernetes.pod import has_started, is_finished, pod_identity
+from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE, CheckpointEntry, is_name, own_name, read_checkpoint
+from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused
 
 logger = logging.getLogger(__name__)
@@ -200,7 +199,7 @@ def _names(entries: Iterable[CheckpointEntry]) -> dict[str, str]:
 
 
 def _may_start_init_container_with(pod: Json, resource: str) -> bool:
-    """Tell whether an init container that has slots, and ends before the others start, may not have ended yet."""
+    """Return whether an init container that has slots, and ends before the others start, may not have ended yet."""
     ended = {
         each.get("name")
         for each in (pod.get("status") or {}).get("initContainerStatuses") or ()

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from gpuledger.agent.devices.source import DeviceProcess
 from gpuledger.agent.usage.containers import ContainerKey, ProcessesUse
-from gpuledger.formats.runtime.cdi import Grant
-from gpuledger.formats.runtime.cgroup import container_id, pod_uid
+from gpuledger.formats.runtime.cdi import Grant, container_id, pod_uid
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 logger = logging.getLogger(__name__)

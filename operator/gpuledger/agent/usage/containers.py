@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpuledger.agent.usage.granted import GrantedPart, granted_parts
-from gpuledger.agent.usage.regions import RegionLook
+from gpuledger.agent.usage.regions import GrantedPart, RegionLook, granted_parts
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.shared_region import IDLE, SharedRegion
 

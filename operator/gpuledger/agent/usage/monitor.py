@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from gpuledger.agent.delivery.grant_files import GrantFiles
-from gpuledger.agent.usage.granted import RegionPlace, region_place
-from gpuledger.agent.usage.regions import RegionLook, Regions
+from gpuledger.agent.grants.files import GrantFiles
+from gpuledger.agent.usage.regions import RegionLook, RegionPlace, Regions, region_place
 from gpuledger.formats.runtime.cdi import Grant
 
 logger = logging.getLogger(__name__)

@@ -1,23 +1,260 @@
-"""One pass over the regions of all containers: read, decide, write. It runs in a thread of its own, as disks can hang.
+"""Reads and writes the shared regions of all containers: one pass over them, in a thread of its own, as disks can hang.
 
 The work of a pass is bounded by the number of containers, whatever they write: of the processes that they list, a fixed
-number is read, and nobody's claim takes another one's part of it.
+number is read, and no container's claim takes another one's part of it. What a grant says of a container (its parts of
+the cards, its isolation, its region) is the agent's own word, which no container can change.
+
+A container can do what it likes in its directory: put a device, a pipe or a link there, truncate the file while it is
+read, or have another one in its place. So a name is first looked at without opening what it stands for, nothing is
+mapped into memory, and each read and write is of a few numbers at places that the file's layout names.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
-from gpuledger.agent.usage.granted import RegionPlace
 from gpuledger.agent.usage.priorities import Controls, Observed, decide
-from gpuledger.agent.usage.region_files import Effort, RegionFile, RegionSkipped, cut_off_excess, open_region
-from gpuledger.formats.runtime.shared_region import IDLE, LIMITER_ON, SharedRegion
+from gpuledger.formats.runtime.cdi import Grant
+from gpuledger.formats.runtime.shared_region import (
+    IDLE,
+    LAYOUTS,
+    LIMITER_ON,
+    START_BYTES,
+    RegionLayout,
+    SharedRegion,
+    layout_of,
+    packed,
+    read_shared_region,
+)
+from gpuledger.model.errors import BadInput
+
+LOW = 1
+"""The priority of a container whose grant names none, as HAMi-core itself has it."""
+
+MIG_PREFIX = "MIG-"
+
+_MIB = {"": 1 / (1 << 20), "k": 1 / 1024, "m": 1, "g": 1024}
+"""Endings of an amount, as HAMi-core and MPS read them, in MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedPart:
+    """A container's part of one card."""
+
+    uuid: str
+    position: int
+    """The container's own number of the card."""
+    memory_mib: int
+    cores: int
+    """Percent; 0: none were promised."""
+    memory_limit_mib: int | None
+    """What something holds it to; None: nothing does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionPlace:
+    """Where a container's shared region is, and whose it is."""
+
+    name: str
+    """Of the grant: no two are the same."""
+    directory: str
+    """On the node; the container can write to it."""
+    file: str
+    uuids: tuple[str, ...]
+    priority: int
+    """Lower is more important."""
+    owner: str
+    """For the log."""
+
+
+def granted_parts(grant: Grant) -> list[GrantedPart]:
+    """Return the parts that a grant gives, in the order in which the container sees its cards."""
+    env = _environment(grant)
+    memory, cores = (env.get(name, "").split(",") for name in ("GPULEDGER_MEMORY_MIB", "GPULEDGER_CORES"))
+    pinned = dict(
+        each.split("=", 1) for each in env.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "").split(",") if "=" in each
+    )
+    by_driver = {limit.uuid: limit.most_mib for limit in grant.limits}
+    parts = []
+    for position, uuid in enumerate(grant.uuids):
+        memory_mib = _number(memory, position)
+        if uuid.startswith(MIG_PREFIX):
+            limit: int | None = memory_mib
+        elif uuid in by_driver:
+            limit = by_driver[uuid]
+        else:
+            limit = _amount_mib(env.get(f"CUDA_DEVICE_MEMORY_LIMIT_{position}") or pinned.get(str(position), ""))
+        parts.append(GrantedPart(uuid, position, memory_mib, _number(cores, position), limit))
+    return parts
+
+
+def region_place(grant: Grant) -> RegionPlace | None:
+    """Return where HAMi-core keeps what this container uses; None for a container that has no HAMi-core."""
+    env = _environment(grant)
+    path = _on_node(grant, PurePosixPath(env.get("CUDA_DEVICE_MEMORY_SHARED_CACHE", "")))
+    if path is None:
+        return None
+    priority = env.get("CUDA_TASK_PRIORITY", "")
+    return RegionPlace(
+        name=grant.name,
+        directory=str(path.parent),
+        file=path.name,
+        uuids=grant.uuids,
+        priority=int(priority) if priority.isdecimal() else LOW,
+        owner=f"pod {grant.namespace}/{grant.pod}, container {grant.container}",
+    )
+
+
+def _on_node(grant: Grant, path: PurePosixPath) -> PurePosixPath | None:
+    """Return where a file of the container is on the node, if it is mounted, or its directory; None if neither is."""
+    mounts = {PurePosixPath(mount["containerPath"]): mount["hostPath"] for mount in grant.edits.get("mounts") or ()}
+    for mounted in (path, path.parent) if path.name else ():
+        if mounted in mounts:
+            return PurePosixPath(mounts[mounted]) / path.relative_to(mounted)
+    return None
+
+
+def _environment(grant: Grant) -> Mapping[str, str]:
+    pairs = (str(each).partition("=") for each in grant.edits.get("env") or ())
+    return {name: value for name, _, value in pairs}
+
+
+def _number(values: list[str], position: int) -> int:
+    return int(values[position]) if position < len(values) and values[position].isdecimal() else 0
+
+
+def _amount_mib(text: str) -> int | None:
+    """Return 3000 for `3000m`; None for what is no amount, and for 0, which means no limit."""
+    number, ending = text.rstrip("kmgKMG"), text[len(text.rstrip("kmgKMG")) :].lower()
+    if not number.isdecimal() or ending not in _MIB:
+        return None
+    return int(int(number) * _MIB[ending]) or None
+
+
+SIZES = frozenset(size for layout in LAYOUTS for size in (layout.size_bytes, layout.size_bytes + 1))
+
+MOST_BYTES = 4 * 2**20
+"""Of a container's file: twice what the largest region of a known version has, so that a later one's is left whole."""
+
+REASONS = ("unreadable", "not-a-file", "size", "version", "content")
+"""Why a region is skipped, as metrics have it."""
+
+
+class RegionSkipped(Exception):  # noqa: N818 - reads as what it is
+    """A region is of no use; `reason` is one of REASONS, the text a sentence about it."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Effort:
+    """What was done with regions, in all."""
+
+    opened: int = 0
+    bytes_read: int = 0
+    written: int = 0
+
+
+class RegionFile:
+    """One open region."""
+
+    def __init__(self, descriptor: int, effort: Effort) -> None:
+        self._descriptor, self._effort = descriptor, effort
+        found = os.fstat(descriptor)
+        self.identity = found.st_dev, found.st_ino
+        self._size_bytes = found.st_size
+
+    def read(self, most_processes: int) -> SharedRegion | None:
+        """Return what it has; None if no program has set it up yet. Raises RegionSkipped, OSError."""
+        if not any(self._read(0, 4)):
+            return None
+        self._layout()
+        try:
+            return read_shared_region(self._size_bytes, self._read, most_processes)
+        except BadInput as error:
+            raise RegionSkipped("content", str(error)) from error
+
+    def write(self, before: SharedRegion, controls: Controls) -> None:
+        """Have these controls in place of those that it had. Raises RegionSkipped, OSError.
+
+        It writes nothing to a file that has become another one meanwhile.
+        """
+        layout = self._layout()
+        # First the switch, without which a pause has no effect.
+        if controls.utilization_switch != before.utilization_switch:
+            os.pwrite(self._descriptor, packed(controls.utilization_switch), layout.utilization_switch_at)
+        if controls.recent_kernel != before.recent_kernel:
+            os.pwrite(self._descriptor, packed(controls.recent_kernel), layout.recent_kernel_at)
+        self._effort.written += 1
+
+    def cut_off(self) -> None:
+        """Give back to the disk what is too much, also what is reserved behind the file's end. Raises OSError."""
+        size_bytes = min(os.fstat(self._descriptor).st_size, MOST_BYTES)
+        os.ftruncate(self._descriptor, size_bytes + 1)  # not every file system looks where the size stays as it is
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def _layout(self) -> RegionLayout:
+        size_bytes = os.fstat(self._descriptor).st_size
+        if size_bytes != self._size_bytes or size_bytes not in SIZES:
+            raise RegionSkipped("size", f"a file of {size_bytes} bytes is no shared region")
+        try:
+            return layout_of(size_bytes, self._read(0, START_BYTES).ljust(START_BYTES, b"\0"))
+        except BadInput as error:
+            raise RegionSkipped("version", str(error)) from error
+
+    def _read(self, offset: int, length: int) -> bytes:
+        found = os.pread(self._descriptor, length, offset)
+        self._effort.bytes_read += len(found)
+        return found
+
+
+@contextmanager
+def open_region(place: RegionPlace, effort: Effort) -> Iterator[RegionFile]:
+    """Open a container's region for reading and writing. Raises RegionSkipped, FileNotFoundError, other OSError."""
+    directory = os.open(place.directory, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        name = os.open(place.file, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
+    try:
+        found = os.fstat(name)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise RegionSkipped("not-a-file", "it is not a plain file with one name")
+        # What was looked at is what is opened, whatever has the name now. Another's lease on it is not waited for.
+        descriptor = os.open(f"/proc/self/fd/{name}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(name)
+    try:
+        effort.opened += 1
+        yield RegionFile(descriptor, effort)
+    finally:
+        os.close(descriptor)
+
+
+def cut_off_excess(place: RegionPlace, effort: Effort) -> int:
+    """Cut a container's file off where it is far too large; return how much of the disk it took then, or 0.
+
+    Raises RegionSkipped, OSError.
+    """
+    found = os.stat(os.path.join(place.directory, place.file), follow_symlinks=False)
+    taken_bytes = found.st_blocks * 512
+    if found.st_size <= MOST_BYTES and taken_bytes <= 2 * MOST_BYTES:  # file systems reserve some beyond the end
+        return 0
+    with open_region(place, effort) as file:
+        file.cut_off()
+    return taken_bytes
+
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +263,7 @@ MOST_PROCESSES = 1024
 
 
 def is_on_node(pid: int) -> bool:
-    """Tell whether a process is there, by its number on the node."""
+    """Return whether a process is there, by its number on the node."""
     return os.path.exists(f"/proc/{pid}")
 
 

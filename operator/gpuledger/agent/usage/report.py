@@ -12,10 +12,9 @@ from prometheus_client.core import Metric
 
 from gpuledger.agent.devices.source import CardUse, DeviceUses, DriverGone
 from gpuledger.agent.usage.comparison import Comparison
-from gpuledger.agent.usage.compatible_usage_metrics import compatible_metrics
 from gpuledger.agent.usage.containers import MIB, ContainerUse, container_uses
+from gpuledger.agent.usage.metrics import compatible_metrics, monitor_metrics, process_metrics, usage_metrics
 from gpuledger.agent.usage.monitor import Monitor
-from gpuledger.agent.usage.usage_metrics import monitor_metrics, process_metrics, usage_metrics
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.model.card import Card
 

@@ -22,7 +22,7 @@ from gpuledger.command_line.options import read_settings, settings_option
 @click.option("--output", type=click.File("w"), default="-", help="File to write to instead of standard output.")
 def admission_policies(settings_file: Path | None, kind: str, output: TextIO) -> None:
     """Print the admission policies on pods and nodes that match the settings."""
-    from gpuledger.configuration.admission import policies
+    from gpuledger.configuration.dialects import policies
 
     kinds = frozenset(("validating", "mutating", "agents") if kind == "all" else (kind,))
     output.write(policies(read_settings(settings_file), kinds))

@@ -40,9 +40,8 @@ def agent(
 ) -> None:
     """Run the node agent: report this node's GPUs, and give containers their cards."""
     from gpuledger.agent.supervisor import Supervisor
-    from gpuledger.configuration.config_files import config_maps, nodes_config
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.configuration.settings_file import settings_before_cluster
+    from gpuledger.configuration.files import config_maps, nodes_config, settings_before_cluster
 
     end_without_cluster(kubeconfig)
     with settings_refused():
@@ -53,7 +52,7 @@ def agent(
 
     def serve(pipe: int) -> int:
         # Imported in the child alone, so that the parent stays small.
-        from gpuledger.agent.agent_process import AgentOptions, run_agent
+        from gpuledger.agent.agent import AgentOptions, run_agent
 
         options = AgentOptions(
             settings=settings,

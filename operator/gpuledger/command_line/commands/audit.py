@@ -84,7 +84,7 @@ def audit(
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.workflows.release.release_deadlines import ReleaseTimes
+    from gpuledger.workflows.release.deadlines import ReleaseTimes
     from gpuledger.workflows.repair.audit import AuditSettings
 
     return AuditSettings(

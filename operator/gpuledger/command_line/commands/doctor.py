@@ -21,8 +21,7 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.command_line.running_settings import named_settings
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind, Severity
+from gpuledger.doctor.kinds import Finding, FindingKind, Severity
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
@@ -171,7 +170,7 @@ def _isolation(examination: Examination) -> list[str]:
 
 def _row(alike: Sequence[Finding]) -> tuple[Cell, ...]:
     """Return a row for findings that say the same of several places."""
-    from gpuledger.doctor.objects import some_of
+    from gpuledger.doctor.facts import some_of
 
     first = alike[0]
     return (

@@ -24,7 +24,7 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.model.errors import NotFound
-from gpuledger.model.pod_claim import entry_text
+from gpuledger.model.request import entry_text
 from gpuledger.reports.grouping import family, pods_named, spans
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
@@ -104,7 +104,7 @@ class Alike:
 
 
 def is_placed(explanation: Json) -> bool:
-    """Tell whether it has its place, or is admitted: else the answer to the question whether it runs is no."""
+    """Return whether it has its place, or is admitted: else the answer to the question whether it runs is no."""
     return explanation["state"] in ("placed", "running", "admitted", "finished")
 
 

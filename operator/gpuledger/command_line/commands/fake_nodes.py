@@ -42,8 +42,8 @@ def fake_nodes(
 ) -> None:
     """Register simulated nodes, as a node agent and its kubelet would."""
     from gpuledger.agent import fake_nodes as fake
-    from gpuledger.configuration.config_files import nodes_config
     from gpuledger.configuration.dialects import dialects_of
+    from gpuledger.configuration.files import nodes_config
 
     if list_models:
         for name, memory_mib in fake.MODELS_MIB.items():

@@ -21,11 +21,11 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, read_devices
-from gpuledger.formats.objects.queue import queue_of
-from gpuledger.model.amounts import Amounts
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.formats.kubernetes.workload import queue_of
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, NotFound
-from gpuledger.model.pod_claim import entry_text
+from gpuledger.model.request import entry_text
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.reports.cards import amounts_json, report_of_stored
 from gpuledger.reports.grouping import gathered, nodes_named, title_of

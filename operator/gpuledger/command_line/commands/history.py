@@ -23,7 +23,7 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.reports.grouping import FEW, family, nodes_named, title_of
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.reports.tables import Column, Terminal, table
 
 Json = dict[str, Any]

@@ -105,7 +105,7 @@ def _text_of(file: str) -> str:
 
 def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
     """Return what is understood of the documents of a YAML or JSON text. Raises BadInput if it is neither."""
-    from gpuledger.formats.documents import read_documents
+    from gpuledger.formats.kubernetes.templates import read_documents
 
     return _inspected(read_documents(text, where), settings)
 
@@ -145,7 +145,7 @@ def as_lines(found: Iterable[Json], terminal: Terminal, wide: bool = False) -> I
 
 
 def has_problems(found: Iterable[Json]) -> bool:
-    """Tell whether something would not be taken as it is."""
+    """Return whether something would not be taken as it is."""
     return any(each["problems"] for each in found)
 
 

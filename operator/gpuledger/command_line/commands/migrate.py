@@ -18,7 +18,7 @@ from gpuledger.reports.tables import Column, Terminal, ruled
 
 if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
-    from gpuledger.ledger.migration import Step
+    from gpuledger.ledger.adoption import Step
 
 Json = dict[str, Any]
 

@@ -24,10 +24,9 @@ def mps_daemon(settings_file: Path | None, pod_uid: str, shared_memory: str | No
     One for each card, and one for containers with several; when this program ends, they end, and with them the programs
     that use them. It needs nvidia-cuda-mps-control, the setting mps_directory, and the process ids of the node.
     """
-    from gpuledger.agent.agent_config import device_source
-    from gpuledger.agent.mps.daemons import MpsPlan, run_mps
-    from gpuledger.agent.mps.shared_memory import mount_shared_memory
-    from gpuledger.configuration.settings_file import settings_before_cluster
+    from gpuledger.agent.config import device_source
+    from gpuledger.agent.isolation.mps_daemons import MpsPlan, mount_shared_memory, run_mps
+    from gpuledger.configuration.files import settings_before_cluster
 
     with settings_refused():
         settings = settings_before_cluster(settings_file)

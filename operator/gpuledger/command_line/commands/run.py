@@ -53,7 +53,7 @@ def run(
     end_without_cluster(kubeconfig)
     import uvloop  # a second, which the help does without
 
-    from gpuledger.configuration.settings_file import settings_before_cluster
+    from gpuledger.configuration.files import settings_before_cluster
     from gpuledger.controller.kopf_frame import run as run_operator
     from gpuledger.controller.run_options import RunOptions, followed_host_name
 

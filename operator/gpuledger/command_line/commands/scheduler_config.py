@@ -25,9 +25,9 @@ def scheduler_config(
 ) -> None:
     """Print the kube-scheduler configuration that matches the settings."""
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.configuration.settings_file import settings_before_cluster
+    from gpuledger.configuration.files import settings_before_cluster
     from gpuledger.controller.extender_secret import extender_secret as secret_in
-    from gpuledger.controller.scheduler_config import make_pipe, scheduler_config_text
+    from gpuledger.controller.scheduler_pipe import make_pipe, scheduler_config_text
 
     if pipe is None:
         with settings_refused():

@@ -33,8 +33,8 @@ def webhook_config(
     settings_file: Path | None, kind: str, url: str, ca_file: BinaryIO | None, cert_manager: str, output: TextIO
 ) -> None:
     """Print the admission webhook's configurations, for clusters without the policies."""
-    from gpuledger.configuration.admission import webhook_configuration
-    from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+    from gpuledger.configuration.dialects import webhook_configuration
+    from gpuledger.formats.admission.webhook import WebhookAddress
 
     ca_bundle = ca_file.read() if ca_file else b""
     if ca_file and b"-----BEGIN CERTIFICATE-----" not in ca_bundle:

@@ -11,15 +11,15 @@ from typing import Any
 
 from gpuledger.command_line.cards import FROM_MEMORY
 from gpuledger.command_line.cluster_access import ClusterAccess, Objects, where_asked
+from gpuledger.formats.kubernetes.agent_pod import AgentPod, agent_pod, best_by_node
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
-from gpuledger.formats.objects.agent_pod import AgentPod, agent_pod, best_by_node
-from gpuledger.formats.objects.lease import LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import AnswerTooLong, ApiError, BadInput, Denied, NotFound
-from gpuledger.model.node_usage import NodeUsage
-from gpuledger.reports.usage import NO_AGENT, TOO_LONG, TOO_OLD
-from gpuledger.workflows.inventory.agent_pods import AGENT_SELECTOR
-from gpuledger.workflows.tasks.together import all_within
+from gpuledger.model.node import NodeUsage
+from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD
+from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
+from gpuledger.workflows.tasks.pauses import all_within
 
 Json = dict[str, Any]
 

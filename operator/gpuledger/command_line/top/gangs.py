@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuledger.command_line.cards import FROM_MEMORY
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.formats.objects.gang import NAMING_LABELS, gang_name_of
+from gpuledger.formats.kubernetes.gang import NAMING_LABELS, gang_name_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.gang import GangName
 from gpuledger.reports.cards import CardReport

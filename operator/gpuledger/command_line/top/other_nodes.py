@@ -12,7 +12,7 @@ from typing import Any
 from gpuledger.command_line.cards import FROM_MEMORY
 from gpuledger.command_line.cluster_access import ClusterAccess, Objects
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
-from gpuledger.formats.objects.host import counted_cards
+from gpuledger.formats.kubernetes.host import counted_cards
 from gpuledger.model.errors import Denied, NotFound
 
 Json = dict[str, Any]
@@ -55,7 +55,7 @@ def nodes_read(coming: Iterable[Json]) -> list[Json] | None:
 
 
 def is_cordoned(node: Mapping[str, Any]) -> bool:
-    """Tell whether a person, or a controller, wants no new pods on a node."""
+    """Return whether a person, or a controller, wants no new pods on a node."""
     return bool((node.get("spec") or {}).get("unschedulable"))
 
 

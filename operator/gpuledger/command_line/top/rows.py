@@ -11,8 +11,7 @@ from gpuledger.command_line.bars import bar
 from gpuledger.command_line.formatting import in_reading_order
 from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.views import SORTS, VIEWS
-from gpuledger.model.amounts import NOTHING, Amounts, total
-from gpuledger.model.card import CardPhase
+from gpuledger.model.card import NOTHING, Amounts, CardPhase, total
 from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
 from gpuledger.reports.grouping import pods_named
 from gpuledger.reports.tables import Cell, Column, Terminal, table
@@ -48,12 +47,12 @@ class Line:
 
     @property
     def in_ledger(self) -> bool:
-        """Tell whether it is known what is taken."""
+        """Return whether it is known what is taken."""
         return not self.state.startswith(NOT_OURS)
 
     @property
     def ready(self) -> bool:
-        """Tell whether there is nothing to act on."""
+        """Return whether there is nothing to act on."""
         return self.state in (READY, NOT_OURS, "")
 
 

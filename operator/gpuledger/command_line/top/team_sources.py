@@ -11,12 +11,12 @@ from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.top.teams import namespace_rows, namespace_table, queue_rows, queue_table
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
-from gpuledger.formats.objects.condition import ALLOCATED, condition_of
-from gpuledger.formats.objects.queue import CLUSTER_QUEUE_LABEL, GROUP, cluster_queue_of, queue_state
-from gpuledger.formats.objects.resource_quota import limits_of
-from gpuledger.formats.objects.resources import resources_asked
+from gpuledger.formats.kubernetes.condition import ALLOCATED, condition_of
+from gpuledger.formats.kubernetes.host import resources_asked
+from gpuledger.formats.kubernetes.other import limits_of
+from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL, GROUP, cluster_queue_of, queue_state
 from gpuledger.model.errors import Denied, NotFound
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import QuotaLimit
 from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Terminal
 
@@ -99,5 +99,5 @@ def _waiting(pods: Iterable[Json]) -> Counter[str]:
 
 
 def _asks_for_cards(pod: Json) -> bool:
-    """Tell whether a pod uses a known word, or the operator has written that it waits."""
+    """Return whether a pod uses a known word, or the operator has written that it waits."""
     return any(name in WORDS.by_name for name in resources_asked(pod)) or condition_of(pod, ALLOCATED) is not None

@@ -8,9 +8,9 @@ from typing import Any
 
 from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
 from gpuledger.command_line.top.views import SORTS
-from gpuledger.formats.objects.queue import THOUSANDTHS, QueueAmount, QueueState
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.quota import Counted, Kind, QuotaLimit, kind_of
+from gpuledger.formats.kubernetes.workload import THOUSANDTHS, QueueAmount, QueueState
+from gpuledger.model.card import NOTHING, Amounts
+from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.reports.cards import CardReport, amounts_json
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 

@@ -16,9 +16,8 @@ from gpuledger.command_line.top.agents import agents_asked, begin_agents
 from gpuledger.command_line.top.usage_rows import SORTS, notes, usage_rows, usage_table
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.cards import by_node, report_of_stored
+from gpuledger.reports.cards import by_node, node_use, report_of_stored
 from gpuledger.reports.tables import harmless
-from gpuledger.reports.usage import node_use
 
 Json = dict[str, Any]
 

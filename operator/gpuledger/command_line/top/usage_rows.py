@@ -12,10 +12,10 @@ from typing import Any
 
 from gpuledger.command_line.bars import bar
 from gpuledger.command_line.formatting import AGES, in_reading_order
-from gpuledger.model.pod_claim import entry_text
+from gpuledger.model.request import entry_text
+from gpuledger.reports.cards import UseState
 from gpuledger.reports.grouping import listed
 from gpuledger.reports.tables import Cell, Column, Terminal, table
-from gpuledger.reports.usage import UseState
 
 Json = dict[str, Any]
 

@@ -1,31 +1,210 @@
-"""Metrics, read from the ledger and from the counters of the workflows at each scrape.
+"""The operator's metrics, read from the ledger and the workflows' counters at each scrape, and measures of the process.
 
-The ledger can be large, and while its text is made no Filter is answered. `chunks` therefore pauses between slices.
+The ledger can be large, and while its text is made no Filter is answered. `chunks` therefore pauses between slices. One
+text serves all clients that ask at the same time, and only few are served at once.
+
+The loop's lag is how long anything waits for the event loop: a Filter, or an object from a watch.
+
+Garbage is collected at chosen moments, and not in the middle of a Filter. The ledger of 5,000 nodes is some 600,000
+objects that live long. A full collection looks at each of them, which takes a third of a second, and Python begins one
+whenever it thinks that enough is new. So after each comparison with full lists, itself a pause in which little depends
+on the operator, what is left is taken out of later collections. Objects are still freed when nothing refers to them;
+cycles among those that were there by then wait until, now and then, all is searched.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import contextlib
+import ctypes
+import gc
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, Sums
-from gpuledger.controller.telemetry.compatible_metrics import COMPATIBLE
-from gpuledger.controller.telemetry.compatible_quotas import CompatibleQuotas
-from gpuledger.controller.telemetry.loop_lag import LoopLag
-from gpuledger.controller.telemetry.metric_sheets import Scrape, Sheet
-from gpuledger.controller.telemetry.process_metrics import NumberOf, OperatorState, ProcessMetrics
+import gpuledger
+from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, Scrape, Sheet, Sums
+from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuotas
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.refusal import Reason
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.nodes_without_topology import NodesWithoutTopology
+from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair.adopt import Adopter
+
+NumberOf = Callable[[], Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """What is asked for and is not in the workflows' counters. None: unknown."""
+
+    is_active: Callable[[], bool]
+    is_synced: Callable[[], bool] | None = None
+    pending_by_reason: NumberOf | None = None
+    """Reason -> pods that wait for it."""
+    members: Members | None = None
+    """Who is of which gang."""
+    workloads_by_state: NumberOf | None = None
+    """How far a workload of Kueue is -> how many are."""
+
+
+class ProcessMetrics(Collector):
+    """One sample for each, or for each value of one label."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        counts: Counts,
+        journal: JournalCounts,
+        waiting: WaitingPods,
+        adopter: Adopter,
+        unlinked: NodesWithoutTopology,
+        state: OperatorState,
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._counts = counts
+        self._journal = journal
+        self._waiting = waiting
+        self._adopter = adopter
+        self._unlinked = unlinked
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all of them."""
+        yield from self._counters()
+        yield from self._gauges()
+        yield from self._who_waits()
+        yield from self._quotas()
+        yield self._workloads()
+
+    def _counters(self) -> Iterator[Metric]:
+        for family in (*self._counts.registry.collect(), *self._journal.registry.collect()):
+            if family.type == "counter":  # without a sample for each that says when it was made
+                family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+        text = "Comparisons of a node with a kind of request"
+        yield CounterMetricFamily("gpuledger_shape_evaluations", text, value=self._chooser.evaluations)
+
+    def _gauges(self) -> Iterator[Metric]:
+        state, cards = self._state, list(self._ledger.entries())
+        holders = sum(len(card.holders) for card in cards)
+        yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
+        yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)
+        text = "Bound pods that lack shares in the ledger, as of the last comparison with full lists"
+        yield GaugeMetricFamily("gpuledger_pods_without_shares", text, value=len(self._adopter))
+        text = "Nodes whose cards report no links, if the cluster's policy is topology"
+        yield GaugeMetricFamily("gpuledger_nodes_without_links", text, value=sum(1 for _ in self._unlinked))
+        text = "Whether this operator writes: its kube-scheduler holds the Lease"
+        yield GaugeMetricFamily("gpuledger_leader", text, value=int(state.is_active()))
+        synced = GaugeMetricFamily("gpuledger_ready", "Whether the operator has read the ledger and answers")
+        if state.is_synced is not None:
+            synced.add_metric([], int(state.is_synced()))
+        yield synced
+        info = GaugeMetricFamily("gpuledger_build_info", "1, with the operator's version", labels=["version"])
+        info.add_metric([gpuledger.__version__], 1)
+        yield info
+
+    def _quotas(self) -> Iterator[Metric]:
+        labels, quotas = ["namespace", "quota", "key"], self._ledger.quotas
+        limit = GaugeMetricFamily("gpuledger_namespace_quota_limit", "What ResourceQuotas allow of GPUs", labels=labels)
+        text = "What the namespace's pods have of that, holds included"
+        used = GaugeMetricFamily("gpuledger_namespace_quota_used", text, labels=labels)
+        for namespace in sorted(quotas.limited()):
+            for each in quotas.limits(namespace):
+                limit.add_metric([namespace, each.quota, each.key], each.most)
+                used.add_metric([namespace, each.quota, each.key], quotas.used(namespace, each))
+        yield limit
+        yield used
+
+    def _workloads(self) -> Metric:
+        text = (
+            "Workloads of Kueue that have quota and need the check of cards; waiting: for cards, reserved: these are "
+            "kept for it, admitted: its pods may come"
+        )
+        found = GaugeMetricFamily("gpuledger_queued_workloads", text, labels=["state"])
+        for state, number in (self._state.workloads_by_state or dict)().items():
+            found.add_metric([state], number)
+        return found
+
+    def _who_waits(self) -> Iterator[Metric]:
+        members, gangs = self._state.members, 0
+        of_gangs = members.refused() if members else []
+        if members:
+            gangs = sum(1 for _ in members.waiting())
+        pods = len(self._waiting) + len(of_gangs)
+        yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=pods)
+        text = "Gangs that wait: fewer of their pods are bound than have to start together"
+        yield GaugeMetricFamily("gpuledger_waiting_gangs", text, value=gangs)
+        text = (
+            "Pods that wait, by the reason that applies to most nodes; "
+            "kube-scheduler: it has no node for them by itself"
+        )
+        by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
+        if self._state.pending_by_reason is not None:
+            numbers = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
+            for reason, number in sorted(numbers.items()):
+                by_reason.add_metric([reason], number)
+        yield by_reason
+        text = "Creation time of the pod that has been waiting longest; absent if none waits"
+        oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text)
+        created = [*(pod.rank[1] for pod in self._waiting.in_order()), *(member.since for member in of_gangs)]
+        created_s = map(_timestamp_s, created)
+        known_s = [each for each in created_s if each is not None]
+        if known_s:
+            oldest.add_metric([], min(known_s))
+        yield oldest
+
+
+def _timestamp_s(time: str) -> float | None:
+    """Return seconds since 1970 of a time in RFC 3339, None for any other text."""
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return None
+
+
+INTERVAL_S = 1.0
+
+
+class LoopLag:
+    """Looks once a second by how much a timer comes late. Nothing is sent or written."""
+
+    def __init__(self, observe: Callable[[float], object]) -> None:
+        self._observe = observe  # is called with seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+
+    def start(self) -> None:
+        """Measure from now on, in the running loop."""
+        self._next(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        """Measure no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due_s = loop.time() + INTERVAL_S
+        self._timer = loop.call_at(self._due_s, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._observe(max(0.0, loop.time() - self._due_s))
+        self._next(loop)
+
 
 FILTER_SECONDS = (
     *(float(f"{figure}e{power}") for power in (-5, -4, -3, -2) for figure in (1, 1.5, 2, 3, 4, 5, 6, 8)),
@@ -151,3 +330,99 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
             waiting = []
     if waiting:
         yield b"".join(waiting)
+
+
+MOST_READERS = 8
+"""Who reads at the same time; each keeps a text in memory, which for 1,000 nodes of 8 cards has 30 MB."""
+
+READER_S = 30.0
+"""How long one may take to read it: three times Prometheus' own default."""
+
+
+class Scrapes:
+    """Answers requests for metrics."""
+
+    def __init__(self, pieces: Callable[[], AsyncIterator[bytes]], content_type: str) -> None:
+        self._pieces = pieces
+        self._content_type = content_type
+        self._readers = 0
+        self._made: asyncio.Task[list[bytes]] | None = None
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Write the text in pieces: while it is made and sent, everybody else gets their turn."""
+        if self._readers >= MOST_READERS:
+            text = f"{MOST_READERS} other requests are reading the metrics: retry later\n"
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=text)
+        self._readers += 1
+        response = web.StreamResponse(headers={"Content-Type": self._content_type})
+        try:
+            async with asyncio.timeout(READER_S):
+                pieces = await self._text()
+                await response.prepare(request)
+                for piece in pieces:
+                    await response.write(piece)
+                await response.write_eof()
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._readers -= 1
+        return response
+
+    async def _text(self) -> list[bytes]:
+        if self._made is None:
+            self._made = asyncio.create_task(self._make(), name="make the text of the metrics")
+        return await asyncio.shield(self._made)
+
+    async def _make(self) -> list[bytes]:
+        try:
+            return [piece async for piece in self._pieces()]
+        finally:
+            self._made = None
+
+
+YOUNG_OBJECTS = 2_000
+"""New objects after which the young ones are looked at, for about a millisecond; as usual, that is after 700."""
+
+STARTING_OBJECTS = 50_000
+"""The same until the first comparison: nearly all that comes by then stays, and each look would find that again."""
+
+ALL_EVERY = 50
+"""Comparisons after which everything is looked at once."""
+
+
+class GcTuning:
+    """Collects and measures. `pause` is called with the seconds of each collection, whatever has begun it."""
+
+    def __init__(self, pause: Callable[[float], object]) -> None:
+        self._pause = pause
+        self._begin_s = 0.0
+        self._settled = 0  # times
+
+    def start(self) -> None:
+        """Measure from now on; look at young objects less often, and seldom before all has been read once."""
+        gc.callbacks.append(self._measure)
+        gc.freeze()  # the program itself stays
+        gc.set_threshold(STARTING_OBJECTS, *gc.get_threshold()[1:])
+
+    def settle(self) -> None:
+        """Collect what is new since the last time, and leave out the rest; every so often, look at that, too."""
+        self._settled += 1
+        gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+        if self._settled % ALL_EVERY == 0:
+            gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        _give_back()
+
+    def _measure(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._begin_s = time.perf_counter()
+        else:
+            self._pause(time.perf_counter() - self._begin_s)
+
+
+def _give_back() -> None:
+    """Have the C library give memory back that lists of thousands of objects have left; others have no such call."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -9,10 +9,10 @@ import asyncio
 
 from aiohttp import web
 
-from gpuledger.controller.web.view_access import TokenVerdicts, add_headers, judged, refusal
+from gpuledger.controller.web.access import TokenVerdicts, add_headers, judged, refusal
 from gpuledger.controller.web.view_server import ViewSource, asked_about, check_active, explained, nodes_response
-from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
-from gpuledger.kube_api.reviews import KubeReviews
+from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
+from gpuledger.kube_api.reads import KubeReviews
 from gpuledger.reports.redaction import redacted_for
 
 AT_ONCE = 2

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 from aiohttp import hdrs, web
 
-from gpuledger.controller.web.view_access import Access, add_headers, guard, refusal
-from gpuledger.controller.web.view_feed import CHUNK_BYTES, ClusterSource, Feed, Pace
+from gpuledger.controller.web.access import Access, add_headers, guard, refusal
+from gpuledger.controller.web.feed import CHUNK_BYTES, ClusterSource, Feed, Pace
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
-from gpuledger.reports.usage import IDLE_AFTER_S
+from gpuledger.reports.cards import IDLE_AFTER_S
 
 CLIENTS_LIMIT = 50
 """How many pages can follow the changes at the same time."""

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuledger.doctor.facts import AccountAccess, Facts, known
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind
-from gpuledger.doctor.objects import name_of, some_of
-from gpuledger.doctor.permissions import OVER_HAMI
-from gpuledger.formats.objects.node import node_facts
-from gpuledger.model.node_offer import Dialect
+from gpuledger.doctor.facts import OVER_HAMI, AccountAccess, Facts, known, name_of, some_of
+from gpuledger.doctor.kinds import Finding, FindingKind
+from gpuledger.formats.kubernetes.node import node_facts
+from gpuledger.model.node import Dialect
 
 SHOWN = 6
 """Number of permissions to name; one remedy fixes them all."""

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuledger.doctor.facts import Facts, known
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind
-from gpuledger.doctor.objects import name_of, time_of
+from gpuledger.doctor.facts import Facts, known, name_of, time_of
+from gpuledger.doctor.kinds import Finding, FindingKind
 
 SKEW = timedelta(seconds=5)
 """The API server tells its time to the second, and an answer takes a while."""

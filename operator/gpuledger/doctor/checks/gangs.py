@@ -9,9 +9,8 @@ from typing import Any
 
 from gpuledger.doctor.checks.scheduler import DEPLOYMENT
 from gpuledger.doctor.facts import Facts, known
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind
-from gpuledger.formats.objects.gang import described
+from gpuledger.doctor.kinds import Finding, FindingKind
+from gpuledger.formats.kubernetes.gang import described
 from gpuledger.reports.gang_parts import divided, gangs_of, placed_by
 
 Json = Mapping[str, Any]

@@ -1,35 +1,60 @@
-"""Nodes with GPUs: what keeps their cards from the ledger, or from containers."""
+"""Checks of nodes with GPUs: what keeps their cards from the ledger or from containers, and other allocators.
+
+Other allocators are device plugins, schedulers, and DRA drivers: only the ledger may give cards out.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import combinations
 
-from gpuledger.doctor.facts import Facts, Json, Release, known
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind
-from gpuledger.doctor.objects import (
+from gpuledger.doctor.facts import (
     AGENT_APP,
+    Facts,
+    Json,
+    Release,
+    known,
     labels_of,
     name_of,
     pods_of_app,
     some_of,
+    time_of,
     version_in,
     why_not_ready,
 )
+from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
-from gpuledger.formats.objects.node import (
+from gpuledger.formats.kubernetes.host import resources_asked
+from gpuledger.formats.kubernetes.node import (
     AGENT_LABEL,
     NVIDIA,
+    REGISTER_ANNOTATION,
     Inventory,
     NodeFacts,
     has_label,
     node_facts,
     read_registers,
 )
-from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready
+from gpuledger.formats.kubernetes.pod import (
+    bound_node,
+    created_at,
+    is_being_deleted,
+    is_finished,
+    is_ready,
+    scheduler_of,
+)
+from gpuledger.formats.resource_claims.claims import (
+    DEVICE_CLASS,
+    DRIVER,
+    SERVES_CLAIMS_ANNOTATION,
+    claim_names,
+    has_claims,
+)
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import Dialect
 
 GPU_LABELS = (
     "nvidia.com/gpu.present",
@@ -209,3 +234,165 @@ def _sign_of_gpus(node: Json, found: NodeFacts) -> str:
         return f"it offers {', '.join(sorted(found.offered))}"
     labels = labels_of(node)
     return next((f"label {label}" for label in GPU_LABELS if labels.get(label) == "true"), "")
+
+
+OURS, NVIDIAS, HAMIS, VOLCANOS = "gpuledger's", "NVIDIA's", "HAMi's", "Volcano's"
+
+HAMI_IMAGE = re.compile(r"(?:^|/)hami(?::[^/]*)?$")
+
+SCHEDULERS = {
+    "hami-scheduler": (HAMI_IMAGE, "scheduler-extender"),
+    "volcano": (re.compile("vc-scheduler"), ""),
+    "koord-scheduler": (re.compile("koord-scheduler"), ""),
+}
+"""Scheduler name that another system serves by default -> its scheduler's image, and a word of the program's name."""
+
+CLASHING = (frozenset((HAMIS, NVIDIAS)),)
+"""Plugins that serve one resource, beside ours, which serves the names of all of them."""
+
+
+def check_plugins(facts: Facts) -> Iterator[Finding]:
+    """Yield nodes with more than one device plugin for NVIDIA's cards."""
+    found: dict[str, dict[str, str]] = {}  # node -> whose plugin -> its pod
+    for pod in known(facts.pods):
+        if (node := bound_node(pod)) and not is_finished(pod) and (whose := plugin_of(pod)):
+            found.setdefault(node, {})[whose] = f"{pod['metadata']['namespace']}/{name_of(pod)}"
+    for agent in pods_of_app(known(facts.our_pods), AGENT_APP):
+        if node := bound_node(agent):
+            found.setdefault(node, {})[OURS] = f"{agent['metadata']['namespace']}/{name_of(agent)}"
+    for each in known(facts.nodes):
+        plugins = found.get(name_of(each), {})
+        if REGISTER_ANNOTATION in (each["metadata"].get("annotations") or {}):
+            plugins.setdefault(OURS, f"the agent that writes {REGISTER_ANNOTATION}")
+        yield from _pairs(name_of(each), plugins)
+
+
+def _pairs(node: str, plugins: dict[str, str]) -> Iterator[Finding]:
+    for one, other in combinations(sorted(plugins), 2):
+        clash = OURS in (one, other) or frozenset((one, other)) in CLASHING
+        text = f"{one} device plugin ({plugins[one]}) and {other} ({plugins[other]}) both serve its cards"
+        kind = FindingKind.PLUGINS_CLASH if clash else FindingKind.PLUGINS_MIXED
+        yield Finding.of(kind, f"node {node}", text, NODE=node)
+
+
+def plugin_of(pod: Json) -> str:
+    """Return whose device plugin for NVIDIA's cards a pod is, by its containers' images; empty if it is none."""
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        image, program = _image(container), _program(container)
+        if "volcano-vgpu-device-plugin" in image or "volcano-device-plugin" in image:
+            return VOLCANOS
+        if HAMI_IMAGE.search(image) and "device-plugin" in program:  # its scheduler is in the same image
+            return HAMIS
+        if "k8s-device-plugin" in image:
+            return NVIDIAS
+    return ""
+
+
+def check_other_schedulers(facts: Facts) -> Iterator[Finding]:
+    """Yield schedulers that would place the same pods as ours."""
+    names = known(facts.release).scheduler_names
+    served = {name: found for name, found in SCHEDULERS.items() if name in names}
+    for pod in known(facts.pods) if served else ():
+        for name, (image, word) in served.items():
+            containers = (pod.get("spec") or {}).get("containers") or ()
+            if bound_node(pod) and any(image.search(_image(c)) and word in _program(c) for c in containers):
+                text = f"it serves the scheduler name {name}, and so does gpuledger"
+                where = f"pod {pod['metadata']['namespace']}/{name_of(pod)}"
+                yield Finding.of(FindingKind.SCHEDULER_TWICE, where, text)
+
+
+def _image(container: Json) -> str:
+    return str(container.get("image") or "").partition("@")[0]
+
+
+def _program(container: Json) -> str:
+    return f"{container.get('name')} {' '.join(container.get('command') or ())}"
+
+
+def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
+    """Yield our nodes with pods that have GPUs by the word of another scheduler."""
+    release = known(facts.release)
+    names = set(release.dialects.resources())
+    ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
+    found: dict[str, list[str]] = {}  # node -> pods, each with its scheduler
+    for pod in known(facts.pods):
+        node, scheduler = bound_node(pod), scheduler_of(pod)
+        if node in ours and scheduler not in release.scheduler_names and names & set(resources_asked(pod)):
+            described = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
+            found.setdefault(node, []).append(described)
+    for node, pods in sorted(found.items()):
+        text = f"pods that are not in the ledger request its cards: {some_of(pods)}"
+        yield Finding.of(FindingKind.FOREIGN_PODS, f"node {node}", text, NODE=node)
+
+
+LATE = timedelta(seconds=30)
+"""After this long, a claim that is to be made from a template should be there."""
+
+
+def check_claim_class(facts: Facts) -> Iterator[Finding]:
+    """Yield whether our DeviceClass is missing where pods wait that may need it."""
+    if not known(facts.release).resource_claims or known(facts.claims) is None or known(facts.device_class) is not None:
+        return
+    if waiting := _waiting(facts):
+        text = f"there is none, and pods with claims wait: {some_of(waiting)}"
+        yield Finding.of(FindingKind.CLAIM_CLASS_MISSING, f"DeviceClass {DEVICE_CLASS}", text)
+
+
+def check_claims_served(facts: Facts) -> Iterator[Finding]:
+    """Yield nodes whose agent gives out cards, though not by claims, where pods bring some."""
+    release = known(facts.release)
+    if not release.resource_claims or known(facts.claims) is None or not _waiting(facts):
+        return
+    for node in known(facts.nodes):
+        if _is_ours(node_facts(node, release.dialects)) and not _serves(node):
+            text = f"its agent has not said that it serves ResourceClaims (annotation {SERVES_CLAIMS_ANNOTATION})"
+            yield Finding.of(FindingKind.CLAIMS_NOT_SERVED, f"node {name_of(node)}", text, NODE=name_of(node))
+
+
+def check_claims_made(facts: Facts) -> Iterator[Finding]:
+    """Yield pods for which no claims are made from their templates."""
+    now = facts.local_time if not isinstance(facts.server_time, datetime) else facts.server_time
+    late = []
+    for pod in _pods_with_claims(facts):
+        since = time_of(created_at(pod))
+        lacking = [template for _, made, template in claim_names(pod) if template and not made]
+        if not bound_node(pod) and lacking and since is not None and now - since > LATE:
+            late.append(f"{pod['metadata']['namespace']}/{name_of(pod)} (ResourceClaimTemplate {lacking[0]})")
+    if late:
+        text = f"none is made from their templates for {some_of(late)}"
+        yield Finding.of(FindingKind.CLAIMS_NOT_MADE, "ResourceClaims", text)
+
+
+def check_claims(facts: Facts) -> Iterator[Finding]:
+    """Yield claims that have cards of ours without the ledger."""
+    held = known(facts.claims_held)
+    found: dict[str, list[str]] = {}  # node -> claims
+    for claim in known(facts.claims) or ():
+        allocated = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+        nodes = {str(each.get("pool")) for each in allocated.get("results") or () if each.get("driver") == DRIVER}
+        if nodes and claim["metadata"]["uid"] not in held:
+            found.setdefault(min(nodes), []).append(f"{claim['metadata']['namespace']}/{name_of(claim)}")
+    for node, claims in sorted(found.items()):
+        text = f"claims that are not in the ledger have its cards: {some_of(claims)}"
+        yield Finding.of(FindingKind.CLAIMS_UNACCOUNTED, f"node {node}", text, NODE=node)
+
+
+def _pods_with_claims(facts: Facts) -> list[Json]:
+    """Return the pods of our profiles that bring claims."""
+    names = known(facts.release).scheduler_names
+    pods = (pod for pod in known(facts.pods) if has_claims(pod) and not is_being_deleted(pod))
+    return [pod for pod in pods if scheduler_of(pod) in names]
+
+
+def _waiting(facts: Facts) -> list[str]:
+    """Return the names of those of them that have no node."""
+    waiting = (pod for pod in _pods_with_claims(facts) if not bound_node(pod))
+    return [f"{pod['metadata']['namespace']}/{name_of(pod)}" for pod in waiting]
+
+
+def _serves(node: Json) -> bool:
+    return (node["metadata"].get("annotations") or {}).get(SERVES_CLAIMS_ANNOTATION) == "true"
+
+
+def _is_ours(node: NodeFacts) -> bool:
+    return any(register.dialect is Dialect.NATIVE for register, _ in node.registers)

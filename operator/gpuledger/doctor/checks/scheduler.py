@@ -8,14 +8,22 @@ from datetime import timedelta
 from typing import Any
 
 from gpuledger.doctor.compare import differences
-from gpuledger.doctor.facts import Facts, Json, known
-from gpuledger.doctor.finding import Finding
-from gpuledger.doctor.finding_kind import FindingKind
-from gpuledger.doctor.objects import OPERATOR_APP, name_of, pods_of_app, some_of, time_of, why_not_ready
-from gpuledger.formats.objects.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
-from gpuledger.formats.objects.pod import bound_node, is_finished, is_ready, scheduler_of
+from gpuledger.doctor.facts import (
+    OPERATOR_APP,
+    Facts,
+    Json,
+    known,
+    name_of,
+    pods_of_app,
+    some_of,
+    time_of,
+    why_not_ready,
+)
+from gpuledger.doctor.kinds import Finding, FindingKind
+from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
+from gpuledger.formats.kubernetes.pod import bound_node, is_finished, is_ready, scheduler_of
+from gpuledger.formats.scheduler.configuration import CLAIMS_PLUGIN
 from gpuledger.formats.scheduler.extender_access import url_without
-from gpuledger.formats.scheduler.scheduler_config import CLAIMS_PLUGIN
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
 DEPLOYMENT = f"Deployment {LEASE_NAMESPACE}/gpuledger"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.formats.custom_resource.cel import ALL_CONTAINERS, asks, literal, mentions, table
+from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, literal, mentions, table
 from gpuledger.formats.dialects.vocabulary import Dialects
 
 Json = dict[str, Any]

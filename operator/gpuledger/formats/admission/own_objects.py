@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gpuledger.formats.admission.accounts import unchanged
-from gpuledger.formats.custom_resource.cel import literal
-from gpuledger.formats.objects.queue import GROUP as KUEUE_VERSION
-from gpuledger.formats.objects.workload import CONTROLLER
-from gpuledger.formats.resource_claims.names import DRIVER, PROTECTION
+from gpuledger.formats.admission.rules import unchanged
+from gpuledger.formats.custom_resource.crd import literal
+from gpuledger.formats.kubernetes.workload import CONTROLLER
+from gpuledger.formats.kubernetes.workload import GROUP as KUEUE_VERSION
+from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION
 
 Json = dict[str, Any]
 

@@ -1,7 +1,10 @@
-"""The policies that the API server applies itself when pods are created and changed, and nodes by their agents.
+"""The admission policies, for pods that are created and changed, and for nodes as their agents change them.
 
-They are rendered from the words that operator and scheduler use too, so their names can't differ. What each of them
+They are rendered from the words that operator and scheduler use, too, so their names can't differ. What each of them
 does: docs/admission.md.
+
+One of them refuses nothing, and warns of fields and names of resources that have no effect (unsupported_fields.yaml).
+CEL has no measure of how near two words are, so a misspelt name is answered with the names that there are.
 """
 
 from __future__ import annotations
@@ -11,32 +14,6 @@ from typing import Any, Final
 
 import yaml
 
-from gpuledger.formats.admission.accounts import (
-    AGENT,
-    OPERATOR,
-    agent_validations,
-    changes_our_annotation,
-    devices_validations,
-    foreign_validations,
-    foreign_variables,
-    not_from,
-    only_from,
-    own_quota_validations,
-    own_validations,
-    with_foreign_annotations,
-)
-from gpuledger.formats.admission.claims import (
-    CLAIM_STATUS,
-    CLAIMS,
-    RESOURCE_GROUP,
-    SLICES,
-    agent_slice_validations,
-    agent_slice_variables,
-    allocation_validations,
-    of_our_driver,
-    slice_validations,
-    with_our_cards,
-)
 from gpuledger.formats.admission.defaults import asking_pods, default_variables, mentioning_pods, mutations
 from gpuledger.formats.admission.own_objects import (
     CHECKS,
@@ -60,7 +37,32 @@ from gpuledger.formats.admission.queue_words import (
     queue_variables,
     queued_objects,
 )
-from gpuledger.formats.admission.requests import request_validations, request_variables
+from gpuledger.formats.admission.rules import (
+    AGENT,
+    CLAIM_STATUS,
+    CLAIMS,
+    OPERATOR,
+    RESOURCE_GROUP,
+    SLICES,
+    agent_slice_validations,
+    agent_slice_variables,
+    agent_validations,
+    allocation_validations,
+    changes_our_annotation,
+    devices_validations,
+    foreign_validations,
+    foreign_variables,
+    not_from,
+    of_our_driver,
+    only_from,
+    own_quota_validations,
+    own_validations,
+    request_validations,
+    request_variables,
+    slice_validations,
+    with_foreign_annotations,
+    with_our_cards,
+)
 from gpuledger.formats.admission.sums import (
     SUMS_POLICY,
     sum_mutations,
@@ -68,12 +70,92 @@ from gpuledger.formats.admission.sums import (
     sum_variables,
     summing_templates,
 )
-from gpuledger.formats.admission.unsupported_fields_policy import serving_pods, word_validations, word_variables
+from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, table
 from gpuledger.formats.dialects.sums import CardModels
+from gpuledger.formats.dialects.unsupported import (
+    KATA,
+    KUBEVIRT_LABEL,
+    SANDBOX,
+    SINGULAR,
+    Place,
+    UnsupportedField,
+    served_domains,
+    unsupported_fields,
+)
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 
 Json = dict[str, Any]
+
+LIMITS = "c.?resources.?limits.orValue({})"
+
+
+def serving_pods() -> Json:
+    """Return the condition that a pod names a resource under a domain of ours; or a word that asks for a GPU."""
+    asking = [word.name for word in unsupported_fields() if word.asks]
+    return {
+        "name": "names-gpus",
+        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {LIMITS}.exists(n, n.split('/')[0] in "
+        f"{literal(served_domains())})) ||\n"
+        f"{literal(asking)}.exists(w, w in object.metadata.?annotations.orValue({{}}))",
+    }
+
+
+def word_variables(dialects: Dialects) -> list[Json]:
+    """Return the variables of the policy: for each rule, the text of what a pod says."""
+    expressions = {
+        "names": literal(dialects.resources()),
+        "unknown": f"{ALL_CONTAINERS}.map(c,\n"
+        f"  {LIMITS}.map(n, n).filter(n, n.split('/')[0] in {literal(served_domains())} &&\n"
+        f"    !(n in variables.names) && !({_others('n')}))\n"
+        "  .map(n, 'resource ' + n + ' is not known; known are ' +\n"
+        "    variables.names.filter(k, k.startsWith(n.split('/')[0] + '/')).join(', ')).join('; '))\n"
+        "  .filter(text, text != '').join('; ')",
+        **{place: _said(place) for place in ("annotations", "labels")},
+        "sandbox": f"object.spec.?runtimeClassName.orValue('').startsWith({literal(KATA)}) ||\n"
+        f"  object.metadata.?labels[{literal(KUBEVIRT_LABEL[0])}].orValue('') == {literal(KUBEVIRT_LABEL[1])}",
+    }
+    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+
+
+def word_validations() -> list[Json]:
+    """Return the rules. What breaks one is only warned of."""
+    return [
+        *(
+            {"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"}
+            for name in ("unknown", "annotations", "labels")
+        ),
+        {"expression": "!variables.sandbox", "message": SANDBOX},
+    ]
+
+
+def _others(name: str) -> str:
+    """Return the condition that a resource is another plugin's."""
+    rows = [word for word in unsupported_fields() if "resources" in word.places and word.name]
+    return " || ".join(
+        f"{name}.startsWith({literal(word.name[:-1])})"
+        if word.name.endswith("*")
+        else f"{name} == {literal(word.name)}"
+        for word in rows
+    )
+
+
+def _said(place: Place) -> str:
+    """Return the texts of the words that are named in full: few look-ups, however much a pod says."""
+    answers = {word.name: word.answer for word in unsupported_fields() if _is_exact(word) and place in word.places}
+    queues = [word.name for word in unsupported_fields() if word.queue and place in word.places]
+    given = f"object.metadata.?{place}.orValue({{}})"
+    return (
+        f"{literal(answers)}\n  .filter(w, w in {given} &&\n    !(w in {literal(queues)} && "
+        f"{given}[w] == object.metadata.?labels[?{literal(ASKED_LABEL)}].orValue('')))\n"
+        f"  .map(w, {literal(SINGULAR[place] + ' ')} + w + ' ' + {table(answers)}[w]).join('; ')"
+    )
+
+
+def _is_exact(word: UnsupportedField) -> bool:
+    return bool(word.name) and not word.name.endswith("*") and not word.silent
+
 
 IGNORE_LABEL: Final = "gpuledger.dev/ignore"
 """On a namespace, with the value "true": its pods are left to other schedulers."""

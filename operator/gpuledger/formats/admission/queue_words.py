@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN
 from gpuledger.formats.admission.sums import containers_of, pods_in, template_rules
-from gpuledger.formats.custom_resource.cel import literal, mentions
+from gpuledger.formats.custom_resource.crd import literal, mentions
 from gpuledger.formats.dialects.queue_labels import PLACES, QUEUE_NAME, queue_label_names
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.queue import ASKED_LABEL
+from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 
 Json = dict[str, Any]
 

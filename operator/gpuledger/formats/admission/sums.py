@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN
-from gpuledger.formats.custom_resource.cel import literal, mentions
+from gpuledger.formats.custom_resource.crd import literal, mentions
 from gpuledger.formats.dialects.selection import AVOID_MODEL, USE_MODEL
 from gpuledger.formats.dialects.sums import (
     KINDS,

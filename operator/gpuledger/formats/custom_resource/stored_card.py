@@ -8,10 +8,8 @@ from sys import intern
 from typing import Any
 
 from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, KIND
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.card import Card
+from gpuledger.model.card import NOTHING, Amounts, Card, Links
 from gpuledger.model.errors import BadInput
-from gpuledger.model.links import Links
 from gpuledger.model.share import DEFAULT_GRACE_S, Claim, ClaimRef, ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit, StoredCard
 
@@ -68,7 +66,9 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
 
 def new_allocation(card: Card) -> dict[str, Any]:
     """Return the object to create for a card. Its status is a write of its own."""
-    from gpuledger.formats.objects.node import card_spec  # brings pydantic, which those who only read cards do without
+    from gpuledger.formats.kubernetes.node import (
+        card_spec,  # brings pydantic, which those who only read cards do without
+    )
 
     labels = {NODE_LABEL: card.node_name} if len(card.node_name) <= LABEL_LENGTH else {}
     return {

@@ -1,9 +1,10 @@
-"""Assignments of cards to pods in the annotations of HAMi and Volcano.
+"""Assignments of cards to pods in the annotations of HAMi and Volcano, and HAMi's lock of a node.
 
 HAMi: containers in order, the init containers first, each closed by `;`; in it cards, each closed by `:`; a card is
-`uuid,word,MiB,percent`. Volcano: the same without init containers, joined by `;`, memory in units of its factor.
-Sources: HAMi 2.10, `pkg/device/devices.go`; volcano-vgpu-device-plugin, `pkg/util/util.go`; Volcano's first GPU plugin
-writes only the cards' numbers on the node.
+`uuid,word,MiB,percent`. Volcano: the same without init containers, joined by `;`, memory in units of its factor. The
+lock is an annotation of the node, `TIME,NAMESPACE,POD`, or only the time in old versions.
+Sources: HAMi 2.10, `pkg/device/devices.go` and `pkg/util/nodelock/nodelock.go`; volcano-vgpu-device-plugin,
+`pkg/util/util.go`; Volcano's first GPU plugin writes only the cards' numbers on the node.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -18,14 +21,12 @@ import orjson
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Details, Layout
-from gpuledger.formats.objects.devices import checked_amount, checked_uuid
+from gpuledger.formats.kubernetes.devices import checked_amount, checked_uuid
 from gpuledger.model.card import ALL_CORES
-from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import AnnotatedCard, Counted, Dialect, OldDevices
 from gpuledger.model.request import Lifetime
-from gpuledger.model.share import Share
-from gpuledger.model.unaccounted_pod import Counted
+from gpuledger.model.share import Pod, Share
 
 Json = Mapping[str, Any]
 
@@ -299,3 +300,42 @@ def _annotations(pod: Json) -> Mapping[str, str]:
     if not isinstance(annotations, dict):
         return {}
     return {name: value for name, value in annotations.items() if isinstance(value, str) and len(value) <= MAX_LENGTH}
+
+
+LOCK_ANNOTATION = "hami.io/mutex.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLock:
+    """The pod that a node is locked for, and since when; None if the text does not say."""
+
+    since: datetime | None
+    namespace: str = ""
+    name: str = ""
+
+    def is_of(self, pod: Pod) -> bool:
+        """Return whether the lock names this pod."""
+        return (self.namespace, self.name) == (pod.namespace, pod.name)
+
+    def age_s(self, now: datetime) -> float:
+        """Return how old the lock is; one without a time counts as very old."""
+        return (now - self.since).total_seconds() if self.since else float("inf")
+
+
+def lock_text(pod: Pod, now: datetime) -> str:
+    """Return the lock for a pod."""
+    return f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ},{pod.namespace},{pod.name}"
+
+
+def read_lock(node: Mapping[str, Any]) -> NodeLock | None:
+    """Return the lock of a node, None if there is none. An unreadable text is a lock without a holder or a time."""
+    text = ((node.get("metadata") or {}).get("annotations") or {}).get(LOCK_ANNOTATION)
+    if text is None:
+        return None
+    time, *owner = str(text).split(",")
+    namespace, name = owner if len(owner) == 2 else ("", "")
+    try:
+        since = datetime.fromisoformat(time)
+    except ValueError:
+        return NodeLock(None, namespace, name)
+    return NodeLock(since if since.tzinfo else since.replace(tzinfo=UTC), namespace, name)

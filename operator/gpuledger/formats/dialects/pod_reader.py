@@ -1,13 +1,15 @@
-"""What pods say of cards, read once for all that say the same, as the pods of one template do.
+"""Reads what pods request, once for all pods that say the same, as the pods of one template do.
 
-A pod is read by who warns its owner, who learns from it, and at each Filter. What was read is remembered by the text of
-all that it can depend on: the reader is shown that text, and nothing else of the pod.
+The webhook, the watch, and each Filter read the same pod. The result is remembered by the text of all that it can
+depend on: the reader is shown that text, and nothing else of the pod. The names of resources are kept as the container
+has written them, so that messages use its own words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -16,12 +18,11 @@ from weakref import WeakValueDictionary
 import orjson
 
 from gpuledger.formats.dialects.request import counted, pod_request
-from gpuledger.formats.dialects.unsupported_fields import PodWarning, pod_warnings
+from gpuledger.formats.dialects.unsupported import PodWarning, pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.host import host_request
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.request import PodRequest
-from gpuledger.model.unaccounted_pod import Counted
+from gpuledger.formats.kubernetes.host import host_request
+from gpuledger.model.node import Counted
+from gpuledger.model.request import HostAmounts, PodRequest
 
 Json = Mapping[str, Any]
 Read = TypeVar("Read")
@@ -108,3 +109,33 @@ def _asked_by(pod: Json) -> Json:
 
 def _of_container(container: Json) -> Json:
     return {name: container[name] for name in OF_CONTAINER if name in container}
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceNames:
+    """Names that a container has in its resources; empty where it has none for that."""
+
+    count: str = ""
+    memory: str = ""
+    memory_percentage: str = ""
+    cores: str = ""
+
+
+OF_CLAIMS = ResourceNames(count="count", memory="capacity.requests.memory", cores="capacity.requests.cores")
+"""What a request of a ResourceClaim says these by."""
+
+
+def resource_names(pod: Json, container_name: str, dialects: Dialects) -> ResourceNames:
+    """Return the names that a pod's container has, or a request of its claims; none if there is no such container."""
+    if "/" in container_name:  # no container's name has one: it is a request of a claim
+        return OF_CLAIMS
+    spec = pod.get("spec") or {}
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    found: Json | None = next((each for each in containers if each.get("name") == container_name), None)
+    resources = (found or {}).get("resources") or {}
+    names = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+    def first(kind: str) -> str:
+        return next((name for each in dialects.vocabularies if (name := getattr(each, kind)) in names), "")
+
+    return ResourceNames(*(first(kind) for kind in ("count", "memory", "memory_percentage", "cores")))

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from gpuledger.formats.dialects.request import container_requests
 from gpuledger.formats.dialects.sums import templates
-from gpuledger.formats.dialects.unsupported_fields import Place, unsupported_fields
+from gpuledger.formats.dialects.unsupported import Place, unsupported_fields
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.queue import ASKED_LABEL
+from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.errors import BadInput
 
 Json = Mapping[str, Any]

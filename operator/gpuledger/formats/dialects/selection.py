@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuledger.formats.quantity import truth
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.formats.kubernetes.quantity import truth
+from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import ANY_NVIDIA
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuledger.formats.dialects.container_request import ContainerRequest
+from gpuledger.formats.dialects.request import ContainerRequest
 from gpuledger.formats.dialects.selection import selection
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.request import ANY_NVIDIA, Demand

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.vocabulary import Vocabulary
-from gpuledger.formats.quantity import amount, whole_number
+from gpuledger.formats.kubernetes.quantity import amount, whole_number
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand

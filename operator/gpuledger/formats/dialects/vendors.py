@@ -25,7 +25,7 @@ from gpuledger.formats.dialects.vocabulary import (
     Vocabulary,
 )
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import Dialect
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
 AnnotationName = ResourceName

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuledger.model.card import ALL_CORES, Card
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import Dialect
 
 
 class Several(StrEnum):

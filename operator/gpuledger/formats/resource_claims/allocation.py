@@ -11,11 +11,10 @@ from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 
-from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.names import CORES, DRIVER, MEMORY, SLOTS
-from gpuledger.formats.resource_claims.objects import ClaimObjects, ClaimSpec, OpaqueConfig
+from gpuledger.formats.resource_claims.claims import CORES, DRIVER, MEMORY, SLOTS, ClaimObjects, ClaimSpec, OpaqueConfig
+from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.model.card import Card
-from gpuledger.model.pod_claim import PodClaim
+from gpuledger.model.request import PodClaim
 from gpuledger.model.share import ContainerShare, Pod, Share
 
 Json = dict[str, Any]
@@ -69,7 +68,7 @@ def devices_in(stored: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 def is_allocated_as(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Tell whether an allocation that is stored gives the cards that are wanted.
+    """Return whether an allocation that is stored gives the cards that are wanted.
 
     Only where they are is compared: API servers before 1.36 drop the amounts.
     """

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any
 
-from gpuledger.formats.resource_claims.container_uses import UsedClaim, check_containers
+from gpuledger.formats.resource_claims.claims import (
+    DRIVER,
+    MOST_CLAIMS,
+    Claim,
+    ClaimObjects,
+    ClaimSpec,
+    UsedClaim,
+    check_containers,
+    claim_names,
+)
 from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, check_selectors, claim_alternatives
-from gpuledger.formats.resource_claims.names import DRIVER, MOST_CLAIMS, claim_names
-from gpuledger.formats.resource_claims.objects import Claim, ClaimObjects, ClaimSpec
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
-from gpuledger.model.pod_claim import JoinedClaim, PodClaim
-from gpuledger.model.request import Lifetime
+from gpuledger.model.request import JoinedClaim, Lifetime, PodClaim
 
 Json = Mapping[str, Any]
 
@@ -119,7 +125,7 @@ def _of_object(
 
 
 def _is_ours(claim: PodClaim, objects: ClaimObjects, leaves_others: bool) -> bool:
-    """Tell whether a claim asks for our cards. Raises BadInput if nobody serves it here."""
+    """Return whether a claim asks for our cards. Raises BadInput if nobody serves it here."""
     assert isinstance(claim.wishes, ClaimSpec)  # noqa: S101 - see above
     classes = {name: objects.device_class(name) for name in claim.wishes.classes()}
     if any(found is None or found.is_ours for found in classes.values()):

@@ -41,10 +41,9 @@ from gpuledger.formats.resource_claims.cel.expression import Checked, Ident, Nod
 from gpuledger.formats.resource_claims.cel.patterns import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
 from gpuledger.formats.resource_claims.cel.quantities import TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
-from gpuledger.formats.resource_claims.cel.versions import parse_version
+from gpuledger.formats.resource_claims.semver import parse_version
 from gpuledger.formats.resource_claims.views import View, view_of
-from gpuledger.model.card import Card
-from gpuledger.model.card_filter import Payer
+from gpuledger.model.card import Card, Payer
 from gpuledger.model.errors import BadInput, GpuledgerError
 
 MOST_PATTERNS = 8
@@ -84,7 +83,7 @@ class Selector:
     """View -> whether its cards are meant, or why that can't be told."""
 
     def matches(self, device: Mapping[str, object]) -> bool:
-        """Tell whether a device is meant: one of a ResourceSlice's `spec.devices`, with its `driver` beside.
+        """Return whether a device is meant: one of a ResourceSlice's `spec.devices`, with its `driver` beside.
 
         Raises SelectorError if the expression fails for it, or the device is not one.
         """
@@ -267,7 +266,7 @@ def _amount(name: str, found: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class SelectorTest:
-    """A selector as a condition on cards (`CardTest` of gpuledger.model.card_filter).
+    """A selector as a condition on cards (`CardTest` of gpuledger.model.card).
 
     Equal if the expression is, and the namespace: each has its own to pay for.
     """
@@ -282,7 +281,7 @@ class SelectorTest:
     """None: nobody else waits, so it may cost what it costs."""
 
     def admits(self, card: Card) -> bool:
-        """Tell whether the card is meant. One for which the expression fails is not, nor one without an answer yet."""
+        """Return whether the card matches. One for which the expression fails does not, nor one without an answer."""
         return self._answer(card) is True
 
     def problem(self, card: Card) -> str:
@@ -291,7 +290,7 @@ class SelectorTest:
         return answer if isinstance(answer, str) else ""
 
     def compile(self) -> bool:
-        """Compile the expression if it is not; tell whether it is now. Raises BadInput if it can't be."""
+        """Compile the expression if it is not; return whether it is now. Raises BadInput if it can't be."""
         found = self._selector()
         if isinstance(found, str):
             raise BadInput(f"{self.where}: {found}")

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from gpuledger.formats.resource_claims.cel import environment
 from gpuledger.formats.resource_claims.cel.evaluation import children
 from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select
-from gpuledger.model.card import Card
-from gpuledger.model.card_attributes import ATTRIBUTES
+from gpuledger.model.card import ATTRIBUTES, Card
 
 View = Callable[[Card], object]
 

@@ -1,11 +1,23 @@
-"""CDI: files from which a container runtime learns what a device means for a container.
+"""Files by which kubelet, container runtime and kernel know containers: CDI, checkpoint, control groups.
 
-Source: the Container Device Interface's specification, 0.6.0 and later (cncf-tags/container-device-interface). Of other
-vendors' files only the edits are read, as they are: what they contain is theirs.
+CDI: files from which a container runtime learns what a device means for a container. Source: the Container Device
+Interface's specification, 0.6.0 and later (cncf-tags/container-device-interface). Of other vendors' files only the
+edits are read, as they are: what they contain is theirs.
+
+The kubelet's checkpoint: which container has which slots, and the answer of its device plugin. Source:
+`pkg/kubelet/cm/devicemanager/checkpoint` of k8s.io/kubernetes, in this form since 1.20.
+It is the kubelet's own file and no API: its readers must be able to do without.
+
+Control groups: from a process to its pod, or at least to its container. Source: the kubelet's cgroup managers:
+`.../pod<uid>/<container>` with cgroupfs, `...-pod<uid with _>.slice/...` with systemd, in versions 1 and 2 of control
+groups. The UID of a static pod, which a file on the node describes, is a hash. The outermost group counts: inside its
+own, a container may call groups whatever it likes. A kubelet that keeps no groups for pods (cgroupsPerQOS: false)
+leaves the container's id, which runtimes make of 64 digits.
 """
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -126,7 +138,7 @@ def own_name(qualified: str) -> str | None:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a device can have this name, and a file, too."""
+    """Return whether a device can have this name, and a file, too."""
     return bool(_NAME.fullmatch(name))
 
 
@@ -256,3 +268,63 @@ def create_runtime_hook(program: str, arguments: Iterable[str], timeout_s: int) 
     The container's control groups exist then. Where the program fails, or takes longer, the container does not start.
     """
     return {"hookName": "createRuntime", "path": program, "args": [program, *arguments], "timeout": timeout_s}
+
+
+CHECKPOINT_FILE = "kubelet_internal_checkpoint"
+"""Its name in the kubelet's directory of device plugins."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """The slots of one resource that one container has."""
+
+    pod_uid: str
+    container: str
+    resource: str
+    slots: frozenset[str]
+    answer: bytes
+    """The plugin's answer, a ContainerAllocateResponse, which the kubelet passes to the runtime."""
+
+
+def read_checkpoint(text: bytes) -> tuple[CheckpointEntry, ...]:
+    """Return the entries. Raises BadInput for a file of another form."""
+    try:
+        entries = orjson.loads(text)["Data"]["PodDeviceEntries"] or ()
+        return tuple(_entry(entry) for entry in entries)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadInput(f"the kubelet's {CHECKPOINT_FILE} has another form than expected: {error!r}") from error
+
+
+def _entry(entry: Mapping[str, Any]) -> CheckpointEntry:
+    slots = entry["DeviceIDs"]  # NUMA node -> slots; a plain list before 1.20
+    listed = slots.values() if isinstance(slots, dict) else [slots]
+    return CheckpointEntry(
+        pod_uid=str(entry["PodUID"]),
+        container=str(entry["ContainerName"]),
+        resource=str(entry["ResourceName"]),
+        slots=frozenset(str(slot) for several in listed for slot in several or ()),
+        answer=base64.b64decode(entry["AllocResp"] or "", validate=True),
+    )
+
+
+_UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_CONTAINER = re.compile(r"[/:-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+_POD = re.compile(rf"[/-]pod({_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
+
+
+def pod_uid(text: str) -> str | None:
+    """Return the UID of the pod that a process is in, from its /proc/PID/cgroup; None if it is in none."""
+    found = _POD.search(text)
+    return found[1].replace("_", "-") if found else None
+
+
+def pod_group(text: str) -> str | None:
+    """Return the part of a control group's path that leads to its pod's own group; None if it is in no pod's."""
+    found = _POD.search(text)
+    return text[: found.end()].rstrip("/") if found else None
+
+
+def container_id(text: str) -> str | None:
+    """Return the id of the container that a process is in, from its /proc/PID/cgroup; None if it is in none."""
+    found = _CONTAINER.search(text)
+    return found[1] if found else None

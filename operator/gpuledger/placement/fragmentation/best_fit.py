@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.placement.candidates import Candidate, Footprint
-from gpuledger.placement.decide import Effect
+from gpuledger.placement.decide import Candidate, Effect, Footprint
+from gpuledger.placement.fragmentation.expected import Floats
 from gpuledger.placement.fragmentation.nodes import UNLIMITED, CardSums, NodeTable, together
-from gpuledger.placement.fragmentation.typical import Floats
 
 
 class BestFit:

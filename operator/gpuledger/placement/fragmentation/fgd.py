@@ -13,12 +13,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.host import HostAmounts
-from gpuledger.placement.candidates import Candidate, Footprint
-from gpuledger.placement.decide import Effect
+from gpuledger.model.request import HostAmounts
+from gpuledger.placement.decide import Candidate, Effect, Footprint
+from gpuledger.placement.fragmentation.expected import Floats, Needs, Typical, typical
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.nodes import CardSums, NodeTable, together
-from gpuledger.placement.fragmentation.typical import Floats, Needs, Typical, typical
 
 COVERED = 0.95
 """Typical are the most frequent kinds of pods, until they make up this part of all."""

@@ -8,23 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuledger.placement.candidates import Footprint
+from gpuledger.placement.decide import Footprint
 
 HALF_LIFE = 1_000
 """Arrivals after which one counts half as much as a new one. Counted in arrivals and not in hours: a quiet night must
 not make the cluster forget its days."""
 
+
 KINDS_KEPT = 128
 """Kinds of pods that prices are made of; kinds that came so seldom that they matter less are left out."""
+
 
 TURNOVER_HALF_LIFE = 300
 """Arrivals after which cards that were given out or given back count half."""
 
+
 CARDS_BEFORE = 500
 """So many cards count as given out and given back lately when a ledger is taken over that has holders."""
 
+
 LEAST_CARDS = 0.001
 """A pod counts as if it asked for so many cards at least, when kinds are compared."""
+
 
 _LARGEST_STEP = 1e100
 
@@ -79,15 +84,15 @@ class Mix:
         return self.arrivals + max(1, min(self.arrivals, every))
 
     def given_out(self, cards: float) -> None:
-        """Note that a pod has got cards, or parts of cards."""
+        """Record that a pod has got cards, or parts of cards."""
         self._given_out += cards
 
     def given_back(self, cards: float) -> None:
-        """Note that a pod has ended that had cards."""
+        """Record that a pod has ended that had cards."""
         self._given_back += cards
 
     def taken_over(self) -> None:
-        """Note that pods come and go since before this began to count."""
+        """Record that pods come and go since before this began to count."""
         self._given_out = self._given_back = CARDS_BEFORE
 
     @property

@@ -5,21 +5,115 @@ The cost of a way is the sum of three things, all in thousandths of a card:
 - the *slots* it takes: how much less the node is worth to further pods of each expected kind (`slots`);
 - the *remnant* it leaves on a shared card, less than the one that it found (`remnant_worth`);
 - the *load* of the kind of card it takes, for pods that could as well have another (`model_load`).
+
+What is left of a card is worth what the pods are worth that can still fill it.
+
+This is the cutting-stock problem: pieces, the shares that pods ask for, are demanded in known proportions and cut from
+what is left of the cards. The dual of its linear program gives every size a price, and every remnant the worth of its
+best filling. A size that few remnants can be cut to, such as 460 of 1000, becomes dear, and a remnant of 540 that no
+usual piece fits into well is worth less than its size: shares go where they leave something useful.
+
+All fillings count here, the better the more (a soft maximum at a `TEMPERATURE`), so that small changes of the demand
+make no jumps. Prices are raised where a size is cut more often than it is demanded and lowered where it is cut less.
+
+Keeps prices up to date with the mix of pods and with what is idle.
+
+They are rebuilt after some arrivals, in small steps between the questions of the scheduler: no one waits for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gpuledger.model.amounts import Amounts
-from gpuledger.placement.candidates import Footprint
-from gpuledger.placement.decide import Effect
-from gpuledger.placement.fragmentation.nodes import Effects, NodeTable, together
-from gpuledger.placement.fragmentation.remnant_worth import GRID
-from gpuledger.placement.fragmentation.slots import Slots, Worth
-from gpuledger.placement.fragmentation.typical import Numbers
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Amounts
+from gpuledger.placement.decide import Candidate, Effect, Footprint
+from gpuledger.placement.fragmentation.expected import WHOLE, Needs, Numbers, Typical, loads, typical
+from gpuledger.placement.fragmentation.mix import Mix
+from gpuledger.placement.fragmentation.nodes import Effects, NodeTable, Slots, Worth, together
+
+GRID = 10
+"""Sizes and remnants are rounded to so many thousandths, sizes up and remnants down."""
+
+TEMPERATURE = 5.0
+STEP = 2.5
+FIRST_ROUNDS, ROUNDS = 400, 10
+"""How often prices are adjusted, at the start and at each refresh."""
+
+LENGTH = WHOLE // GRID + 1
+
+
+class RemnantWorth:
+    """The worth of remnants of one kind of card, in thousandths of a card. Keeps the prices for the next refresh."""
+
+    def __init__(self) -> None:
+        self._prices: dict[int, float] = {}  # size in steps of the grid -> its price, in thousandths
+        self.worth: Numbers = np.zeros(LENGTH)
+        """By free steps of the grid; before the first refresh nothing."""
+
+    def refresh(self, demand: Mapping[int, float], remnants: Numbers) -> Iterator[None]:
+        """Adjust prices and worth, a round a step.
+
+        `demand` is, per size in thousandths, how many pieces are expected to each other; `remnants` is the number of
+        cards of which 0, 1, ... steps of the grid are free. All that is free is expected to be filled.
+        """
+        wanted = _by_grid(demand)
+        volume = sum(size * GRID * pieces for size, pieces in wanted.items())
+        idle = float((remnants * np.arange(LENGTH)).sum()) * GRID
+        if not volume or not idle:
+            return
+        sizes = sorted(wanted)
+        pieces = np.array([wanted[size] for size in sizes]) * idle / volume
+        prices = np.array([self._prices.get(size, 0.0) for size in sizes])
+        for _ in range(ROUNDS if self._prices else FIRST_ROUNDS):
+            gains = np.exp((np.array(sizes) * GRID - prices) / TEMPERATURE)
+            used = _used(sizes, gains, remnants)
+            prices = np.maximum(0, prices + STEP * np.log(np.maximum(used, 1e-9) / np.maximum(pieces, 1e-9)))
+            yield
+        self._prices |= dict(zip(sizes, prices.tolist(), strict=True))
+        gains = np.exp((np.array(sizes) * GRID - prices) / TEMPERATURE)
+        self.worth = TEMPERATURE * np.log(_fillings(sizes, gains))
+
+
+def _by_grid(demand: Mapping[int, float]) -> dict[int, float]:
+    wanted: dict[int, float] = {}
+    for milli, pieces in demand.items():
+        size = -(-milli // GRID)
+        wanted[size] = wanted.get(size, 0.0) + pieces
+    return wanted
+
+
+def _fillings(sizes: list[int], gains: Numbers) -> Numbers:
+    """Return, per length, the sum over all its fillings of the product of their pieces' gains.
+
+    These are partial sums of the coefficients of the product over sizes s of 1 / (1 - gain x^s).
+    """
+    exact = np.zeros(LENGTH)
+    exact[0] = 1.0
+    for size, gain in zip(sizes, gains, strict=True):
+        for begin in range(size, LENGTH, size):
+            end = min(begin + size, LENGTH)
+            exact[begin:end] += gain * exact[begin - size : end - size]
+    return np.cumsum(exact)
+
+
+def _used(sizes: list[int], gains: Numbers, remnants: Numbers) -> Numbers:
+    """Return how many pieces of each size all remnants are cut to, on the average over fillings by their gains."""
+    fillings = _fillings(sizes, gains)
+    share = remnants / fillings
+    used = np.zeros(len(sizes))
+    for position, (size, gain) in enumerate(zip(sizes, gains, strict=True)):
+        with_it = np.zeros(LENGTH)  # per length: the sum over fillings of gains x number of such pieces
+        for begin in range(size, LENGTH, size):
+            end = min(begin + size, LENGTH)
+            with_it[begin:end] = gain * (fillings[begin - size : end - size] + with_it[begin - size : end - size])
+        used[position] = share @ with_it
+    return used
+
 
 REMNANT_WEIGHT = 0.1
 LOAD_WEIGHT = 0.2
@@ -85,3 +179,131 @@ class Prices:
         known = self._remnant_worth.get(kinds[kind].capacity) if kinds else None
         load = self._loads[kind] if kind < len(self._loads) else 1.0
         return (0.0 if known is None else float(known[milli // GRID])), load * milli
+
+
+REFRESHED_EVERY = 100
+"""Arrivals between two refreshes; at the start, when each pod tells much of the mix, fewer."""
+
+STEPS_AT_ONCE = 1
+"""Steps of a refresh that are done at each question. 5,000 nodes take some 130, of a fraction of a millisecond."""
+
+NODES_AT_ONCE = 128
+"""Nodes that are worked on in one step."""
+
+
+class FragmentationPrices:
+    """Prices that follow the cluster."""
+
+    def __init__(self, ledger: Ledger, mix: Mix) -> None:
+        self._mix = mix
+        self._nodes = NodeTable(ledger)
+        self._pods: list[Typical] = []
+        self._needs = Needs(self._nodes.remnants.kinds, [])
+        self._slots = Slots(self._nodes, [], self._needs)
+        self._remnant_worth: dict[Amounts, RemnantWorth] = {}  # capacity of a card -> worth of its remnants
+        self._prices = Prices(self._nodes, self._slots, Worth(np.zeros(0), 0.0), [], {}, np.zeros(0), seen=-1)
+        self._version = 0
+        self._next = 0  # number of arrivals at which the next refresh begins
+        self._work: Iterator[None] | None = None  # the steps of a refresh that are left, if one is under way
+
+    @property
+    def version(self) -> int:
+        """Number of the prices that are used now."""
+        return self._version
+
+    def tick(self) -> None:
+        """Do some steps of a refresh, if one is due or under way. The very first one is done at once."""
+        if self._work is None and self._mix.arrivals >= self._next and self._begin():
+            self._next = self._mix.next_look(REFRESHED_EVERY)
+            self._work = self._refresh()
+        if self._work is not None:
+            steps = None if self._version == 0 else STEPS_AT_ONCE
+            if sum(1 for _ in islice(self._work, steps)) != steps:
+                self._work = None
+
+    def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
+        """Return what a way does to its node."""
+        self._nodes.sync()
+        return self._nodes.effect(footprint, candidate)
+
+    def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
+        """Return the cost of each way, in thousandths of a card."""
+        self._nodes.sync()
+        return self._prices.costs(footprint, effects).tolist()  # type: ignore[no-any-return]
+
+    def _begin(self) -> bool:
+        """Take the mix as it is now; return whether there is anything to make prices of."""
+        pods = [typical(each.footprint, each.frequency) for each in self._mix.expected() if each.footprint.shape]
+        if [pod.footprint for pod in pods] != [pod.footprint for pod in self._pods]:
+            self._needs = Needs(self._nodes.remnants.kinds, pods)
+            self._slots = Slots(self._nodes, pods, self._needs)
+        self._pods = pods
+        return bool(pods)
+
+    def _refresh(self) -> Iterator[None]:
+        """Make new prices, a step at a time, and take them into use at the end.
+
+        The cluster changes between the steps. What has changed since the worth of the nodes was begun is found out
+        by the new prices; before, it makes them a little older, and no more.
+        """
+        pods, slots, needs = self._pods, self._slots, self._needs
+        in_all = np.zeros(len(pods))
+        for some in self._parts():
+            in_all += slots.of(some).sum(axis=0)
+            yield
+        left = self._left_by_kind()
+        idle = left @ np.arange(WHOLE + 1)
+        yield from self._refresh_remnants(left)
+        frequency = np.array([pod.frequency for pod in pods])
+        sizes = slots.sizes()
+        worth = slots.worth(frequency, sizes, in_all, float(idle.sum()), self._mix.turnover)
+        self._nodes.sync()
+        seen, now = self._nodes.seen, np.zeros(0)
+        for some in self._parts():
+            now = np.append(now, worth.of(slots.of(some)))
+            yield
+        by_capacity = {capacity: known.worth for capacity, known in self._remnant_worth.items()}
+        load = loads(_demand(pods, needs, sizes, len(idle)), idle.tolist())
+        self._prices = Prices(self._nodes, slots, worth, load, by_capacity, now, seen)
+        self._version += 1
+
+    def _parts(self) -> Iterator[NDArray[np.intp]]:
+        """Yield the nodes that there are now, some at once, each time with what is known of them up to date."""
+        self._nodes.sync()
+        size = self._nodes.size
+        for begin in range(0, size, NODES_AT_ONCE):
+            self._nodes.sync()
+            self._slots.sync()
+            yield np.arange(begin, min(begin + NODES_AT_ONCE, size))
+
+    def _left_by_kind(self) -> Numbers:
+        """Return how many cards of each kind have 0, 1, ... 1000 thousandths free."""
+        remnants = self._nodes.remnants
+        left = np.zeros((len(remnants.kinds), WHOLE + 1))
+        numbers = np.bincount(self._nodes.cards[: self._nodes.size].ravel(), minlength=len(remnants.found))
+        for (kind, milli), number in zip(remnants.found[1:], numbers[1:].tolist(), strict=True):
+            left[kind, milli] += number
+        return left
+
+    def _refresh_remnants(self, left: Numbers) -> Iterator[None]:
+        """Compute the worth of remnants again, for each size of cards by itself: pods need another part of each."""
+        kinds = self._nodes.remnants.kinds
+        for capacity in dict.fromkeys(card.capacity for card in kinds):
+            alike = [kind for kind, card in enumerate(kinds) if card.capacity == capacity and kind < len(left)]
+            demand: dict[int, float] = {}
+            for position, pod in enumerate(self._pods):
+                milli = min(int(self._needs.of(kind)[position]) for kind in alike)
+                if milli <= WHOLE:
+                    demand[milli] = demand.get(milli, 0.0) + pod.frequency * pod.cards
+            by_grid = np.zeros(LENGTH)
+            np.add.at(by_grid, np.arange(WHOLE + 1) // GRID, left[alike].sum(axis=0))
+            yield from self._remnant_worth.setdefault(capacity, RemnantWorth()).refresh(demand, by_grid)
+
+
+def _demand(pods: Sequence[Typical], needs: Needs, sizes: Numbers, kinds: int) -> dict[frozenset[int], float]:
+    """Return the expected demand by the set of kinds of cards that can meet it."""
+    demand: dict[frozenset[int], float] = {}
+    for position, pod in enumerate(pods):
+        able = frozenset(kind for kind in range(kinds) if needs.of(kind)[position] <= WHOLE)
+        demand[able] = demand.get(able, 0.0) + pod.frequency * float(sizes[position])
+    return demand

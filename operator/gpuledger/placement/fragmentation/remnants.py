@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.ledger.entry import Room
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.placement.fragmentation.typical import WHOLE
+from gpuledger.model.card import Amounts, Card
+from gpuledger.placement.fragmentation.expected import WHOLE
 
 CardKind = tuple[str, str, str, Amounts]
 """Vendor, model, mode, capacity: cards that are alike to every pod that names none."""

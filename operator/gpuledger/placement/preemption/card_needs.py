@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuledger.model.amounts import NOTHING, total
-from gpuledger.model.card import Card
+from gpuledger.model.card import NOTHING, Card, total
 from gpuledger.model.request import Shape
 
 Numbers = tuple[int, int, int]

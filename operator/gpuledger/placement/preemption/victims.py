@@ -18,11 +18,10 @@ from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Shape, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards, takes_pods
-from gpuledger.placement.policy import Preference
+from gpuledger.placement.policy import Preference, StepBudget
 from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of, together
 from gpuledger.placement.preemption.search import VictimSearch
 from gpuledger.placement.preemption.tenants import NodeTenants, find_tenants
-from gpuledger.placement.step_budget import StepBudget
 
 __all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without", "together"]
 
@@ -70,7 +69,7 @@ class Question:
 
     @property
     def is_hard(self) -> bool:
-        """Tell whether it can take long to answer."""
+        """Return whether it can take long to answer."""
         return len(self.shape) > 1
 
     def answer(self, below: Cost | None = None, work: StepBudget | None = None) -> Eviction | None:

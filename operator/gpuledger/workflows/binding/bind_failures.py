@@ -14,8 +14,7 @@ import asyncio
 from collections.abc import Collection, Container, Iterable
 from dataclasses import dataclass, field
 
-from gpuledger.model.bounded_map import BoundedMap
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.errors import (
     ApiError,
     BindAbandoned,
@@ -71,7 +70,7 @@ class BindFailures:
         return set(self._failures)
 
     def forget(self, pod_uid: str) -> None:
-        """Note that a pod was bound, or is gone."""
+        """Record that a pod was bound, or is gone."""
         self._failures.pop(pod_uid, None)
 
     async def pause_before_answer(self, pod_uid: str) -> None:
@@ -86,7 +85,7 @@ class BindFailures:
         self._failures.setdefault(pod_uid, _Failures()).offered = tuple(node_names)
 
     def bind_begins(self, pod_uid: str) -> None:
-        """Note that kube-scheduler has come as far as Bind with what it was offered."""
+        """Record that kube-scheduler has come as far as Bind with what it was offered."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.offered = ()
@@ -108,7 +107,7 @@ class BindFailures:
         return failures.nodes if failures else ()
 
     def start_over(self, pod_uid: str) -> None:
-        """Note that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
+        """Record that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.nodes = BoundedMap(NODES_KEPT)

@@ -12,24 +12,23 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
-from gpuledger.formats.objects.pod import bound_node, is_being_deleted, is_finished, resource_version
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.gang import Gang
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
-from gpuledger.placement.fitting_nodes import Ranking
+from gpuledger.placement.choose import Ranking
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
 from gpuledger.workflows.journal.journal import Entered, Journal
 from gpuledger.workflows.quota.quota_fence import QuotaFence
-from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
-from gpuledger.workflows.tasks.pauses import sleep_backoff
-from gpuledger.workflows.tasks.together import gather_all
+from gpuledger.workflows.release.release import PodReleaser
+from gpuledger.workflows.resource_claims.writes import ClaimWriter
+from gpuledger.workflows.tasks.pauses import gather_all, sleep_backoff
 
 Json = dict[str, Any]
 
@@ -252,7 +251,7 @@ def _never_sent(entered: Sequence[Entered]) -> set[str]:
 
 
 def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str, str]) -> bool:
-    """Tell whether the Binding that the API server has accepted is this one, and not another operator's."""
+    """Return whether the Binding that the API server has accepted is this one, and not another operator's."""
     stored = found["metadata"].get("annotations") or {}
     # The others change: another system's device plugin may have found the pod already.
     mine = stored.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]

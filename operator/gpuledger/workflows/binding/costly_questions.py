@@ -13,12 +13,12 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from gpuledger.formats.objects.condition import condition_of
-from gpuledger.formats.objects.pod import is_being_deleted, pod_identity
+from gpuledger.formats.kubernetes.condition import condition_of
+from gpuledger.formats.kubernetes.pod import is_being_deleted, pod_identity
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.share import Pod
-from gpuledger.workflows.tasks.stepwise import Step
+from gpuledger.workflows.tasks.pauses import Step
 
 Json = Mapping[str, Any]
 Answer = TypeVar("Answer")
@@ -113,7 +113,7 @@ class CostlyQuestions:
         return end_s is not None and end_s > self._clock.now_s() + AT_ONCE_S / SHARE
 
     def _others_wait(self, pod: Pod) -> bool:
-        """Tell whether a pod that does not come after this one is to be asked about, of a namespace that may ask."""
+        """Return whether a pod that does not come after this one is to be asked about, of a namespace that may ask."""
         return any(
             namespace != pod.namespace
             and not self._is_over(namespace)

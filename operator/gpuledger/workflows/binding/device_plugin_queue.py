@@ -20,17 +20,25 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.dialects.assignments import VOLCANO_PHASE, hami_assignment, unmatched, volcano_assignment
-from gpuledger.formats.dialects.node_lock import LOCK_ANNOTATION, NodeLock, lock_text, read_lock
+from gpuledger.formats.dialects.assignments import (
+    LOCK_ANNOTATION,
+    VOLCANO_PHASE,
+    NodeLock,
+    hami_assignment,
+    lock_text,
+    read_lock,
+    unmatched,
+    volcano_assignment,
+)
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Dialects
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.objects.pod import bound_node, is_finished
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.pod import bound_node, is_finished
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.counts import Counts
@@ -172,7 +180,7 @@ class DevicePluginQueue:
                 raise BindFailed(f"card {share.uuid} may be in use by a pod that is not in the ledger")
 
     def is_waiting(self, uid: str) -> bool:
-        """Tell whether a pod waits for its turn."""
+        """Return whether a pod waits for its turn."""
         return uid in self._waiting
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
@@ -202,7 +210,7 @@ class DevicePluginQueue:
         return set(self._over)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Note that a pod has ended or is gone: its turn is over."""
+        """Record that a pod has ended or is gone: its turn is over."""
         self._over.discard(pod_uid)
         self._close(pod_uid)
 
@@ -348,7 +356,7 @@ class HamiLock:
                 attempt += 1
 
     async def _is_void(self, lock: NodeLock, waited_s: float) -> bool:
-        """Tell whether no program will remove a lock: it is too old, or its pod is not on its way to the node any more.
+        """Return whether no program will remove a lock: it is too old, or its pod is not coming any more.
 
         A plugin marks the pod first and removes the lock then, in old versions without looking whose it is by now.
         """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from gpuledger.formats.objects.pod import pod_identity
-from gpuledger.formats.resource_claims.names import has_claims
+from gpuledger.formats.kubernetes.pod import pod_identity
+from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BadInput

@@ -19,9 +19,9 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Any
 
-from gpuledger.formats.objects.feasible_nodes import demands_on_nodes
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.pod import (
+from gpuledger.formats.kubernetes.feasible_nodes import demands_on_nodes
+from gpuledger.formats.kubernetes.gang import gang_of
+from gpuledger.formats.kubernetes.pod import (
     created_at,
     is_being_deleted,
     later_version,
@@ -30,19 +30,17 @@ from gpuledger.formats.objects.pod import (
     resource_version,
     was_tried,
 )
-from gpuledger.formats.resource_claims.names import has_claims
+from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
-from gpuledger.model.backoff import Backoff
-from gpuledger.model.bounded_map import BoundedMap
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
-from gpuledger.model.node_set import NodeSet, NodeSets
+from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.policy import StepBudget
 from gpuledger.workflows.binding.placement_settings import PlacementSettings
 from gpuledger.workflows.binding.upcoming_pods import UpcomingPod, UpcomingPods
 from gpuledger.workflows.counts import AheadOutcome, Counts

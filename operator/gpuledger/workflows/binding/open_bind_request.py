@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BindAbandoned
-from gpuledger.model.listeners import Listeners
 
 ASKED_AGAIN_S = LONGEST_BACK_OFF_S + 2.0
 """For how long a pod that could be bound waits for the next question: kube-scheduler asks again after its back-off."""
@@ -63,7 +63,7 @@ class OpenBindRequest:
         self._news.set()
 
     async def had_to_wait(self) -> bool:
-        """Wait until a Binding may be sent; tell whether that was not so at once. Raises BindAbandoned."""
+        """Wait until a Binding may be sent; return whether that was not so at once. Raises BindAbandoned."""
         if self.is_asked():
             return False
         await self._until_asked()
@@ -108,7 +108,7 @@ class OpenBindRequest:
             raise BindAbandoned("kube-scheduler has not asked again for the pod's Binding") from None
 
     def is_asked(self) -> bool:
-        """Tell whether kube-scheduler waits for the Binding at this moment."""
+        """Return whether kube-scheduler waits for the Binding at this moment."""
         question = self._question
         return question is not None and not question.is_over and question.is_heard()
 

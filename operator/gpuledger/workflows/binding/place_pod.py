@@ -14,15 +14,14 @@ from collections.abc import Awaitable, Callable, Collection, Generator
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.objects.gang import gang_of
-from gpuledger.formats.objects.pod import bound_node, created_at, pod_identity, resource_version
+from gpuledger.formats.kubernetes.gang import gang_of
+from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identity, resource_version
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
 from gpuledger.model.gang import Gang
-from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -43,12 +42,12 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations
-from gpuledger.workflows.quota.quota_gate import QuotaGate
-from gpuledger.workflows.release.release_pod import PodReleaser
-from gpuledger.workflows.resource_claims.claim_allocation_lock import ClaimAllocationLock
+from gpuledger.workflows.quota.namespace_quotas import QuotaGate
+from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
-from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
-from gpuledger.workflows.tasks.stepwise import Step, nothing, run_cooperatively, run_to_end
+from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
+from gpuledger.workflows.resource_claims.writes import ClaimWriter
+from gpuledger.workflows.tasks.pauses import Step, nothing, run_cooperatively, run_to_end
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ class PodPlacer:
         self._reservations = reservations
 
     def is_binding(self, pod_uid: str) -> bool:
-        """Tell whether a bind of the pod is in progress: then no other part may judge its shares."""
+        """Return whether a bind of the pod is in progress: then no other part may judge its shares."""
         return pod_uid in self._binds
 
     def held_pod(self, pod_uid: str) -> Pod | None:
@@ -194,14 +193,14 @@ class PodPlacer:
         return None if self._ledger.first_deadline_s == PINNED else self._ledger.first_deadline_s
 
     def look_further(self) -> bool:
-        """Do some work that a question has left for a quiet moment; tell whether there was any."""
+        """Do some work that a question has left for a quiet moment; return whether there was any."""
         return self._chooser.look_further()
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
+        """Record that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
         if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):

@@ -6,18 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.dialects.pod_reader import PodReader
+from gpuledger.formats.dialects.pod_reader import PodReader, ResourceNames, resource_names
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.resource_names import ResourceNames, resource_names
-from gpuledger.formats.dialects.unsupported_fields import PodWarning
+from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.pod import pod_facts, stranger
-from gpuledger.formats.resource_claims.names import has_claims
-from gpuledger.formats.resource_claims.objects import ClaimObjects
-from gpuledger.model.cluster_snapshot import PodFacts
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.request import PodRequest
-from gpuledger.model.unaccounted_pod import UnaccountedPod
+from gpuledger.formats.kubernetes.pod import pod_facts, stranger
+from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
+from gpuledger.model.node import PodFacts, UnaccountedPod
+from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.workflows.preemption.preemption_mode import PreemptionMode
 
 

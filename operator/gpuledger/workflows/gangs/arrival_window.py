@@ -35,18 +35,18 @@ class ArrivalWindow:
         state.newest_s = now_s
 
     def may_go_ahead(self, state: GangState) -> bool:
-        """Tell whether a member of an incomplete gang gets a place; have it looked after then."""
+        """Return whether a member of an incomplete gang gets a place; have it looked after then."""
         left_s = self._left_s(state)
         if left_s > 0 and id(state) not in self._timers:
             self._look_in(state, left_s)
         return left_s > 0
 
     def is_open(self, state: GangState) -> bool:
-        """Tell whether more members may be about to come."""
+        """Return whether more members may be about to come."""
         return self._left_s(state) > 0
 
     def ends(self, state: GangState) -> None:
-        """Note that members have gone ahead in vain."""
+        """Record that members have gone ahead in vain."""
         state.first_s = float("-inf")
 
     def _left_s(self, state: GangState) -> float:

@@ -17,7 +17,7 @@ class BindBackoff:
         self._failed: WeakKeyDictionary[GangState, tuple[float, float]] = WeakKeyDictionary()
 
     def failed(self, state: GangState, now_s: float) -> None:
-        """Note that the binds of a gang have failed: all of them at once, so what follows within the pause is known."""
+        """Record that a gang's Binds have failed. All fail at once: those within the pause are not counted again."""
         last = self._failed.get(state)
         if last is None or last[1] <= now_s:
             pause_s = min(2 * last[0], LONGEST_PAUSE_S) if last else FIRST_PAUSE_S
@@ -33,5 +33,5 @@ class BindBackoff:
         return min((until_s for _, until_s in self._failed.values() if until_s > now_s), default=None)
 
     def forget(self, state: GangState) -> None:
-        """Note that a gang was bound."""
+        """Record that a gang was bound."""
         self._failed.pop(state, None)

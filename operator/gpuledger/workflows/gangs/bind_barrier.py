@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import GangIncomplete, GpuledgerError
 from gpuledger.model.gang import GatherEnd
-from gpuledger.model.listeners import Listeners
 
 
 class BindBarrier:
@@ -36,11 +36,11 @@ class BindBarrier:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether it has failed, or all of them have gone on."""
+        """Return whether it has failed, or all of them have gone on."""
         return self._all_entered.done()
 
     def stands(self, pod_uid: str) -> bool:
-        """Tell whether a pod is one of them."""
+        """Return whether a pod is one of them."""
         return pod_uid in self._standing
 
     async def stand(
@@ -100,6 +100,6 @@ class BindBarrier:
             self.on_failed(end, why)
 
     def leave(self, pod_uid: str) -> None:
-        """Note that a pod does not stand in Bind any more."""
+        """Record that a pod does not stand in Bind any more."""
         self._standing.pop(pod_uid, None)
         self._entered.pop(pod_uid, None)

@@ -90,7 +90,7 @@ class _Namespace:
                 del names[name]
 
     def is_over(self, now_s: float) -> bool:
-        """Tell whether there is nothing to be remembered."""
+        """Return whether there is nothing to be remembered."""
         return not (self.wanted or self.gangs) and max(self.own.rests_until_s, self.last_s) + FORGOTTEN_S < now_s
 
 
@@ -130,14 +130,14 @@ class ExclusiveTurns:
         return turn if is_held_back else None
 
     def lacks(self, name: GangName, rank: Rank, now_s: float) -> None:
-        """Note that a gang has found cards, and could not be bound for want of something else."""
+        """Record that a gang has found cards, and could not be bound for want of something else."""
         if self.holder(now_s) == name:
             self._was_of_no_use(now_s)
         else:
             self.wants(name, rank, TURN_S, now_s)
 
     def wants(self, name: GangName, rank: Rank, most_s: float, now_s: float) -> None:
-        """Note that a gang wants a turn of so many seconds at most. Nothing happens if it has one, or rests."""
+        """Record that a gang wants a turn of so many seconds at most. Nothing happens if it has one, or rests."""
         turn = self.current(now_s)
         if self.rests(name, now_s) or (turn is not None and turn.name == name):
             return
@@ -149,29 +149,29 @@ class ExclusiveTurns:
         self.current(now_s)
 
     def are_over(self, now_s: float) -> bool:
-        """Tell whether nobody gets a turn for a while, as one has just ended."""
+        """Return whether turns are suspended after the last one."""
         return self._turn is None and now_s < self._free_until_s
 
     def rests(self, name: GangName, now_s: float) -> bool:
-        """Tell whether a gang gets no turn for a while, as its last one was of no use."""
+        """Return whether a gang gets no turn for a while, as its last one was of no use."""
         known = self._namespaces.get(name.namespace)
         record = known.gangs.get(name) if known else None
         return record is not None and record.rests_until_s > now_s
 
     def namespace_rests(self, namespace: str, now_s: float) -> bool:
-        """Tell whether turns of a namespace concern no other one for a while, as its last one was of no use."""
+        """Return whether turns of a namespace concern no other one for a while, as its last one was of no use."""
         known = self._namespaces.get(namespace)
         return known is not None and known.rests(now_s)
 
     def needs_none(self, name: GangName, now_s: float) -> bool:
-        """Note that a gang has no use for a turn at present; return whether it had it."""
+        """Record that a gang has no use for a turn at present; return whether it had it."""
         if self._turn is None or self._turn.name != name:
             return False
         self._end(now_s)
         return True
 
     def is_bound(self, name: GangName, now_s: float) -> bool:
-        """Note that a gang is there: what was remembered of it is forgotten. Return whether it had the turn."""
+        """Record that a gang is there: what was remembered of it is forgotten. Return whether it had the turn."""
         known = self._namespaces.get(name.namespace)
         if known is not None:
             known.wanted.pop(name, None)

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.formats.objects.gang import described
+from gpuledger.formats.kubernetes.gang import described
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.request import Shape
-from gpuledger.placement.together import Trial
+from gpuledger.placement.group import Trial
 from gpuledger.reports.explanation import NodeReason
 from gpuledger.reports.gang import GangReport, MemberState
 from gpuledger.workflows.gangs.gang_state import GangState, Member

@@ -9,15 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, WorkLimitExceeded
-from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.tasks.pauses import in_slices
+from gpuledger.workflows.tasks.pauses import Step, in_slices, run_cooperatively
 from gpuledger.workflows.tasks.rounds import Round
-from gpuledger.workflows.tasks.stepwise import Step, run_cooperatively
 
 logger = logging.getLogger(__name__)
 

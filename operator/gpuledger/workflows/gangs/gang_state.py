@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.model.gang import Gang, GangName, PodGroup
-from gpuledger.model.node_set import NodeSet
+from gpuledger.model.node import NodeSet
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
@@ -101,17 +101,17 @@ class GangState:
 
     @property
     def has_too_few_nodes(self) -> bool:
-        """Tell whether so many of those that wait are ruled out everywhere that it can't start, whoever leaves."""
+        """Return whether so many of those that wait are ruled out everywhere that it can't start, whoever leaves."""
         return sum(not member.ruled_out for member in self.pending.values()) < self.missing
 
     def waits(self, member: Member) -> None:
-        """Note that a pod waits, or what it says now."""
+        """Record that a pod waits, or what it says now."""
         self.waits_no_more(member.pod.uid)
         self.pending[member.pod.uid], self._rank = member, None
         self._count(member.gang.minimum, member.controller, 1)
 
     def waits_no_more(self, pod_uid: str) -> bool:
-        """Note that a pod does not wait; return whether it did."""
+        """Record that a pod does not wait; return whether it did."""
         member = self.pending.pop(pod_uid, None)
         if member is not None:
             self._rank = None
@@ -119,27 +119,27 @@ class GangState:
         return member is not None
 
     def is_bound(self, pod_uid: str, minimum: int, controller: str) -> None:
-        """Note that a pod is bound, and the minimum that it says."""
+        """Record that a pod is bound, and the minimum that it says."""
         self.waits_no_more(pod_uid)
         self.is_bound_no_more(pod_uid)
         self.bound[pod_uid] = minimum, controller
         self._count(minimum, controller, 1)
 
     def is_bound_no_more(self, pod_uid: str) -> bool:
-        """Note that a bound pod is gone; return whether it was one."""
+        """Record that a bound pod is gone; return whether it was one."""
         if pod_uid not in self.bound:
             return False
         self._count(*self.bound.pop(pod_uid), -1)
         return True
 
     def has_succeeded(self, pod_uid: str, controller: str) -> None:
-        """Note that a member has done its work."""
+        """Record that a member has done its work."""
         if pod_uid not in self.done:
             self.done[pod_uid] = controller
             self.done_of[controller] += 1
 
     def is_done_no_more(self, pod_uid: str) -> bool:
-        """Note that such a member is gone; return whether it was one."""
+        """Record that such a member is gone; return whether it was one."""
         controller = self.done.pop(pod_uid, None)
         if controller is None:
             return False

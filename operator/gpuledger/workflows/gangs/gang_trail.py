@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import GangStage, GatherEnd
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.gangs.gangs import Gangs
@@ -48,19 +48,19 @@ class GangTrail:
             self._said.pop(state, None)
 
     def stage(self, state: GangState, stage: GangStage, text: str) -> None:
-        """Note that cards are kept, or entered, for all that are missing."""
+        """Record that cards are kept, or entered, for all that are missing."""
         kind = KINDS[stage]
         if self._is_news(state, kind.value):
             self._trail.gang(kind, state.name, text)
 
     def given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
-        """Note that members that stood in Bind are not bound."""
+        """Record that members that stood in Bind are not bound."""
         self._counts.gathers_given_up.labels(end).inc()
         if self._is_news(state, end.value):
             self._trail.gang(RecordKind.GANG_GIVEN_UP, state.name, why)
 
     def goes_first(self, state: GangState, text: str) -> None:
-        """Note that gangs that come after it wait for it."""
+        """Record that gangs that come after it wait for it."""
         self._counts.gangs_first.inc()
         self._trail.gang(RecordKind.GANG_FIRST, state.name, text)
 

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.bounded_map import BoundedMap
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage
-from gpuledger.model.node_set import NodeSet, NodeSets
-from gpuledger.placement.gang import demand_order
-from gpuledger.placement.together import Asking, Trial
+from gpuledger.model.node import NodeSet, NodeSets
+from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.reports.gang import GangTurn, Lacking, gang_summary
 from gpuledger.reports.quota import quota_text
 from gpuledger.reports.waiting import demand_text

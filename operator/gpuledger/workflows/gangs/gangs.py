@@ -18,12 +18,10 @@ from functools import partial
 from typing import Any
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import GangIncomplete
-from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd
-from gpuledger.model.listeners import Listeners
-from gpuledger.model.node_set import NodeSets
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
+from gpuledger.model.node import NodeSets
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -40,7 +38,7 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
 from gpuledger.workflows.gangs.refusals import GONE, HELD_BACK, OTHERS_TURN, PAUSE, others_first, too_few, too_little
 from gpuledger.workflows.gangs.starvation_guard import StarvationGuard
-from gpuledger.workflows.tasks.stepwise import Step
+from gpuledger.workflows.tasks.pauses import Step
 
 _Gathered = tuple[SeenPod, EnteredAhead]
 
@@ -184,7 +182,7 @@ class Gangs:
         self._give_up(state, too_few(state.minimum).text, GatherEnd.INCOMPLETE)
 
     def _give_up(self, state: GangState, why: str, end: GatherEnd) -> None:
-        """Fail the binds of a gang, and let go of what is kept for its other members."""
+        """Fail the gang's pending Binds and release its reservations."""
         gathering = self._gatherings.get(state.name)
         if gathering is not None and not gathering.is_over:
             gathering.fail(why, end)  # see _is_given_up
@@ -197,7 +195,7 @@ class Gangs:
                 self._ledger.drop_hold(uid)
 
     def lacks_only_cards(self, state: GangState) -> bool:
-        """Tell whether all its missing members are there, were looked for cards, found too few, and keep none."""
+        """Return whether all its missing members are there, were looked for cards, found too few, and keep none."""
         now_s = self._clock.now_s()
         if state.problem or not len(state.pending) >= state.missing > 0 or self._plans.have_room(state):
             return False
@@ -243,7 +241,7 @@ class Gangs:
             self._past_barrier.discard(seen.pod.uid)
 
     def is_not_bound(self, pod_uid: str) -> None:
-        """Note that the share of a pod is about to be taken back, as the pod is not bound.
+        """Record that the share of a pod is about to be taken back, as the pod is not bound.
 
         That matters if others of its gang are: an operator has ended between the Bindings, or this one was refused.
         """
@@ -252,7 +250,7 @@ class Gangs:
             self._kept_places.member_is_not_bound(pod_uid, state)
 
     def hold_has_ended(self, pod_uid: str) -> None:
-        """Note that a bind is over, and its hold has ended."""
+        """Record that a bind is over, and its hold has ended."""
         self._kept_places.hold_has_ended(pod_uid)
 
     async def _gather(
@@ -304,7 +302,7 @@ class Gangs:
         return gathering
 
     def _is_given_up(self, state: GangState, gathering: BindBarrier, end: GatherEnd, why: str) -> None:
-        """Note that a gathering has failed: once for all that stand in it."""
+        """Record that a gathering has failed: once for all that stand in it."""
         self._let_go(state, gathering)
         now_s = self._clock.now_s()
         if end is GatherEnd.LATE and (self._turns.holder(now_s) == state.name or not state.has_too_few_nodes):
@@ -337,7 +335,7 @@ class Gangs:
             self._waker.look_again_in(0.0)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
-        """Note that a member waits no more. One that is bound has left its gathering before."""
+        """Record that a member waits no more. One that is bound has left its gathering before."""
         if not self._members.waits(state.name):
             self.precedence.needs_none(state.name)
         if not state.pending:
@@ -371,7 +369,7 @@ class Gangs:
         return self._try(state, _first_refused(state))
 
     def _may_be_tried(self, state: GangState) -> bool:
-        """Tell whether all missing members are there, wait, and have nothing kept for them."""
+        """Return whether all missing members are there, wait, and have nothing kept for them."""
         if state.missing <= 0 or self._plans.have_room(state):
             return False
         if not any(member.refused for member in state.pending.values()):

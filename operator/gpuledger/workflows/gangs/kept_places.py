@@ -62,7 +62,7 @@ class KeptPlaces:
         self._held: dict[str, KeptPlace] = {}  # pod UID -> its place, on hold
 
     def member_left(self, pod_uid: str, state: GangState) -> None:
-        """Note that a bound member has failed or was deleted; its share is still in the ledger."""
+        """Record that a bound member has failed or was deleted; its share is still in the ledger."""
         if not self._room_s:
             return
         if all(self._lives.is_leaving(uid) for uid in state.bound):
@@ -71,19 +71,19 @@ class KeptPlaces:
         self._will_end(pod_uid, state.name, self._room_s)
 
     def member_is_not_bound(self, pod_uid: str, state: GangState) -> None:
-        """Note that the share of a member is about to be taken back, which was not bound when others were."""
+        """Record that the share of a member is about to be taken back, which was not bound when others were."""
         if pod_uid in state.pending:
             self._will_end(pod_uid, state.name, self._next_try_s)
 
     def hold_has_ended(self, pod_uid: str) -> None:
-        """Note that a bind of a member is over: until now, its own hold has kept its place."""
+        """Record that a bind of a member is over: until now, its own hold has kept its place."""
         place = self._ending.get(pod_uid)
         if place is not None and not self._ledger.holders_of(pod_uid):
             del self._ending[pod_uid]
             self.put_back([place])
 
     def member_waits_no_more(self, pod_uid: str, state: GangState) -> None:
-        """Note that a member is bound, or gone before it was: its place is its own then, or nobody's."""
+        """Record that a member is bound, or gone before it was: its place is its own then, or nobody's."""
         self._ending.pop(pod_uid, None)
         if self._held.pop(pod_uid, None):
             self._ledger.drop_hold(_key(pod_uid))
@@ -97,7 +97,7 @@ class KeptPlaces:
             self._ending[pod_uid] = KeptPlace(name, pod_uid, placement, self._clock.now_s() + wait_s)
 
     def others_leave(self, state: GangState) -> None:
-        """Note that bound members of a gang have begun to leave: if all do, nothing is kept."""
+        """Record that bound members of a gang have begun to leave: if all do, nothing is kept."""
         if (self._ending or self._held) and all(self._lives.is_leaving(uid) for uid in state.bound):
             self.forget(state.name)
 

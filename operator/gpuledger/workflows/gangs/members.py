@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.objects.gang import described, gang_of
-from gpuledger.formats.objects.pod import (
+from gpuledger.formats.kubernetes.gang import described, gang_of
+from gpuledger.formats.kubernetes.pod import (
     controller_uid,
     created_at,
     has_succeeded,
@@ -16,11 +16,10 @@ from gpuledger.formats.objects.pod import (
     pod_identity,
     resource_version,
 )
-from gpuledger.formats.scheduler.scheduler_words import scheduler_words
-from gpuledger.model.bounded_map import BoundedMap
+from gpuledger.formats.scheduler.configuration import scheduler_words
+from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
-from gpuledger.model.listeners import Listeners
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.gang_state import GangState, Member
@@ -72,12 +71,12 @@ class Members:
         return [member for state in self.waiting() for member in state.pending.values() if member.refused]
 
     def waits(self, name: GangName) -> bool:
-        """Tell whether a gang waits, and all members that it needs are there."""
+        """Return whether a gang waits, and all members that it needs are there."""
         state = self._gangs.get(name)
         return state is not None and len(state.pending) >= state.missing > 0
 
     def names(self, way: GangWay) -> bool:
-        """Tell whether a gang is named in this way."""
+        """Return whether a gang is named in this way."""
         return any(name.way is way for name in self._gangs)
 
     def missing(self, name: GangName) -> int:
@@ -115,7 +114,7 @@ class Members:
         return [f"{text}: a kube-scheduler that tries groups as a whole does not try this one"]
 
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
-        """Note that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
+        """Record that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
 
         Its question can be older than what the watch has shown: a pod that is gone must not be waited for.
         """
@@ -144,7 +143,7 @@ class Members:
         return later_version(version, member.version)
 
     def was_tried(self, pod_uid: str) -> bool:
-        """Note that a pod was refused before this process was there; return False if it does not wait for a gang."""
+        """Record that a pod was refused before this process was there; return False if it does not wait for a gang."""
         state = self.of(pod_uid)
         member = state.pending.get(pod_uid) if state and state.missing > 0 else None
         if member is not None:

@@ -7,19 +7,18 @@ from contextlib import suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
-from gpuledger.model.gang import GangName
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import GangName, QuotaLimit
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.gang import Found, GangPlanner, Seat
+from gpuledger.placement.group import Found, GangPlanner, Seat
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.kept_places import KeptPlace, KeptPlaces
-from gpuledger.workflows.tasks.stepwise import Step
+from gpuledger.workflows.tasks.pauses import Step
 
 COME_S = LONGEST_BACK_OFF_S + 2.0
 """How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
@@ -112,7 +111,7 @@ class GangPlans:
         return sum(self._ledger.hold_of(uid) is not None for uid in state.pending)
 
     def has_found_none(self, state: GangState) -> bool:
-        """Tell whether a gang has found no room, and nothing has changed since."""
+        """Return whether a gang has found no room, and nothing has changed since."""
         tried = self._tried.get(state)
         if tried is None or (tried.change, tried.asked) != (self._changes, state.asked):
             return False
@@ -124,12 +123,12 @@ class GangPlans:
         return self._ledger.changes - self._in_vain
 
     def has_to_pause(self, state: GangState) -> bool:
-        """Tell whether a gang found no room a moment ago, and has to wait for its next try."""
+        """Return whether a gang found no room a moment ago, and has to wait for its next try."""
         tried = self._tried.get(state)
         return tried is not None and self._clock.now_s() < tried.again_s
 
     def forget(self, state: GangState) -> None:
-        """Note that a gang may need fewer members than before: it can be tried again."""
+        """Record that a gang may need fewer members than before: it can be tried again."""
         self._tried.pop(state, None)
 
     def fitted(self, state: GangState) -> int | None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from functools import partial
 
-from gpuledger.formats.objects.gang import PODGROUPS, GroupWords
+from gpuledger.formats.kubernetes.gang import PODGROUPS, GroupWords
 from gpuledger.kube_api.reads import pod_groups_of
 from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.errors import ApiError, Denied, NotFound

@@ -7,11 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpuledger.formats.objects.gang import OF_WAY, PODGROUPS, GroupWords
-from gpuledger.formats.objects.pod_group import name_of, pod_group
+from gpuledger.formats.kubernetes.gang import OF_WAY, PODGROUPS, GroupWords, name_of, pod_group
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay, PodGroup
-from gpuledger.model.listeners import Listeners
 from gpuledger.workflows.counts import Counts
 
 logger = logging.getLogger(__name__)

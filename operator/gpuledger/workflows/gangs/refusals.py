@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.workflows.quota.quota_gate import over_quota
+from gpuledger.workflows.quota.namespace_quotas import over_quota
 
 OTHERS_TURN = Refusal(
     Reason.GANG, "another gang, which has found cards and lacked something else, is tried alone for a while"

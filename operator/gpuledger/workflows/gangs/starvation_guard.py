@@ -24,11 +24,9 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.gang import GangName
-from gpuledger.model.listeners import Listeners
-from gpuledger.placement.gang import demand_order
-from gpuledger.placement.together import Asking, Trial
+from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.workflows.gangs.exclusive_turns import ExclusiveTurns, Rank, Turn
 from gpuledger.workflows.gangs.gang_state import GangState
 from gpuledger.workflows.gangs.kept_places import KeptPlaces
@@ -136,7 +134,7 @@ class StarvationGuard:
                 yield turn
 
     def needs_none(self, name: GangName) -> None:
-        """Note that a gang has found cards, is gone, or would find no cards without others: it holds nobody back."""
+        """Record that a gang has found cards, is gone, or would find no cards without others: it holds nobody back."""
         is_over = [self._ends(name, turns) for turns in (self._among_all, self._within.get(name.namespace))]
         if any(is_over):
             self.on_over()
@@ -145,11 +143,11 @@ class StarvationGuard:
         return turns is not None and turns.needs_none(name, self._clock.now_s())
 
     def is_gone(self, state: GangState) -> None:
-        """Note that a gang has no pods any more that wait: a later one of its name is another one."""
+        """Record that a gang has no pods any more that wait: a later one of its name is another one."""
         self._overtaken.pop(state, None)
 
     def starts(self, state: GangState) -> None:
-        """Note that a gang has its cards: those before it that find none are overtaken."""
+        """Record that a gang has its cards: those before it that find none are overtaken."""
         now_s, own = self._clock.now_s(), state.name.namespace
         for turns in (self._among_all, self._within.get(own)):
             if turns is not None:
@@ -205,12 +203,12 @@ class StarvationGuard:
         return (self._may_have_own(state, now_s) or self._may_have(state, now_s)) and self._finds_no_cards(state)
 
     def _may_have_own(self, state: GangState, now_s: float) -> bool:
-        """Tell whether a gang can get precedence within its namespace."""
+        """Return whether a gang can get precedence within its namespace."""
         turns = self._within.get(state.name.namespace)
         return turns is None or _is_free(turns, state.name, now_s)
 
     def _may_have(self, state: GangState, now_s: float) -> bool:
-        """Tell whether a gang can get precedence among the gangs of all namespaces."""
+        """Return whether a gang can get precedence among the gangs of all namespaces."""
         turns, name = self._among_all, state.name
         if not self._overtakers(state).others.is_often or not _enough_were_asked_for(state):
             return False
@@ -265,13 +263,13 @@ class StarvationGuard:
             self.on_given(state, f"it goes first, {', '.join(texts)}")
 
     def _finds_no_cards(self, state: GangState) -> bool:
-        """Tell whether all its missing members are there, and the last try has not found cards for all of them."""
+        """Return whether all its missing members are there, and the last try has not found cards for all of them."""
         if self._plans.fitted(state) is None or not self._members.waits(state.name):
             return False
         return not self._plans.have_room(state) and not self._plans.exceeded(state)
 
     async def _would_fit(self, state: GangState, and_own: bool) -> bool:
-        """Tell whether its members would find cards if no gang of other namespaces had any, `and_own` none of its own.
+        """Return whether its members would find cards if gangs of other namespaces, or `and_own`, had none.
 
         What its own namespace has says nothing of whether it is of use to hold others back: that may never end.
         """

@@ -1,33 +1,107 @@
-"""From what nodes report to the cards in the ledger: written only when something differs."""
+"""From what nodes report to the cards in the ledger: written only when something differs.
+
+A node whose agent's pod is not Ready takes no GPU pods. The kubelet's allocatable amount shows an agent that is gone.
+One that hangs keeps its socket, and only its readiness probe shows it. Where no pod of an agent is known, nothing
+follows: the agent can be a process of the node, or another system's device plugin.
+
+An Event tells the administrator of nodes on which the policy `topology` falls back, because it knows no links there.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
 from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
-from gpuledger.formats.objects.node import Inventory, NodeFacts, read_registers
+from gpuledger.formats.kubernetes.agent_pod import AgentPod, agent_pod, best_by_node
+from gpuledger.formats.kubernetes.node import Inventory, NodeFacts, read_registers
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
+from gpuledger.placement.policy import FALLBACK, Policy, Preference
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.inventory.agent_pods import AgentPods
 from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import Throttle
 
+Json = dict[str, Any]
+
+AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
+"""Label of the agents' pods, in our own namespace: no user can write there."""
+
+
+class AgentPods:
+    """The nodes that have an agent's pod, and those of them whose pod is Ready."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, AgentPod] = {}  # UID of an agent's pod -> where it is
+        self._pods: dict[str, dict[str, bool]] = {}  # node name -> UID of an agent's pod -> whether it is Ready
+        self.listed = asyncio.Event()
+        """Set once all pods were shown: before, nothing can be said of a node."""
+        self.on_change = Listeners[[str]]()
+        """Called with a node's name when `not_ready` has another answer for it."""
+
+    def not_ready(self, node_name: str) -> bool:
+        """Return whether the node has an agent's pod, and none that is Ready."""
+        pods = self._pods.get(node_name)
+        return pods is not None and not any(pods.values())
+
+    def by_node(self) -> dict[str, AgentPod]:
+        """Return node name -> its agent's pod, one that is Ready if there is one."""
+        return best_by_node(self._known.values())
+
+    def observe(self, pod: Json, gone: bool) -> None:
+        """Observe an agent's pod."""
+        uid, agent = pod["metadata"]["uid"], agent_pod(pod)
+        if gone:
+            self._forget(uid)
+        elif agent.node_name:
+            before = self.not_ready(agent.node_name)
+            self._known[uid] = agent
+            self._pods.setdefault(agent.node_name, {})[uid] = agent.ready
+            self._notify(agent.node_name, before)
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Return what forgets the pods known now that are not in the list read since."""
+        before = set(self._known)
+
+        def listed(uids: set[str]) -> None:
+            for uid in before - uids:
+                self._forget(uid)
+            self.listed.set()
+
+        return listed
+
+    def _forget(self, uid: str) -> None:
+        agent = self._known.pop(uid, None)
+        if agent is None:
+            return
+        node_name = agent.node_name
+        before = self.not_ready(node_name)
+        pods = self._pods[node_name]
+        del pods[uid]
+        if not pods:
+            del self._pods[node_name]
+        self._notify(node_name, before)
+
+    def _notify(self, node_name: str, before: bool) -> None:
+        if self.not_ready(node_name) != before:
+            self.on_change(node_name)
+
+
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
@@ -86,7 +160,7 @@ class InventoryKeeper:
             self.worker.mark(facts.name)
 
     def forget(self, node_name: str) -> None:
-        """Note that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
+        """Record that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
         self._facts.pop(node_name, None)
         if not self._all_seen:
             self._gone_early.add(node_name)
@@ -100,7 +174,7 @@ class InventoryKeeper:
             self._offer_to_others(uuid)
 
     def reconsider(self, node_name: str) -> None:
-        """Note that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
+        """Record that its agent's pod, its kubelet or a stranger has begun or ceased to keep a node from new pods."""
         facts = self._facts.get(node_name)
         if facts is not None:
             self._open_or_close(facts)
@@ -112,7 +186,7 @@ class InventoryKeeper:
         self.worker.mark(node_name)
 
     def notice(self, entry: CardEntry) -> None:
-        """Note that a card was written: what another client has changed of it is corrected.
+        """Record that a card was written: what another client has changed of it is corrected.
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
@@ -130,7 +204,7 @@ class InventoryKeeper:
             self._throttle.call(node_name, self.worker.mark)
 
     def gone(self, card: Card) -> None:
-        """Note that a card's object was deleted, by any client: the node that has the card gets it again.
+        """Record that a card's object was deleted, by any client: the node that has the card gets it again.
 
         At once; if that goes on, later and later, as in `notice`.
         """
@@ -152,7 +226,7 @@ class InventoryKeeper:
             self.recheck(node_name)
 
     def all_seen(self) -> None:
-        """Note that every Node was shown once: who was not is gone."""
+        """Record that every Node was shown once: who was not is gone."""
         if not self._all_seen:
             self._all_seen = True
             self._gone_early.clear()
@@ -243,7 +317,7 @@ class InventoryKeeper:
             self._note_card(entry, cards.get(entry.card.uuid))
 
     def _is_unread(self, node_name: str) -> bool:
-        """Tell whether nothing is known of a node's cards: its register was never readable, or it was not shown yet."""
+        """Return whether a node's cards are unknown: its register was never readable, or never observed."""
         was_shown = self._all_seen or node_name in self._gone_early
         return node_name not in self._cards and (node_name in self._facts or not was_shown)
 
@@ -296,7 +370,7 @@ class InventoryKeeper:
             self._tell_holders(card)
 
     def _stays_cordoned(self, entry: CardEntry) -> bool:
-        """Tell whether a card that is not reported stays: a faulty one that comes back is not to take pods."""
+        """Return whether a card that is not reported stays: a faulty one that comes back is not to take pods."""
         return bool(entry.cordoned) and entry.card.node_name in self._facts
 
     def _tell_holders(self, card: Card) -> None:
@@ -356,3 +430,29 @@ class InventoryKeeper:
 
 def _fault(card: Card) -> str:
     return f"its node reports a fault: {card.fault}" if card.fault else "its node reports a fault"
+
+
+class NodesWithoutTopology:
+    """Finds them, if the cluster's policy is `topology`, and tells of each once."""
+
+    def __init__(self, ledger: Ledger, policy: Policy) -> None:
+        self._ledger = ledger
+        self._watched = Preference.TOPOLOGY in (policy.nodes, policy.cards)
+        self._logged: set[str] = set()  # names of nodes that the log has
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of nodes with several cards and no link between them."""
+        if self._watched:
+            for name in list(self._ledger.node_names()):
+                node = self._ledger.node_room(name)
+                if len(node.cards) > 1 and (node.topology is None or not node.topology.linked):
+                    yield name
+
+    def log_new(self) -> None:
+        """Log those that were not among them before."""
+        names = set(self)
+        for name in sorted(names - self._logged):
+            logger.warning(
+                "node %s: its cards report no links; the policy topology chooses as %s there", name, FALLBACK
+            )
+        self._logged = names

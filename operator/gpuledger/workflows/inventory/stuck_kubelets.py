@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpuledger.formats.objects.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
+from gpuledger.formats.kubernetes.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import NotFound
-from gpuledger.model.listeners import Listeners
 from gpuledger.model.share import Pod
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
@@ -100,12 +99,12 @@ class StuckKubelets:
                 self._note_late(uid)
 
     def cards_read(self) -> None:
-        """Note that the ledger knows who holds what: pods can have been seen before."""
+        """Record that the ledger knows who holds what: pods can have been seen before."""
         for uid in [uid for uid, waiting in self._waiting.items() if waiting.is_over]:
             self._note_late(uid)
 
     def forget_bound(self, pod_uid: str, last: Json | None = None) -> None:
-        """Note that a pod is gone, or of no interest any more."""
+        """Record that a pod is gone, or of no interest any more."""
         self._excused.discard(pod_uid)
         self._drop(pod_uid)
 
@@ -122,7 +121,7 @@ class StuckKubelets:
             self.on_change(waiting.node_name)
 
     def _started(self, pod_uid: str) -> None:
-        """Note that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
+        """Record that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return

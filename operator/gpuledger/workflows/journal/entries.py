@@ -1,13 +1,18 @@
-"""Changes of a card's status, each with a caller that waits for it."""
+"""Changes of a card's status, each with a caller that waits for it, and the JSON patch that carries out several."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from gpuledger.model.amounts import NOTHING, Amounts
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_CLAIMS, MAX_CONFLICTS
+from gpuledger.formats.custom_resource.stored_card import claim_json, holder_json, misfit_json, pods_column, used_json
+from gpuledger.ledger.entry import CardEntry, why_not
+from gpuledger.model.card import NOTHING, Amounts, CardPhase
+from gpuledger.model.errors import GpuledgerError, ShareRefused
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit
 
@@ -28,7 +33,7 @@ class Entry(ABC):
         """The subject of the entry: a pod's UID, or the card itself."""
 
     def unanswered(self, error: GpuledgerError) -> None:
-        """Note that the API server has not said what has become of a patch, of this entry or of one before it."""
+        """Record that the API server has not said what has become of a patch, of this entry or of one before it."""
         self.may_arrive_late = True
 
     def succeed(self) -> None:
@@ -61,7 +66,7 @@ class Add(Entry):
         )
 
     def takes_over_from(self, present: Holder) -> bool:
-        """Tell whether a holder is an equal one; room that was reserved does not know the claims' names yet."""
+        """Return whether a holder is an equal one; room that was reserved does not know the claims' names yet."""
         if present.state is HolderState.RESERVED:
             return _without_claims(present.share) == _without_claims(self.holder.share)
         return present.share == self.holder.share
@@ -85,7 +90,7 @@ class Remove(Entry):
         self.fail(error)
 
     def applies_to(self, present: Holder | None) -> bool:
-        """Tell whether there is something to remove."""
+        """Return whether there is something to remove."""
         if present is None or self.only is None:
             return present is not None
         return (present.attempt, present.state) == (self.only.attempt, self.only.state)
@@ -111,7 +116,7 @@ class Change(Entry):
         return self.holder.pod.uid
 
     def applies_to(self, present: Holder | None) -> bool:
-        """Tell whether there is something to change."""
+        """Return whether there is something to change."""
         if present is None or present.share != self.holder.share:
             return False
         if self.holder.state is HolderState.RELEASING and not self.holder.deadline:  # it is so already
@@ -194,7 +199,7 @@ class HandOver(Entry):
         self.fail(error)
 
     def applies_to(self, present: Holder | None) -> bool:
-        """Tell whether the one that leaves is there, as it was."""
+        """Return whether the one that leaves is there, as it was."""
         return present is not None and (present.attempt, present.state) == (self.holder.attempt, self.holder.state)
 
     def inherited(self, bequest: Bequest, leaving: Holder, present: Holder | None) -> Holder:
@@ -217,3 +222,273 @@ class HandOver(Entry):
 
 def _without_claims(share: Share) -> Share:
     return replace(share, containers=tuple(replace(part, claim=None) for part in share.containers))
+
+
+Json = dict[str, Any]
+
+
+def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that still need a write; settle those that are done, withdrawn, or can't fit.
+
+    Goes by what memory knows of the API server's holders. Room that others have on hold does not count here: their
+    entries come later, and are judged then.
+    """
+    leaving = _leaving(card, entries)
+    staying = [holder for uid, holder in card.holders.items() if uid not in leaving]
+    still_open: list[Entry] = []
+    for entry in entries:
+        if entry.settled.done():
+            continue
+        if isinstance(entry, Add):
+            if _settle_add(card, entry, staying):
+                continue
+            if entry.subject not in card.holders:
+                staying.append(entry.holder)
+        elif _is_done(card, entry):
+            entry.succeed()
+            continue
+        elif isinstance(entry, ShowConflict | SetClaim) and not card.open:
+            entry.fail(ShareRefused(f"card {card.card.uuid} takes no pods yet"))
+            continue
+        elif isinstance(entry, SetClaim) and len(_claims(card, [entry])) > MAX_CLAIMS:
+            entry.fail(ShareRefused(f"card {card.card.uuid} is promised to {MAX_CLAIMS} pods already"))
+            continue
+        elif isinstance(entry, ShowConflict) and len(_misfits(card, [entry])) > MAX_CONFLICTS:
+            entry.fail(ShareRefused(f"card {card.card.uuid} lists {MAX_CONFLICTS} conflicts already"))
+            continue
+        still_open.append(entry)
+    return still_open
+
+
+def _leaving(card: CardEntry, entries: Sequence[Entry]) -> set[str]:
+    """Return the UIDs of the pods that these entries take off the card."""
+    removals = (entry for entry in entries if isinstance(entry, Remove))
+    return {entry.pod_uid for entry in removals if entry.applies_to(card.holders.get(entry.pod_uid))}
+
+
+def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
+    uid, share = entry.holder.pod.uid, entry.holder.share
+    present = card.holders.get(uid)
+    if present is not None and present.state is HolderState.RELEASING:
+        entry.fail(
+            ShareRefused(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is still being released")
+        )
+    elif present is not None and entry.takes_over_from(present):
+        if present.attempt == entry.holder.attempt and present.share == share:
+            entry.succeed()
+        elif present.state is not HolderState.RESERVED:  # a reserved one has never bound the pod
+            entry.took_over.add(present.attempt)  # this is what memory says; another attempt may be taking it back now
+    elif present is not None:
+        entry.fail(ShareRefused(f"pod {entry.holder.pod} holds another share of card {share.uuid} already"))
+    elif not card.open:
+        entry.fail(ShareRefused(f"card {share.uuid} takes no pods yet"))
+    elif why := why_not(share, [other.share for other in staying], card.card.capacity):
+        entry.fail(ShareRefused(f"card {share.uuid} {why} any more"))
+    return entry.settled.done()
+
+
+def _is_done(card: CardEntry, entry: Entry) -> bool:
+    match entry:
+        case Remove():
+            return not entry.applies_to(card.holders.get(entry.pod_uid))
+        case Change():
+            return not entry.applies_to(card.holders.get(entry.holder.pod.uid))
+        case HandOver():
+            return not entry.applies_to(card.holders.get(entry.subject))
+        case Describe():
+            return card.open and (card.phase, card.reason) == (entry.phase, entry.reason)
+        case ShowConflict():
+            return entry.misfit == next((m for m in card.misfits if m.pod.uid == entry.pod_uid), None)
+        case SetClaim():
+            return entry.claim == card.claims.get(entry.pod_uid)
+    raise TypeError(f"unknown entry {entry!r}")
+
+
+def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the JSON patch that makes these changes at once, from the holders that memory knows.
+
+    Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
+    tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
+    that was removed and recreated since.
+    """
+    if not card.open:
+        return _opening_patch(card, entries)
+    operations: list[Json] = []
+    holders = dict(card.holders)
+    places = {uid: place for place, uid in enumerate(holders)}
+    for entry in entries:
+        if isinstance(entry, Add | Change) and entry.subject in holders:
+            old = holders[entry.subject]
+            new = holders[entry.subject] = entry.changed(old)
+            operations += _edit(places[entry.subject], old, new)
+        elif isinstance(entry, HandOver):
+            for bequest in entry.bequests:
+                operations += _bequeath(entry, bequest, holders, places)
+    removals = _removals(entries)
+    for uid in sorted(removals, key=lambda uid: -places[uid]):
+        place, old = places[uid], holders.pop(uid)
+        operations += _tests(place, old) if removals[uid] else [_test(place, "podUID", old.pod.uid)]
+        operations.append({"op": "remove", "path": f"/status/holders/{place}"})
+    for entry in entries:
+        if isinstance(entry, Add) and entry.subject not in holders:
+            holders[entry.subject] = entry.holder
+            operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
+        elif isinstance(entry, Describe):
+            operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
+    operations += _conflicts_patch(card, entries) + _claims_patch(card, entries)
+    if any(not isinstance(entry, Describe | ShowConflict | SetClaim) for entry in entries):
+        operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
+    return operations
+
+
+def _removals(entries: Sequence[Entry]) -> dict[str, Holder | None]:
+    """Return the UIDs of the pods that leave, and the only holder of each that may be removed; None: whichever."""
+    removals: dict[str, Holder | None] = {}
+    for entry in entries:
+        if isinstance(entry, Remove):
+            removals[entry.pod_uid] = entry.only
+        elif isinstance(entry, HandOver):
+            removals[entry.subject] = entry.holder
+    return removals
+
+
+def _bequeath(entry: HandOver, bequest: Bequest, holders: dict[str, Holder], places: dict[str, int]) -> list[Json]:
+    """Return the patch operations that transfer the share.
+
+    The same patch removes the previous holder, so totals never grow.
+    """
+    uid = bequest.heir.uid
+    present = holders.get(uid)
+    after = holders[uid] = entry.inherited(bequest, holders[entry.subject], present)
+    if present is None:
+        places[uid] = len(places)  # behind all others: it may inherit once more
+        return [{"op": "add", "path": "/status/holders/-", "value": holder_json(after)}]
+    place = places[uid]
+    replaced = {"op": "replace", "path": f"/status/holders/{place}", "value": holder_json(after)}
+    return [*_tests(place, present), replaced]
+
+
+def _conflicts_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    return _list_patch(
+        "conflicts", list(map(misfit_json, card.misfits)), list(map(misfit_json, _misfits(card, entries)))
+    )
+
+
+def _claims_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the operations that write the claims.
+
+    A claim ends when its pod becomes a holder, and nothing in the list would tell of that to a new one that arrives
+    late: it is only taken by the card as it was read.
+    """
+    before = card.claims.values()
+    operations = _list_patch("claims", list(map(claim_json, before)), list(map(claim_json, _claims(card, entries))))
+    if any(isinstance(entry, SetClaim) and entry.claim for entry in entries):
+        return [{"op": "test", "path": "/metadata/resourceVersion", "value": str(card.resource_version)}, *operations]
+    return operations
+
+
+def _list_patch(name: str, before: list[Json], after: list[Json]) -> list[Json]:
+    """Return the operations that write a list, if it changes; it must still be the one that was read."""
+    if before == after:
+        return []
+    path = f"/status/{name}"
+    test = [{"op": "test", "path": path, "value": before}] if before else []
+    return [*test, _status(name, after)]
+
+
+def _misfits(card: CardEntry, entries: Sequence[Entry]) -> tuple[Misfit, ...]:
+    """Return the card's conflicts after these entries."""
+    misfits = {misfit.pod.uid: misfit for misfit in card.misfits}
+    for entry in entries:
+        if isinstance(entry, ShowConflict):
+            misfits.pop(entry.pod_uid, None)
+            if entry.misfit is not None:
+                misfits[entry.pod_uid] = entry.misfit
+    return tuple(misfits.values())
+
+
+def _claims(card: CardEntry, entries: Sequence[Entry]) -> tuple[Claim, ...]:
+    """Return the card's claims after these entries. Who becomes a holder claims nothing any more."""
+    claims = dict(card.claims)
+    for entry in entries:
+        if isinstance(entry, Add | SetClaim):
+            claims.pop(entry.subject, None)
+        if isinstance(entry, SetClaim) and entry.claim is not None:
+            claims[entry.pod_uid] = entry.claim
+    return tuple(claims.values())
+
+
+def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+    """Return the first status of a card: the holders that memory has.
+
+    It would replace a status that another client has written meanwhile, so the object must be the one that was read.
+    """
+    leaving = _leaving(card, entries)
+    change_of = {entry.subject: entry for entry in entries if isinstance(entry, Add | Change)}
+    holders = [
+        change_of[uid].changed(holder) if uid in change_of else holder
+        for uid, holder in card.holders.items()
+        if uid not in leaving
+    ]
+    phase, reason = CardPhase.PENDING.value, ""
+    for entry in entries:
+        if isinstance(entry, Describe):
+            phase, reason = entry.phase, entry.reason
+    status: Json = {
+        "phase": phase,
+        "reason": reason,
+        "used": used_json(holders),
+        "pods": pods_column(holders),
+        "holders": [holder_json(holder) for holder in holders],
+    }
+    if card.misfits:
+        status["conflicts"] = [misfit_json(misfit) for misfit in card.misfits]
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": str(card.resource_version)},
+        {"op": "add", "path": "/status", "value": status},
+    ]
+
+
+def _tests(place: int, holder: Holder) -> list[Json]:
+    """Return what makes a patch fail unless this holder is at this place, of this attempt and in this state."""
+    tests = [_test(place, "podUID", holder.pod.uid), _test(place, "state", holder.state.value)]
+    if holder.attempt:  # else it was written by hand
+        tests.append(_test(place, "attempt", holder.attempt))
+    return tests
+
+
+def _test(place: int, name: str, value: str) -> Json:
+    return {"op": "test", "path": f"/status/holders/{place}/{name}", "value": value}
+
+
+def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
+    """Return what changes state, deadline, attempt and the claims of the containers, where they differ."""
+    path = f"/status/holders/{place}"
+    operations = _tests(place, old)
+    if new.attempt != old.attempt:
+        operations.append({"op": "add", "path": f"{path}/attempt", "value": new.attempt})
+    if new.share != old.share:
+        operations.append({"op": "replace", "path": f"{path}/containers", "value": holder_json(new)["containers"]})
+    if new.state is not old.state:
+        operations.append({"op": "replace", "path": f"{path}/state", "value": new.state.value})
+    if new.deadline and new.deadline != old.deadline:
+        operations.append({"op": "add", "path": f"{path}/deadline", "value": new.deadline})
+    elif old.deadline and not new.deadline:
+        operations.append({"op": "remove", "path": f"{path}/deadline"})
+    return operations
+
+
+def _status(field_name: str, value: object) -> Json:
+    return {"op": "add", "path": f"/status/{field_name}", "value": value}
+
+
+def adds_something(entry: Entry) -> bool:
+    """Return whether an entry needs room on the card, and can't be had when the card is gone."""
+    match entry:
+        case Add():
+            return True
+        case ShowConflict():
+            return entry.misfit is not None
+        case SetClaim():
+            return entry.claim is not None
+    return False

@@ -2,6 +2,9 @@
 
 While a card's PATCH is in flight, further changes of that card gather; the next PATCH carries them all. No lock is
 taken and no resourceVersion sent: a writer whose memory is stale computes a wrong total, and the API server refuses it.
+
+`CardReader` reads cards as the API server has them now. A card that is older than memory says that the API server's
+data was restored, such as from a backup of etcd.
 """
 
 from __future__ import annotations
@@ -16,14 +19,21 @@ from typing import Any
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.backoff import Backoff
-from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused, Unreachable
-from gpuledger.model.listeners import Listeners
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.clock import Backoff, Clock, Listeners
+from gpuledger.model.errors import (
+    ApiError,
+    Conflict,
+    GpuledgerError,
+    Invalid,
+    NotFound,
+    ShareRefused,
+    StateRolledBack,
+    Unreachable,
+)
 from gpuledger.model.share import Claim, Holder, HolderState
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.stored_card import Misfit, StoredCard
 from gpuledger.workflows.counts import JournalCounts
-from gpuledger.workflows.journal.card_reader import CardReader, OlderThanKnown
 from gpuledger.workflows.journal.entries import (
     Add,
     Bequest,
@@ -34,8 +44,64 @@ from gpuledger.workflows.journal.entries import (
     Remove,
     SetClaim,
     ShowConflict,
+    adds_something,
+    open_entries,
+    patch_of,
 )
-from gpuledger.workflows.journal.patches import adds_something, open_entries, patch_of
+
+
+def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -> None:
+    """Raise StateRolledBack for a card in a list that is older than it was before that list was asked for.
+
+    Its versions may repeat, too: then it is not as it was known in the same one.
+    """
+    version = stored.resource_version
+    is_another = entry is not None and version == entry.resource_version and _has_others(entry, stored)
+    if version < known_version or is_another:
+        others = " with other holders" if is_another else ""
+        raise state_rolled_back(f"GPUAllocation {stored.card.object_name}", version, known_version, others)
+
+
+def state_rolled_back(what: str, version: int, known_version: int, others: str = "") -> StateRolledBack:
+    """Return the error for an object that is older than it was."""
+    return StateRolledBack(
+        f"{what} has version {version}, and had {known_version}{others}: the API server's data was restored from an "
+        "older state. The operator's memory no longer matches it, so the operator exits; when it restarts, it reads "
+        "the restored data"
+    )
+
+
+def _has_others(entry: CardEntry, stored: StoredCard) -> bool:
+    """Return whether a card has other holders than it was known to have; it has none before its first status."""
+    known = stored.holders is None or {holder.pod.uid: holder for holder in stored.holders} == entry.holders
+    return entry.stored and not known
+
+
+class OlderThanKnown(Unreachable):
+    """A card that was read just now is older than it was before. Nothing that memory says of it may be relied on."""
+
+
+class CardReader:
+    """A read of one object is never older than what was shown before it was asked for, unless etcd was put back."""
+
+    def __init__(self, ledger: Ledger, store: KubeStore) -> None:
+        self._ledger = ledger
+        self._store = store
+        self.on_older = Listeners[[]]()
+        """Called when a card is older than it was."""
+
+    async def read(self, card: CardEntry) -> StoredCard:
+        """Return a card as it is now, and bring memory up to date. Raises OlderThanKnown, NotFound or Unreachable."""
+        known = card.resource_version  # a watch may show a newer one before the answer comes
+        stored = stored_card(await self._store.allocation(card.card.object_name))
+        try:
+            check_age(stored, known, card)
+        except StateRolledBack as error:
+            self.on_older()
+            raise OlderThanKnown(str(error)) from None
+        self._ledger.load(stored)
+        return stored
+
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +182,7 @@ class Journal:
         return Entered(entry.holder.attempt, frozenset(entry.took_over), entry.may_arrive_late)
 
     async def still_has(self, holder: Holder) -> bool:
-        """Read the card, and tell whether this attempt's entry is there and no one has begun to take it back.
+        """Read the card, and return whether this attempt's entry is there and no one has begun to take it back.
 
         Not for an entry that may arrive late. False, too, when the card can't be read: `add` finds out the rest.
         Raises OlderThanKnown.
@@ -199,7 +265,7 @@ class Journal:
         await entry.settled
 
     def _comes_in_a_burst(self, pod_uid: str) -> bool:
-        """Tell whether another pod came just before this one."""
+        """Return whether another pod came just before this one."""
         newest_uid, came_s = self._newest
         now_s = self._clock.now_s()
         if newest_uid != pod_uid:
@@ -358,7 +424,7 @@ class _CardWriter:
                 entry.fail(error)
 
     async def _read_again(self, group: Sequence[Entry]) -> bool:
-        """Bring memory up to date, and tell whether that worked; also shows whether a lost write was carried out."""
+        """Bring memory up to date, and return whether that worked; also shows whether a lost write was carried out."""
         card = self._ledger.entry(self.uuid)
         if card is None:
             return True
@@ -379,7 +445,7 @@ class _CardWriter:
         self._note_pause(error)
 
     def _lost(self, node_name: str, version: int) -> None:
-        """Note that the API server does not have the card that memory knew in this version, and have that looked at."""
+        """Record that the API server lacks the card that memory has in this version, and have that checked."""
         self._ledger.unload(self.uuid, version)
         self._on_lost(node_name)
 

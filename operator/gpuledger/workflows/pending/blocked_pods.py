@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.request import Shape
 from gpuledger.workflows.pending.waiting_pod import WaitingPod, rank_of
 
@@ -46,7 +46,7 @@ class BlockedPods:
         self._limits[uid] = limit
 
     def remove(self, pod_uid: str) -> bool:
-        """Forget a pod; tell whether it was one."""
+        """Forget a pod; return whether it was one."""
         namespace = self._namespaces.pop(pod_uid, None)
         if namespace is None:
             return False
@@ -66,7 +66,7 @@ class BlockedPods:
         return self._limits.get(pod_uid)
 
     def may_have_more(self, namespace: str) -> bool:
-        """Note that a namespace may have more than before; tell whether a pod of it waits for that."""
+        """Record that a namespace may have more than before; return whether a pod of it waits for that."""
         if namespace not in self._pods:
             return False
         self._changed.add(namespace)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.dialects.resource_names import ResourceNames
-from gpuledger.formats.dialects.unsupported_fields import PodWarning
-from gpuledger.formats.objects.pod import (
+from gpuledger.formats.dialects.pod_reader import ResourceNames
+from gpuledger.formats.dialects.unsupported import PodWarning
+from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
     is_finished,
@@ -16,27 +16,24 @@ from gpuledger.formats.objects.pod import (
     scheduler_of,
     scheduler_says,
 )
-from gpuledger.formats.objects.queue import queue_of
-from gpuledger.formats.resource_claims.names import has_claims
-from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
+from gpuledger.formats.kubernetes.workload import queue_of
+from gpuledger.formats.resource_claims.claims import has_claims
+from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
-from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
-from gpuledger.placement.explanation.node import explain_node
-from gpuledger.placement.explanation.verdict import NodeVerdict
+from gpuledger.placement.explain import NodeVerdict, explain_node
 from gpuledger.placement.fit import WORK_LIMIT
-from gpuledger.placement.policy import Preference
+from gpuledger.placement.group import Trial
+from gpuledger.placement.policy import Preference, StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
 from gpuledger.placement.selectors import compiled
-from gpuledger.placement.step_budget import StepBudget
-from gpuledger.placement.together import Trial
 from gpuledger.reports.advice import advice
 from gpuledger.reports.explanation import (
     CardReason,
@@ -59,8 +56,7 @@ from gpuledger.workflows.pending.refused_nodes import why_refused
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
-from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
-from gpuledger.workflows.tasks.stepwise import run_cooperatively
+from gpuledger.workflows.tasks.pauses import TURN_S, run_cooperatively, yield_to_loop
 
 Json = dict[str, Any]
 
@@ -323,7 +319,7 @@ class PodExplainer:
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
     def _verdict(self, uid: str, shape: Shape, name: str, searching: StepBudget, beside: Trial | None) -> NodeVerdict:
-        """Return the verdict without what is kept for the pod itself, or only kept for others to choose from."""
+        """Return the node's verdict, ignoring this pod's own reservation and other pods' alternatives."""
         own = has_kept(self._ledger, uid)
         room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
         work = StepBudget(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)

@@ -16,16 +16,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpuledger.formats.objects.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
-from gpuledger.formats.objects.pod import bound_node, is_finished, pod_identity
+from gpuledger.formats.kubernetes.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
+from gpuledger.formats.kubernetes.pod import bound_node, is_finished, pod_identity
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import Conflict, Invalid, NotFound
-from gpuledger.model.event_reasons import ASSIGNED, EventReason
 from gpuledger.model.gang import GangStage
+from gpuledger.model.refusal import ASSIGNED, EventReason
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
-from gpuledger.reports.record import Record, RecordKind
+from gpuledger.reports.history import Record, RecordKind
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
@@ -47,7 +47,7 @@ class Explainer(Protocol):
 
 
 class PodConditionWriter:
-    """Follows the trail, and tells those who wait for longer than a while."""
+    """Writes a condition and an Event for pods that stay pending too long."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class PodConditionWriter:
             self._written.setdefault(pod["metadata"]["uid"], pod_identity(pod))
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone. If its condition says that it waits, that is corrected."""
+        """Record that a pod is bound or gone. If its condition says that it waits, that is corrected."""
         self._waiting.pop(pod_uid, None)
         self._stop_timer(pod_uid)
         if pod_uid in self._written:
@@ -159,7 +159,7 @@ class PodConditionWriter:
         self._complete.pop(uid, None)
 
     async def _set(self, pod: Pod, before: Json | None, status: str, reason: str, message: str) -> bool:
-        """Write the condition, if it says something else; tell whether it did."""
+        """Write the condition, if it says something else; return whether it did."""
         if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
             return False
         now = self._clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")

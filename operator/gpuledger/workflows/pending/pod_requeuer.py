@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 from uuid import uuid4
 
-from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.share import Pod
 from gpuledger.workflows.counts import Counts

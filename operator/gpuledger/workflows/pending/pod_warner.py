@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuledger.formats.dialects.unsupported_fields import PodWarning
-from gpuledger.formats.objects.pod import pod_identity
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.formats.dialects.unsupported import PodWarning
+from gpuledger.formats.kubernetes.pod import pod_identity
+from gpuledger.model.refusal import EventReason
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 
@@ -50,7 +50,7 @@ class PodWarner:
         self._event_recorder.post_pod_event_once(identity, EventReason.WORDS_WITHOUT_EFFECT, text, text)
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone."""
+        """Record that a pod is bound or gone."""
         self._said.pop(pod_uid, None)
 
     def known_pending(self) -> set[str]:

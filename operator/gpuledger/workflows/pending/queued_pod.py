@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.formats.objects.queue import GATE, GROUP_LABEL, why_not_admitted
-from gpuledger.formats.objects.workload import workload_of
-from gpuledger.formats.scheduler.scheduler_words import SchedulerWords
+from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, why_not_admitted, workload_of
+from gpuledger.formats.scheduler.configuration import SchedulerWords
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuledger.formats.objects.pod import created_at, pod_identity
-from gpuledger.formats.scheduler.scheduler_words import SchedulerWords, scheduler_words
+from gpuledger.formats.kubernetes.pod import created_at, pod_identity
+from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
 from gpuledger.model.errors import BadInput
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
@@ -36,7 +36,7 @@ class RefusedByScheduler:
             self.changes += 1
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone."""
+        """Record that a pod is bound or gone."""
         self.changes += self._reports.pop(pod_uid, None) is not None
 
     def known_pending(self) -> set[str]:

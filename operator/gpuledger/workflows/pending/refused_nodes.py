@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gpuledger.formats.objects.node_refusal import against_rules, lacking, taken_of
-from gpuledger.formats.scheduler.scheduler_words import SchedulerWords
+from gpuledger.formats.kubernetes.constraints import against_rules, lacking, taken_of
+from gpuledger.formats.scheduler.configuration import SchedulerWords
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.reports.explanation import SchedulerReason

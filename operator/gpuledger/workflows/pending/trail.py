@@ -9,15 +9,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuledger.model.bounded_map import BoundedMap
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import BoundedMap, Clock, Listeners
 from gpuledger.model.gang import GangName
-from gpuledger.model.listeners import Listeners
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.share import Holder, Placement, Pod, Share
-from gpuledger.placement.fitting_nodes import Ranking
-from gpuledger.reports.record import RankedNode, Record, RecordKind
+from gpuledger.placement.choose import Ranking
+from gpuledger.reports.history import RankedNode, Record, RecordKind
 
 KEPT = 10_000
 """Records in memory; each takes about 1 kB."""
@@ -42,7 +40,7 @@ class RecordFilter:
     gang: str = ""
 
     def admits(self, record: Record) -> bool:
-        """Tell whether a record is wanted."""
+        """Return whether a record is wanted."""
         return (
             self.namespace in ("", record.pod.namespace)
             and self.pod in ("", record.pod.name)
@@ -129,7 +127,7 @@ class Trail:
         self.on_record(record)
 
     def assigned(self, pod: Pod, placement: Placement, ranking: Ranking | None) -> None:
-        """Note that a pod was bound with cards, and how its node compared with others when it was chosen."""
+        """Record that a pod was bound with cards, and how its node compared with others when it was chosen."""
         self._refused.drop(pod.uid)
         if not placement.shares:
             return
@@ -150,7 +148,7 @@ class Trail:
             self.note(RecordKind.RELEASED, lost[0][1].pod, lost[0][0].node_name, shares, why)
 
     def refused(self, pod: Pod, refusals: Mapping[str, Refusal]) -> None:
-        """Note that no node takes a pod, unless the first one says so for the same reason as the last time.
+        """Record that no node takes a pod, unless the first one says so for the same reason as the last time.
 
         `refusals` are by the name of the node. Equal ones are mostly one object, and are counted as such.
         """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuledger.model.node_set import NodeSet
+from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Pod
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.policy import StepBudget
 
 Rank = tuple[int, str, int]
 """What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
@@ -42,7 +42,7 @@ class Candidate:
     """Number of the last change that had been looked at before; None if no node was looked at."""
 
     def still_fits(self, chooser: Chooser, work: StepBudget) -> bool:
-        """Tell whether others have left room on one of the nodes."""
+        """Return whether others have left room on one of the nodes."""
         shape = self.waiting.request.shape
         return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
 

@@ -16,22 +16,19 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from gpuledger.formats.scheduler.scheduler_config import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.store import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.change_log import NodeChange
-from gpuledger.model.bounded_map import BoundedMap
-from gpuledger.model.card_filter import Payer
-from gpuledger.model.clock import Clock
+from gpuledger.ledger.book import Ledger, NodeChange
+from gpuledger.model.card import Payer
+from gpuledger.model.clock import BoundedMap, Clock, Listeners
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
-from gpuledger.model.listeners import Listeners
-from gpuledger.model.node_set import NodeSets
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.gang import QuotaLimit
+from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.selectors import payers_of
-from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.blocked_pods import BlockedPods
 from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
@@ -130,12 +127,12 @@ class WaitingPods:
             self.on_newcomer()
 
     def forget(self, pod_uid: str) -> None:
-        """Note that a pod waits no more. Its hold is the caller's business."""
+        """Record that a pod waits no more. Its hold is the caller's business."""
         self._remove(pod_uid)
         self._numbers.pop(pod_uid, None)
 
     def all(self) -> list[WaitingPod]:
-        """Return everybody who waits, those too for whom there is room; first who goes first."""
+        """Return all pending pods in scheduling order, including those with reserved room."""
         with_room = (each.waiting for each in self._earmarks.values())
         return sorted([*self._waiting.values(), *self._blocked, *with_room], key=rank_of)
 
@@ -187,13 +184,13 @@ class WaitingPods:
             self._earmark(waiting)
 
     def there(self, pod_uid: str) -> bool:
-        """Note that a pod is there and has no node; tell whether it was gone: etcd was put back to before that."""
+        """Record that a pod is there and has no node; return whether it was gone: etcd was put back to before that."""
         was_gone = pod_uid in self._gone
         self._gone.drop(pod_uid)
         return was_gone
 
     def gone(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone, for good."""
+        """Record that a pod is bound or gone, for good."""
         self.forget(pod_uid)
         self._gone.note(pod_uid, None)
 
@@ -224,14 +221,14 @@ class WaitingPods:
         return False
 
     def more_evaluated(self, payer: Payer) -> None:
-        """Note that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
+        """Record that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
         shapes = {shape for shape in self._by_shape if payer in payers_of(shape)}
         self._unchecked |= shapes
         if shapes:
             self.on_newcomer()
 
     def yield_to(self, pod: Pod) -> bool:
-        """Take back room that is kept for pods of lower priority than this one; tell whether there was any."""
+        """Release room reserved for pods of lower priority. Return whether any was released."""
         lower = [earmark for earmark in self._earmarks.values() if earmark.waiting.pod.priority < pod.priority]
         for waiting in [each.waiting for each in lower]:
             self._remove(waiting.pod.uid)
@@ -249,7 +246,7 @@ class WaitingPods:
     # Inside.
 
     def _best(self, waiting: WaitingPod, work: StepBudget) -> Placement | None:
-        """Return where a pod fits; so that it does, others lose what is only kept for them to choose from."""
+        """Return a placement for the pod, releasing other pods' alternative nodes if necessary."""
         request, names = waiting.request, waiting.node_names
         placement = self._chooser.best(request, names, work)
         if placement is None and not self._chooser.is_unfinished(request) and self._ledger.take_back_spares():
@@ -280,7 +277,7 @@ class WaitingPods:
                 exhausted.add(same)
 
     def _candidates(self, work: StepBudget, before: tuple[int, str] | None) -> list[Candidate]:
-        """Return those who fit where something has changed, first who goes first; those after `before` are put off."""
+        """Return the pending pods that may fit on changed nodes, in order. Defers those after `before`."""
         seen, self._seen = self._seen, self._ledger.changes
         unchecked, self._unchecked = self._unchecked, set()
         behind, self._behind = self._behind, {}

@@ -20,7 +20,7 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.refused_by_scheduler import RefusedByScheduler
 from gpuledger.workflows.pending.waiting_pod import WaitingPod
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.quota.quota_gate import over_quota
+from gpuledger.workflows.quota.namespace_quotas import over_quota
 
 UNKNOWN = Refusal(Reason.GANG, "the pod waits for its gang")
 """Of a member that was refused before this operator has started."""

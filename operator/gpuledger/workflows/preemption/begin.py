@@ -1,4 +1,4 @@
-"""The begin of a preemption: what is promised in memory, then listed at the API server, and then told."""
+"""Starts a preemption: reserves in memory, stores the reservation, then emits Events."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Placement, Pod
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
@@ -37,7 +37,7 @@ class Beginnings:
         self._counts = counts
 
     def are_within_quota(self, rooms: Iterable[tuple[Pod, Victims]]) -> bool:
-        """Tell whether the namespace of each of some pods may have the room for all of them."""
+        """Return whether the namespace of each of some pods may have the room for all of them."""
         by_namespace: dict[str, dict[str, Placement]] = {}
         for pod, found in rooms:
             by_namespace.setdefault(pod.namespace, {})[pod.uid] = found.placement

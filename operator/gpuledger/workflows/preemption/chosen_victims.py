@@ -1,4 +1,4 @@
-"""Who has been chosen to leave, and for whom: no watch shows it yet."""
+"""Tracks victims that were chosen but not yet observed as terminating."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ChosenVictims:
         self._chosen_by: dict[str, set[str]] = {}  # UID of a victim -> UIDs of the pods for which it is to leave
 
     def choose(self, pod: Pod, victims: Iterable[str]) -> None:
-        """Note that pods are to leave for another one."""
+        """Record that pods are to leave for another one."""
         chosen = self._choices.setdefault(pod.uid, _Choice(pod.priority)).chosen
         for uid in victims:
             chosen.add(uid)
             self._chosen_by.setdefault(uid, set()).add(pod.uid)
 
     def forget(self, pod_uid: str) -> None:
-        """Note that no pod leaves for a pod any more."""
+        """Record that no pod leaves for a pod any more."""
         choice = self._choices.pop(pod_uid, None)
         for uid in choice.chosen if choice else ():
             self._chosen_by[uid].discard(pod_uid)
@@ -40,7 +40,7 @@ class ChosenVictims:
                 del self._chosen_by[uid]
 
     def leaves_anyway(self, pod_uid: str, pod: Pod) -> bool:
-        """Tell whether a pod leaves for others than this one, which keep their places from it.
+        """Return whether the pod is already being evicted for another preemptor of at least this priority.
 
         Whoever is of less priority loses its place, and then nobody leaves for it any more.
         """
@@ -50,17 +50,17 @@ class ChosenVictims:
         return any(uid != pod.uid and self._choices[uid].priority >= pod.priority for uid in choosers)
 
     def is_evicted(self, pod_uid: str) -> bool:
-        """Tell whether a pod was asked to leave, or is being asked, for whomever."""
+        """Return whether a pod was asked to leave, or is being asked, for whomever."""
         return any(pod_uid in choice.evicted for choice in self._choices.values())
 
     def is_to_be_evicted(self, pod: Pod, victim_uid: str) -> bool:
-        """Note that a pod is evicted for another; return False if that was done already, for whomever."""
+        """Record that a pod is evicted for another; return False if that was done already, for whomever."""
         if self.is_evicted(victim_uid):
             return False
         self._choices.setdefault(pod.uid, _Choice(pod.priority)).evicted.add(victim_uid)
         return True
 
     def was_not_evicted(self, pod: Pod, victim_uid: str) -> None:
-        """Note that a pod could not be evicted: it can be tried again."""
+        """Record that a pod could not be evicted: it can be tried again."""
         if pod.uid in self._choices:
             self._choices[pod.uid].evicted.discard(victim_uid)

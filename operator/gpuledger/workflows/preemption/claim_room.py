@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from gpuledger.formats.objects.pod import LONGEST_GRACE_S, grace_s
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -16,7 +16,7 @@ from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, H
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.preemption.find_victims import Victims
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
-from gpuledger.workflows.tasks.together import gather_all
+from gpuledger.workflows.tasks.pauses import gather_all
 
 Json = dict[str, Any]
 

@@ -10,15 +10,15 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Conflict, EvictionForbidden, NotFound
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Claim, Holder, Pod
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
-from gpuledger.workflows.tasks.together import gather_all
+from gpuledger.workflows.tasks.pauses import gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Evictor:
         self._leavers = leavers
 
     def forget(self, pod_uid: str) -> None:
-        """Note that no pod leaves for a pod any more."""
+        """Record that no pod leaves for a pod any more."""
         self._leavers.forget(pod_uid)
 
     async def evict(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
@@ -73,7 +73,7 @@ class Evictor:
         return False not in await gather_all(steps)
 
     def others_leave(self, claim: Claim, entry: CardEntry) -> bool:
-        """Tell whether those leave, or are asked to, whom a claim lists though they are not on its card.
+        """Return whether those leave, or are asked to, whom a claim lists though they are not on its card.
 
         Once it is a share, nobody would know that they are to leave with the rest of their gang.
         """

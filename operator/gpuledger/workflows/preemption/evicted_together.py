@@ -53,7 +53,7 @@ class EvictedTogether:
         return found
 
     def waits_for_its_gang(self, pod_uid: str) -> bool:
-        """Tell whether a pod waits for others of its gang: room for it alone is of no use."""
+        """Return whether a pod waits for others of its gang: room for it alone is of no use."""
         state = self._members.of(pod_uid)
         return state is not None and pod_uid in state.pending and state.missing > 0
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 
-from gpuledger.formats.objects.pod import is_finished
+from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
@@ -20,9 +20,9 @@ from gpuledger.ledger.promises import elsewhere, fullest_node
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, NotFound, ShareRefused
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
@@ -35,7 +35,7 @@ from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.preemption.nominate import Nominator
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.together import gather_all
+from gpuledger.workflows.tasks.pauses import gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -103,18 +103,18 @@ class PreemptionExecutor:
     # Called by other parts.
 
     def waits(self, pod_uid: str) -> None:
-        """Note that a pod has no node."""
+        """Record that a pod has no node."""
         self._pending.add(pod_uid)
 
     def waits_no_more(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone: what it is promised elsewhere is free again."""
+        """Record that a pod is bound or gone: what it is promised elsewhere is free again."""
         self._pending.discard(pod_uid)
         self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
 
     def asked(self, pod_uid: str, node_names: Container[str]) -> None:
-        """Note that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
+        """Record that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
 
         It leaves that out where others have taken the CPU, for example. Being called again would not change that.
         """
@@ -126,7 +126,7 @@ class PreemptionExecutor:
             self.look(pod_uid)
 
     def found_no_node(self, pod_uid: str) -> None:
-        """Note that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
+        """Record that kube-scheduler has found no node for a pod, perhaps before its room was there: call it once."""
         was_known = pod_uid in self._not_taken
         self.asked(pod_uid, ())
         if pod_uid in self._not_taken and not was_known:
@@ -192,7 +192,7 @@ class PreemptionExecutor:
         self._awaited.pop(pod_uid, None)
 
     def _is_kept(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
-        """Tell whether a victim is gone whose share stays for a while."""
+        """Return whether a victim is gone whose share stays for a while."""
         entries = ((self._ledger.entry(card.uuid), claim) for card, claim in claims)
         return any(entry is not None and _is_releasing(entry, claim) for entry, claim in entries)
 
@@ -262,7 +262,7 @@ class PreemptionExecutor:
         return min(self._deadlines.seconds_left(holder) for holder in holders if holder.deadline)
 
     def _is_left_out(self, pod_uid: str, node_name: str) -> bool:
-        """Tell whether kube-scheduler has left out the node of a pod's room; some time after that, give the room up."""
+        """Return whether kube-scheduler left out the node with a pod's reservation; give that up after a while."""
         since_s = self._not_taken.get(pod_uid)
         if since_s is None:
             return False
@@ -295,7 +295,7 @@ class PreemptionExecutor:
         return f"card {lost[0]} no longer takes pods" if lost else ""
 
     def _lacks(self, pod_uid: str, reserved: Sequence[Holder]) -> bool:
-        """Tell whether what is reserved for a pod is known not to be all that it asks for."""
+        """Return whether what is reserved for a pod is known not to be all that it asks for."""
         waiting = self._waiting.lookup(pod_uid)
         return waiting is not None and not fitting_variant([holder.share for holder in reserved], waiting.request)
 
@@ -340,26 +340,26 @@ class PreemptionExecutor:
         self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self.look, pod_uid)
 
     def _is_free(self, card: Card, claim: Claim) -> bool:
-        """Tell whether a claim can become a share: there is room, and those leave whom it lists beside the card's."""
+        """Return whether the promised share can be entered now: it fits, and its other victims are terminating."""
         entry = self._ledger.entry(card.uuid)
         return entry is not None and entry.open and entry.takes_now(claim) and self._evictor.others_leave(claim, entry)
 
     def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
-        """Tell whether a pod has waited for some time for cards that no pod is to leave."""
+        """Return whether the preemption is stuck: no victim remains, yet the card is not free."""
         if all(self._could_come(card, claim) for card, claim in taken):
             self._in_vain.pop(pod_uid, None)
             return False
         return self._is_in_vain(pod_uid, self._in_vain.setdefault(pod_uid, self._clock.now_s()))
 
     def _is_in_vain(self, pod_uid: str, since_s: float) -> bool:
-        """Tell whether what has stood in a pod's way since then has done so for long; if not yet, look again then."""
+        """Return whether what has stood in a pod's way since then has done so for long; if not yet, look again then."""
         wait_s = since_s + IN_VAIN_S - self._clock.now_s()
         if wait_s > 0:
             self._look_again(pod_uid, wait_s)
         return wait_s <= 0
 
     def _could_come(self, card: Card, claim: Claim) -> bool:
-        """Tell whether a claim fits once all victims, and pods that leave anyway or may lose their room, have left."""
+        """Return whether the promised share fits once all victims, and all pods that leave anyway, have left."""
         entry = self._ledger.entry(card.uuid)
         if entry is None or not entry.open:
             return True  # others judge that
@@ -396,6 +396,6 @@ class PreemptionExecutor:
 
 
 def _is_releasing(entry: CardEntry, claim: Claim) -> bool:
-    """Tell whether a victim's share stays on a card though the pod is gone."""
+    """Return whether a victim's share stays on a card though the pod is gone."""
     victims = (entry.holders[uid] for uid in claim.victims if uid in entry.holders)
     return any(victim.state is HolderState.RELEASING for victim in victims)

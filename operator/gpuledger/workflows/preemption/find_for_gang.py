@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import Placement, Pod, shares_of
+from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.cost import Cost, Tenant
-from gpuledger.placement.preemption.group import GroupEviction, cheapest_group_eviction
-from gpuledger.placement.preemption.several_pods import GroupNode, Kind, Numbers
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.preemption.group import GroupEviction, GroupNode, Kind, Numbers, cheapest_group_eviction
 from gpuledger.workflows.gangs.gang_state import Member
 from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE, Budgets, VictimFinder, Victims
 from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.objects.budget import budget
+from gpuledger.formats.kubernetes.other import budget
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry, why_not
@@ -20,9 +20,8 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
-from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference
+from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference, StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant, cost_of, together
-from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
 from gpuledger.workflows.preemption.evicted_together import EvictedTogether
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
@@ -204,7 +203,7 @@ class VictimFinder:
     ) -> Mapping[str, Tenant]:
         """Return who could leave a node: who is on the way out, and who has less priority.
 
-        Room that is kept for others of less priority costs no pod its life. A pod that is just being bound stays,
+        Reservations of lower-priority pods are displaced without an eviction. A pod that is just being bound stays,
         unless kube-scheduler asks: an eviction would delete it before it has begun, and soon it can be looked at again.
         One that should have ended long ago stays.
         """
@@ -254,7 +253,7 @@ class VictimFinder:
         return not self._stays(pod_uid)
 
     def _host_takes(self, request: PodRequest, node_name: str) -> bool:
-        """Tell whether CPU and memory are enough for the pod beside others to which room is promised there.
+        """Return whether CPU and memory are enough for the pod beside others to which room is promised there.
 
         kube-scheduler has found each of them to fit, alone.
         """
@@ -262,7 +261,7 @@ class VictimFinder:
         return not self.has_promises(node_name) or free is None or request.host.fits_in(free)
 
     def has_promises(self, node_name: str) -> bool:
-        """Tell whether room is promised to pods on a node."""
+        """Return whether room is promised to pods on a node."""
         entries = self._ledger.entries_of_node(node_name)
         return any(entry.promises or entry.claims or _is_reserved(entry) for entry in entries)
 
@@ -305,7 +304,7 @@ class VictimFinder:
         return tuple(sorted(name for name in named if budgets.allowed.get(name, 0) < len(victims)))
 
     def displaced(self, pod: Pod, placement: Placement, going: Collection[str]) -> tuple[str, ...]:
-        """Return who has to give up what is promised to him, so that these shares fit once the others are gone."""
+        """Return the pods whose reservations must be displaced for these shares to fit."""
         displaced: set[str] = set()
         for share in placement.shares:
             entry = self._ledger.entry(share.uuid)
@@ -324,7 +323,7 @@ class VictimFinder:
 
 
 def _has_to_yield(other: Pod, pod: Pod) -> bool:
-    """Tell whether one pod may have to leave for another. So far priority is the only reason there is."""
+    """Return whether one pod may have to leave for another. So far priority is the only reason there is."""
     return other.priority < pod.priority
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
-from gpuledger.placement.step_budget import StepBudget
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.begin import Beginnings
@@ -118,7 +118,7 @@ class SchedulersPreemption:
         return found if allowed and self._beginnings.are_within_quota([(pod, found)]) else None
 
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
-        """Tell whether the operator can make room by itself, where nothing but cards is short."""
+        """Return whether the operator can make room by itself, where nothing but cards is short."""
         waiting = self._waiting.lookup(pod.uid)
         if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
             return False

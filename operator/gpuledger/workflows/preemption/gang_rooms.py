@@ -32,7 +32,7 @@ class GangRooms:
         return state if state is not None and pod_uid in state.pending and state.missing > 0 else None
 
     def is_being_claimed(self, pod_uid: str) -> bool:
-        """Tell whether claims of a pod, or of others of its gang, are on their way to the API server."""
+        """Return whether claims of a pod, or of others of its gang, are on their way to the API server."""
         state = self.gang_of(pod_uid)
         uids = (pod_uid, *(state.pending if state else ()))
         return any(map(self._ledger.promises.is_under_way, uids))

@@ -12,10 +12,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.objects.pod import nominated_node, resource_version
+from gpuledger.formats.kubernetes.pod import nominated_node, resource_version
 from gpuledger.kube_api.store import KubeStore
-from gpuledger.model.backoff import Backoff
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Backoff, Clock
 from gpuledger.model.errors import ApiError
 from gpuledger.model.share import Pod
 
@@ -62,7 +61,7 @@ class Nominator:
             self._shown[uid] = found
 
     def forget(self, pod_uid: str) -> None:
-        """Note that a pod is bound or gone."""
+        """Record that a pod is bound or gone."""
         for known in (self._named, self._shown, self._pauses):
             known.pop(pod_uid, None)
 

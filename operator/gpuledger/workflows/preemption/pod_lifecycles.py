@@ -5,9 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from gpuledger.formats.objects.pod import LONGEST_GRACE_S, bound_node, is_finished, leaves_at, leaves_slowly, started_at
-from gpuledger.model.clock import Clock
-from gpuledger.model.listeners import Listeners
+from gpuledger.formats.kubernetes.pod import (
+    LONGEST_GRACE_S,
+    bound_node,
+    is_finished,
+    leaves_at,
+    leaves_slowly,
+    started_at,
+)
+from gpuledger.model.clock import Clock, Listeners
 
 Json = dict[str, Any]
 
@@ -44,7 +50,7 @@ class PodLifecycles:
             self.on_newcomer()
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Note that a pod is gone. Idempotent."""
+        """Record that a pod is gone. Idempotent."""
         self._started.pop(pod_uid, None)
         self._leaves.pop(pod_uid, None)
         self._slow.discard(pod_uid)
@@ -58,11 +64,11 @@ class PodLifecycles:
         return self._started.get(pod_uid, 0)
 
     def leaves_slowly(self, pod_uid: str) -> bool:
-        """Tell whether the pod, once asked to leave, could stay for longer than anybody would wait."""
+        """Return whether the pod, once asked to leave, could stay for longer than anybody would wait."""
         return pod_uid in self._slow
 
     def is_bound(self, pod_uid: str) -> bool:
-        """Tell whether the pod was seen with a node, and not seen to end."""
+        """Return whether the pod was seen with a node, and not seen to end."""
         return pod_uid in self._started
 
     def leaves_s(self, pod_uid: str) -> int:
@@ -70,11 +76,11 @@ class PodLifecycles:
         return self._leaves.get(pod_uid, 0)
 
     def is_leaving(self, pod_uid: str) -> bool:
-        """Tell whether the pod is on its way out, and not late."""
+        """Return whether the pod is on its way out, and not late."""
         return pod_uid in self._leaves and not self.refuses_to_go(pod_uid)
 
     def refuses_to_go(self, pod_uid: str) -> bool:
-        """Tell whether the pod should have ended some time ago, or has more time than anybody would wait."""
+        """Return whether the pod should have ended some time ago, or has more time than anybody would wait."""
         leaves_s = self._leaves.get(pod_uid)
         if leaves_s is None:
             return False

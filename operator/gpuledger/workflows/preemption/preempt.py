@@ -16,14 +16,14 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from gpuledger.formats.objects.pod import is_unschedulable, may_preempt
+from gpuledger.formats.kubernetes.pod import is_unschedulable, may_preempt
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.event_reasons import EventReason
-from gpuledger.model.node_set import NodeSet
+from gpuledger.model.node import NodeSet
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
@@ -118,7 +118,7 @@ class Preemption:
             self._want(uid)
 
     def newcomer(self) -> None:
-        """Note that a pod was seen bound for the first time: now it could be asked to leave."""
+        """Record that a pod was seen bound for the first time: now it could be asked to leave."""
         self._newcomers += 1
         self._want_if_anybody_may()
 
@@ -128,14 +128,14 @@ class Preemption:
         return self._ledger.changes + self._newcomers
 
     def may_preempt(self, pod_uid: str) -> bool:
-        """Tell whether kube-scheduler could not place a pending pod, and it may have others leave."""
+        """Return whether kube-scheduler could not place a pending pod, and it may have others leave."""
         return pod_uid in self._may
 
     def _look_of(self, waiting: WaitingPod) -> _Look:
         return self.happened, waiting.node_names
 
     def refused(self, pod_uid: str) -> None:
-        """Note that kube-scheduler has just asked for a pod in vain, and which nodes it would take.
+        """Record a refused Filter and the nodes that it offered.
 
         It can ask for one of which was seen already that it waits no more: of that nothing is kept.
         """
@@ -155,7 +155,7 @@ class Preemption:
             self.wanted.set()
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Note that a pod waits no more: it is bound or gone."""
+        """Record that a pod waits no more: it is bound or gone."""
         for known in (self._asked_s, self._looked_at, self._forbidden):
             known.pop(pod_uid, None)
         self._may.discard(pod_uid)
@@ -248,7 +248,7 @@ class Preemption:
             self._waiting.call(pod_uid)
 
     def _is_fresh(self, pod_uid: str) -> bool:
-        """Tell whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
+        """Return whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
         return self._clock.now_s() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
 
     def _may_begin(self, waiting: WaitingPod) -> bool:

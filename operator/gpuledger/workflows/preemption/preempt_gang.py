@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, GpuledgerError
-from gpuledger.model.event_reasons import EventReason
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
@@ -30,8 +30,8 @@ from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangV
 from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
 from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
 from gpuledger.workflows.preemption.similar_members import SimilarMembers
+from gpuledger.workflows.tasks.pauses import gather_all
 from gpuledger.workflows.tasks.rounds import by_turns
-from gpuledger.workflows.tasks.together import gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class GangPreemption:
         self._again = False
 
     def refused(self, pod_uid: str) -> None:
-        """Note that kube-scheduler has just asked for a member in vain."""
+        """Record that kube-scheduler has just asked for a member in vain."""
         self._called.discard(pod_uid)
         state = self._members.of(pod_uid)
         member = state.pending.get(pod_uid) if state else None

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.objects.where import where_it_can_go
+from gpuledger.formats.kubernetes.constraints import where_it_can_go
 from gpuledger.model.gang import GangWay
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.members import Members

@@ -14,15 +14,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from gpuledger.formats.objects.workload import CheckState, Workload, WorkloadName, workload
+from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, workload
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
-from gpuledger.model.listeners import Listeners
-from gpuledger.placement.gang import GangPlanner
-from gpuledger.placement.gang import Seat as Planned
+from gpuledger.placement.group import GangPlanner, Trial
+from gpuledger.placement.group import Seat as Planned
 from gpuledger.placement.selectors import why_it_waits
-from gpuledger.placement.together import Trial
 from gpuledger.reports.quota import quota_text
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.check_writer import CheckWriter
@@ -30,9 +28,8 @@ from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.queued_workload import EMPTY, QueuedWorkload, SeatReader, Stage, asking
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
-from gpuledger.workflows.tasks.pauses import in_slices
+from gpuledger.workflows.tasks.pauses import Step, in_slices, run_cooperatively
 from gpuledger.workflows.tasks.rounds import Round
-from gpuledger.workflows.tasks.stepwise import Step, run_cooperatively
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +153,7 @@ class CardCheck:
         return found
 
     def leaves_with_workload(self, pod_uid: str) -> bool:
-        """Tell whether a pod is of an admitted workload: who may take its cards is for Kueue's rules to say.
+        """Return whether a pod is of an admitted workload: who may take its cards is for Kueue's rules to say.
 
         Of more pods than were admitted, which users can claim to be of it, those do not count.
         """
@@ -168,7 +165,7 @@ class CardCheck:
         return alike.index(pod_uid) < queued.counts.get(named[1], 0)
 
     def is_waiting(self, queued: QueuedWorkload) -> bool:
-        """Tell whether a workload still waits for cards, with the quota that it had."""
+        """Return whether a workload still waits for cards, with the quota that it had."""
         return self._known.get(queued.workload.uid) is queued and queued.stage is Stage.WAITING
 
     def try_again(self, queued: QueuedWorkload) -> None:
@@ -321,7 +318,7 @@ class CardCheck:
             logger.info("workload %s: not all of its pods have come, and their room is given up", name)
 
     def may_have_more(self, namespace: str) -> None:
-        """Note that a namespace may have more of its quota than before."""
+        """Record that a namespace may have more of its quota than before."""
         for queued in self._known.values():
             if queued.workload.name.namespace == namespace and queued.stage is Stage.WAITING:
                 self.try_again(queued)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.placement.together import Trial
+from gpuledger.placement.group import Trial
 from gpuledger.reports.explanation import NodeReason, in_short
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.queues.card_check import CardCheck
@@ -64,7 +64,7 @@ class CheckMessages:
         self.worker = KeyedWorker(self._look_at, LOOKS_AT_ONCE, group_of=self._namespace_of)
 
     def found(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
-        """Note that a workload finds no room."""
+        """Record that a workload finds no room."""
         uid = queued.workload.uid
         self._latest[uid] = queued, seats
         self._throttle.call(uid, self.worker.mark)

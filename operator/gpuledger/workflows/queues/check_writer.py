@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from gpuledger.formats.objects.condition import shortened
-from gpuledger.formats.objects.workload import CheckState, Workload, check_patch, workload
+from gpuledger.formats.kubernetes.condition import shortened
+from gpuledger.formats.kubernetes.workload import CheckState, Workload, check_patch, workload
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound
@@ -31,7 +31,7 @@ class CheckWriter:
         self._tasks: dict[str, asyncio.Task[None]] = {}  # UID of a workload -> what is being written of it
 
     def is_writing(self, uid: str) -> bool:
-        """Tell whether a write about a workload is under way."""
+        """Return whether a write about a workload is under way."""
         return uid in self._tasks
 
     def say(
@@ -96,7 +96,7 @@ class CheckWriter:
 
 
 def _says(now: Workload, of: Workload, check: str, state: CheckState, message: str) -> bool:
-    """Tell whether a workload has the quota that it had, and its check says this."""
+    """Return whether a workload has the quota that it had, and its check says this."""
     said = now.check((check,)) or {}
     return (
         (now.uid, now.reserved_at) == (of.uid, of.reserved_at)
@@ -106,7 +106,7 @@ def _says(now: Workload, of: Workload, check: str, state: CheckState, message: s
 
 
 def _is_as_before(before: Workload, now: Workload, check: str) -> bool:
-    """Tell whether what was decided about a workload still holds: the same quota, and the check said the same."""
+    """Return whether what was decided about a workload still holds: the same quota, and the check said the same."""
     state, state_now = (each.check((check,)) or {} for each in (before, now))
     return (
         (now.uid, now.cluster_queue, now.reserved_at, now.is_admitted)

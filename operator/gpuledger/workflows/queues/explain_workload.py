@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.formats.objects.workload import PodSet, WorkloadName, pod_sets
+from gpuledger.formats.kubernetes.workload import PodSet, WorkloadName, pod_sets
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.request import PodRequest

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpuledger.formats.objects.workload import (
+from gpuledger.formats.kubernetes.workload import (
     ClusterQueue,
     Flavor,
     active_patch,
@@ -16,9 +16,8 @@ from gpuledger.formats.objects.workload import (
     is_ours,
 )
 from gpuledger.kube_api.store import KubeStore
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
-from gpuledger.model.listeners import Listeners
 from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class KueueObjects:
         return {queue.name: queue for queue in self._queues.values()}
 
     async def report_active(self, store: KubeStore) -> None:
-        """Tell Kueue that somebody answers: else it admits nothing from queues with such a check."""
+        """Set the AdmissionCheck's Active condition; without it Kueue admits nothing from its queues."""
         attempt = 0
         while (failed := await self._try_to_say_active(store)) is not None:
             if attempt == 0:

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
-from gpuledger.formats.objects.node_rules import NodeRules, PodRules, node_rules, refused_by_rules
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, refused_by_rules
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_set import NodeSet, NodeSets
+from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.workflows.tasks.pauses import in_slices
 
 Json = Mapping[str, Any]
@@ -45,7 +45,7 @@ class NodesByRules:
             self.changes += 1
 
     def forget(self, name: str) -> None:
-        """Note that a node is gone."""
+        """Record that a node is gone."""
         self.changes += self._rules.pop(name, None) is not None
 
     async def allowed(self, rules: PodRules, clock: Clock) -> NodeSet:

@@ -9,21 +9,20 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.objects.node_rules import pod_rules
-from gpuledger.formats.objects.workload import Workload, picked, pod_counts, pod_sets, with_flavors
+from gpuledger.formats.kubernetes.constraints import pod_rules
+from gpuledger.formats.kubernetes.workload import Workload, picked, pod_counts, pod_sets, with_flavors
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.placement.gang import demand_order
+from gpuledger.placement.group import Asking, demand_order
 from gpuledger.placement.selectors import compiled
-from gpuledger.placement.together import Asking
 from gpuledger.workflows.queues.kueue_objects import KueueObjects
 from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.reservations import SEAT, Seat
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.tasks.stepwise import run_cooperatively
+from gpuledger.workflows.resource_claims.claims import ClaimBook
+from gpuledger.workflows.tasks.pauses import run_cooperatively
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuledger.formats.objects.workload import (
+from gpuledger.formats.kubernetes.workload import (
     CheckState,
     ClusterQueue,
     Usage,
@@ -27,7 +27,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import HolderState
-from gpuledger.placement.together import Trial
+from gpuledger.placement.group import Trial
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.check_writer import CheckWriter
@@ -79,7 +79,7 @@ class Reclaimer:
         self._evicted: dict[WorkloadName, _Eviction] = {}
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
-        """Evict who has to give back cards for a workload; tell whether it only has to wait for some who leave.
+        """Evict workloads to reclaim GPUs. Return whether terminating pods alone will free enough.
 
         For one workload at a time: the next one sees who was evicted.
         """
@@ -115,7 +115,7 @@ class Reclaimer:
         return not trial.left
 
     def _candidates(self, queued: QueuedWorkload) -> list[QueuedWorkload]:
-        """Return whom Kueue could evict for a workload: who borrows first, then low priority, then the newest."""
+        """Return preemption candidates in Kueue's order: borrowers, then low priority, then newest."""
         queues = self._objects.queues()
         own = queues.get(queued.workload.cluster_queue)
         if own is None:
@@ -132,7 +132,7 @@ class Reclaimer:
         return [other for other in found if _who_gives_back([other], own.name, queues)][:MOST_CANDIDATES]
 
     def _has_admission(self, other: QueuedWorkload) -> bool:
-        """Tell whether a workload can be evicted, and is not already."""
+        """Return whether a workload can be evicted, and is not already."""
         return (
             self._check.find(other.workload.name) is other
             and other.stage is not Stage.WAITING
@@ -208,7 +208,7 @@ class Reclaimer:
 def _may_be_evicted(
     queued: QueuedWorkload, own: ClusterQueue, other: QueuedWorkload, queue: ClusterQueue | None
 ) -> bool:
-    """Tell whether Kueue's rules let a workload take from another one."""
+    """Return whether Kueue's rules let a workload take from another one."""
     mine, its = queued.workload, other.workload
     is_lower = its.priority < mine.priority
     if its.cluster_queue == own.name:
@@ -228,7 +228,7 @@ def _who_gives_back(
 
 
 def _gives_back(other: QueuedWorkload, borrowed: dict[str, Usage]) -> bool:
-    """Tell whether a workload's queue still borrows what it uses, and take that off."""
+    """Return whether a workload's queue still borrows what it uses, and take that off."""
     left, used = borrowed[other.workload.cluster_queue], _usage(other)
     if not any(left.get(key, 0) > 0 for key, some in used.items() if some):
         return False

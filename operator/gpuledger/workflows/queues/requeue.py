@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from gpuledger.formats.objects.workload import CheckState, WorkloadName
+from gpuledger.formats.kubernetes.workload import CheckState, WorkloadName
 from gpuledger.model.clock import Clock
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.check_writer import CheckWriter
@@ -32,7 +32,7 @@ class WorkloadRequeuer:
         self._since: dict[str, float] = {}  # UID of a pod that was refused -> since when
 
     def refused(self, pod_uid: str) -> None:
-        """Note that a pod was refused."""
+        """Record that a pod was refused."""
         if self._after_s and self._pods.of(pod_uid) is not None and pod_uid not in self._since:
             self._since[pod_uid] = self._clock.now_s()
             self._check.on_due()

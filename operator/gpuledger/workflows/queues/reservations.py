@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuledger.formats.objects.workload import WorkloadName, workload_of
+from gpuledger.formats.kubernetes.workload import WorkloadName, workload_of
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.gang import Gang, GangName
-from gpuledger.model.listeners import Listeners
-from gpuledger.model.node_set import NodeSet
+from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 
@@ -58,16 +58,16 @@ class Reservations:
         """Called with what was kept until a member of a gang has come, and until when: it is dropped just before."""
 
     def of(self, name: WorkloadName) -> Reservation | None:
-        """Return what is kept for a workload, None if nothing was, or all was taken or given up."""
+        """Return the workload's reservation, or None."""
         return self._of.get(name)
 
     def are_for(self, found_pod: Json) -> bool:
-        """Tell whether room is kept for the workload of a pod."""
+        """Return whether room is kept for the workload of a pod."""
         named = workload_of(found_pod) if self._of else None
         return named is not None and named[0] in self._of
 
     def keep(self, name: WorkloadName, seats: Iterable[Seat], deadline_s: float) -> None:
-        """Note that these seats are held in the ledger."""
+        """Record that these seats are held in the ledger."""
         found = Reservation(name, deadline_s, {seat.key: seat for seat in seats})
         if found.seats:
             self._of[name] = found
@@ -92,7 +92,7 @@ class Reservations:
             self._names.pop(seat.key, None)
 
     def extend(self, name: WorkloadName, deadline_s: float) -> None:
-        """Keep what is kept for a workload for longer."""
+        """Extend the workload's reservation."""
         found = self._of.get(name)
         if found is None:
             return
@@ -104,7 +104,7 @@ class Reservations:
                     self._ledger.hold(key, hold.placement, deadline_s)
 
     def expire(self, now_s: float) -> list[WorkloadName]:
-        """Give up what nobody has come for in time; return of which workloads that was."""
+        """Drop expired reservations and return their workloads."""
         late = [name for name, found in self._of.items() if found.deadline_s <= now_s]
         for name in late:
             self.drop(name)

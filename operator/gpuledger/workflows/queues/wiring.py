@@ -13,7 +13,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.gang import GangPlanner
+from gpuledger.placement.group import GangPlanner
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -29,7 +29,7 @@ from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.queues.requeue import WorkloadRequeuer
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]

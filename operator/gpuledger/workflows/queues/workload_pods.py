@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuledger.formats.objects.pod import is_finished
-from gpuledger.formats.objects.queue import queue_of
-from gpuledger.formats.objects.workload import WorkloadName, workload_of
+from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.formats.kubernetes.workload import WorkloadName, queue_of, workload_of
 
 Json = dict[str, Any]
 
@@ -29,7 +28,7 @@ class WorkloadPods:
         return self._of.get(pod_uid)
 
     def is_pending(self, pod_uid: str) -> bool:
-        """Tell whether a pod is of a workload, and has no node."""
+        """Return whether a pod is of a workload, and has no node."""
         return pod_uid in self._of and pod_uid not in self._bound
 
     def queue_of(self, pod_uid: str) -> str:

@@ -1,18 +1,34 @@
-"""Follows ResourceQuotas, and tells the ledger what each namespace may have of GPUs."""
+"""Follows ResourceQuotas, and tells the ledger what each namespace may have of GPUs.
+
+Keeps pods to what their namespace may have: of the places that there are, only those within its quota.
+
+Shows in the status of ResourceQuotas what is used of their keys for GPUs, where `kubectl describe quota` reads it.
+
+Kubernetes' own quota controller writes the rest of that status. It leaves alone what is used of keys that it does not
+count, and both write so that a write of the other in between is not undone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.resource_quota import limits_of, used_of
+from gpuledger.formats.kubernetes.other import limits_of, used_of
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.quotas import Quotas
-from gpuledger.model.listeners import Listeners
-from gpuledger.model.quota import QuotaLimit
+from gpuledger.model.clock import Listeners
+from gpuledger.model.errors import Denied, NotFound
+from gpuledger.model.gang import QuotaLimit
+from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Placement, Pod
+from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
 logger = logging.getLogger(__name__)
 
@@ -117,3 +133,123 @@ class NamespaceQuotas:
     def _tell(self, namespace: str) -> None:
         known = sorted((self._known[uid] for uid in self._of_namespace.get(namespace, ())), key=lambda each: each.name)
         self._quotas.set_limits(namespace, [limit for each in known for limit in each.limits])
+
+
+class QuotaGate:
+    """Answers for pods whose namespace has a quota; for all others it costs a look into a table."""
+
+    def __init__(self, ledger: Ledger, chooser: Chooser, nodes_offered: int) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._nodes_offered = nodes_offered
+
+    def refuses(self, pod: Pod, request: PodRequest) -> Refusal | None:
+        """Return why a pod gets no cards, whichever these are; None if it may get some."""
+        self._ledger.quotas.knows(pod.uid, pod.namespace)
+        limit = self._ledger.quotas.sure_to_exceed(pod, request.shape)
+        return over_quota(limit) if limit else None
+
+    def within(self, pod: Pod, request: PodRequest, node_names: Collection[str], choice: Choice) -> Choice:
+        """Return of a choice what the pod's namespace may have; others that fit if that is nothing; or why none is."""
+        limit = self._ledger.quotas.refusing(pod.uid, choice.placements)
+        if limit is None:
+            return choice
+        found = self._fitting(pod, choice.placements)
+        if not found:  # cards elsewhere may be smaller
+            every = self._chooser.choose(request, node_names, len(node_names))
+            found = self._fitting(pod, every.placements)[: self._nodes_offered]
+        if found:
+            return Choice(tuple(found), {})
+        return Choice((), dict.fromkeys(node_names, over_quota(limit)))
+
+    def _fitting(self, pod: Pod, placements: Collection[Placement]) -> list[Placement]:
+        exceeded = self._exceeded(pod)
+        return [placement for placement in placements if exceeded(placement) is None]
+
+    def _exceeded(self, pod: Pod) -> Callable[[Placement], QuotaLimit | None]:
+        quotas = self._ledger.quotas
+        return lambda placement: quotas.exceeded_by(pod.uid, pod.namespace, placement)
+
+
+def over_quota(limit: QuotaLimit) -> Refusal:
+    """Return the refusal of a pod with which its namespace would exceed a limit."""
+    text = f"the quota of the pod's namespace does not allow it: {limit.key} of ResourceQuota {limit.quota}"
+    return Refusal(Reason.QUOTA, text, limit)
+
+
+GATHER_S = 2.0
+"""From the first change to the writes: what changes until then is one write for each quota."""
+
+WRITE_PAUSE_S = 0.05
+"""There can be a thousand quotas: what has to be done at once goes first."""
+
+DENIED_PAUSE_S = 30.0
+"""After a write that we have no permission for, and for which there may be one later."""
+
+
+class QuotaStatusWriter:
+    """Writes what differs from what the watch shows, some time after it has begun to differ."""
+
+    def __init__(
+        self, sums: Quotas, quotas: NamespaceQuotas, store: KubeStore, is_active: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._sums = sums
+        self._quotas = quotas
+        self._store = store
+        self._changed: set[str] = set()  # UIDs of the quotas that are to be looked at
+        self._timer: asyncio.TimerHandle | None = None
+        self._was_denied = False
+        self.writes = 0
+        """How often a status was written so far."""
+        self.worker = KeyedWorker(self._bring_up_to_date, 1, is_active)
+        sums.on_change.append(self._sum_has_changed)
+        quotas.on_seen.append(lambda uid: self._look_soon((uid,)))
+
+    def look_again(self) -> None:
+        """Compare all quotas with what they should show: others may have written until now."""
+        self._look_soon(self._quotas.uids())
+
+    async def stop(self) -> None:
+        """Write no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.worker.stop()
+
+    def _sum_has_changed(self, namespace: str) -> None:
+        self._look_soon(self._quotas.of_namespace(namespace))
+
+    def _look_soon(self, uids: Iterable[str]) -> None:
+        self._changed.update(uids)
+        if self._timer is None and self._changed:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._due)
+
+    def _due(self) -> None:
+        changed, self._changed, self._timer = self._changed, set(), None
+        for uid in changed:
+            known = self._quotas.find(uid)
+            if known is not None and self._not_shown(known):
+                self.worker.mark(uid)
+
+    def _not_shown(self, known: KnownQuota) -> dict[str, str]:
+        """Return what is used of the keys of which the status says something else."""
+        used = {each.key: each.as_stated(self._sums.used(known.namespace, each)) for each in known.limits}
+        return {key: str(amount) for key, amount in used.items() if known.used.get(key) != amount}
+
+    async def _bring_up_to_date(self, uid: str) -> None:
+        known = self._quotas.find(uid)
+        change = self._not_shown(known) if known else {}
+        if known is None or not change:
+            return
+        try:
+            await self._store.set_quota_used(known.namespace, known.name, uid, change)
+        except NotFound:
+            return
+        except Denied as error:
+            if not self._was_denied:
+                logger.error("what is used of quotas is not shown in their status: %s", error)
+            self._was_denied = True
+            await asyncio.sleep(DENIED_PAUSE_S)
+            self.worker.mark(uid)
+            return
+        self.writes += 1
+        await asyncio.sleep(WRITE_PAUSE_S)

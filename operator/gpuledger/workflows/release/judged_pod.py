@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from gpuledger.formats.objects.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
+from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest

@@ -2,7 +2,7 @@
 
 What such a pod has is known only from its annotation, which users can write. So its shares are entered only where a
 person asks for it, in a migration; what does not fit is listed on the card as a conflict, and never counted. Until then
-the cards that it may use take no new pod (ledger/unaccounted_pods.py): from the moment on in which the pod is seen.
+the cards that it may use take no new pod (ledger/unaccounted.py): from the moment on in which the pod is seen.
 """
 
 from __future__ import annotations
@@ -14,24 +14,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuledger.formats.objects.pod import has_ended, is_finished, scheduler_of
-from gpuledger.formats.resource_claims.names import has_claims
+from gpuledger.formats.kubernetes.pod import has_ended, is_finished, scheduler_of
+from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.findings import Adopt
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.cluster_snapshot import PodFacts
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput, NotFound, ShareRefused
+from gpuledger.model.node import PodFacts, UnaccountedPod
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
-from gpuledger.model.unaccounted_pod import UnaccountedPod
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.release.release_deadlines import ReleaseTimes
+from gpuledger.workflows.release.deadlines import ReleaseTimes
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
 logger = logging.getLogger(__name__)
@@ -139,7 +137,7 @@ class Adopter:
             self._take(pod)
 
     def listed(self) -> None:
-        """Note that the list has ended: pods that were not in it need nothing any more."""
+        """Record that the list has ended: pods that were not in it need nothing any more."""
         for uid in self._unknown.keys() - self._listed:
             del self._unknown[uid]
         for uid in set(self._ledger.strangers.uids()) - self._listed:
@@ -152,7 +150,7 @@ class Adopter:
         self._ledger.strangers.all_seen()
 
     def notice(self, entry: CardEntry) -> None:
-        """Note that a card was written: a share that did not fit may fit now. Each is tried again if it does."""
+        """Record that a card was written: a share that did not fit may fit now. Each is tried again if it does."""
         for misfit in entry.misfits:
             if misfit.pod.uid not in self._suspects and misfit.amounts.fits_in(entry.room().free):
                 self._suspect(misfit.pod)
@@ -179,7 +177,7 @@ class Adopter:
             )
 
     def _ended(self, uid: str, may_run: bool) -> None:
-        """Note that a pod uses no card any more; soon, if no agent has seen its processes end."""
+        """Record that a pod uses no card any more; soon, if no agent has seen its processes end."""
         found = self._ledger.strangers.find(uid)
         if found is None or (uid in self._leaving and may_run):
             return
@@ -198,7 +196,7 @@ class Adopter:
         return scheduler_of(pod) in self._scheduler_names
 
     def reconsider(self, node_name: str) -> None:
-        """Note that a card of a node takes pods now: shares that could not be entered may fit."""
+        """Record that a card of a node takes pods now: shares that could not be entered may fit."""
         for unknown in self._unknown.values():
             if unknown.node_name == node_name:
                 self._suspect(unknown.pod)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Pod
 from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind, Name
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from gpuledger.formats.resource_claims.cel import environment
 from gpuledger.kube_api.reads import claim_objects_of
 from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.errors import ApiError, Denied, NotFound
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 logger = logging.getLogger(__name__)

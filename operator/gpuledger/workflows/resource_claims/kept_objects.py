@@ -14,7 +14,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from gpuledger.formats.resource_claims.objects import Claim, ClaimSpec
+from gpuledger.formats.resource_claims.claims import Claim, ClaimSpec
 
 NAMESPACE_BYTES = 2 * 1024 * 1024
 """As JSON, of all different specs of one namespace that are in memory: some 6,000 ordinary ones. As Python objects they
@@ -96,7 +96,7 @@ class KeptObjects:
         return found
 
     def is_there(self, key: Key) -> bool:
-        """Tell whether there is such an object, in memory or not."""
+        """Return whether there is such an object, in memory or not."""
         return key[1] in self._uids[key[0]]
 
     def uids(self, kind: Kind) -> dict[Name, str]:
@@ -121,7 +121,7 @@ class KeptObjects:
         return is_new
 
     def forget(self, kind: Kind, name: Name, uid: str) -> bool:
-        """Note that an object is gone; return whether it was there: by now another one can have its name."""
+        """Record that an object is gone; return whether it was there: by now another one can have its name."""
         if self._uids[kind].get(name) != uid:
             return False
         del self._uids[kind][name]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gpuledger.model.clock import Clock
-from gpuledger.model.listeners import Listeners
+from gpuledger.model.clock import Clock, Listeners
 
 MOST_STEPS = 500_000
 """Of an account that was not used for a while: half a second of work at most."""
@@ -50,7 +49,7 @@ class SelectorAccount:
 
     @property
     def is_full(self) -> bool:
-        """Tell whether nothing is used."""
+        """Return whether nothing is used."""
         self._refill()
         return self._left >= MOST_STEPS
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
 
-from gpuledger.model.backoff import Backoff
+from gpuledger.model.clock import Backoff
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,21 @@
-"""How long to wait before a request is repeated, and when work that takes long lets others have their turn."""
+"""How long to wait before a request is repeated, and when work that takes long lets others have their turn.
+
+Answers that take several steps: at once, or with the event loop's other work between the steps.
+
+A step may yield a function: it is called before the next step, in a thread where others have their turn meanwhile.
+
+Several steps at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from gpuledger.model.backoff import Backoff
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Backoff, Clock
 from gpuledger.model.errors import ApiError, GpuledgerError
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
@@ -87,3 +95,81 @@ class Throttle:
             return
         turn.asked = False
         self._call(key, step)
+
+
+Answer = TypeVar("Answer")
+Step = Callable[[], None] | None
+
+
+def run_to_end(steps: Generator[Step, None, Answer]) -> Answer:
+    """Take all steps; return the answer. Raises what a step raises."""
+    answers: list[Answer] = []
+    for step in _kept(steps, answers):
+        if step is not None:
+            step()
+    return answers[0]
+
+
+async def run_cooperatively(steps: Generator[Step, None, Answer]) -> Answer:
+    """Take all steps, and let others have their turn after each; return the answer. Raises what a step raises."""
+    answers: list[Answer] = []
+    for step in _kept(steps, answers):
+        await (asyncio.sleep(0) if step is None else asyncio.to_thread(step))
+    return answers[0]
+
+
+def _kept(steps: Generator[Step, None, Answer], answers: list[Answer]) -> Generator[Step, None, None]:
+    """Take the steps one by one, and keep what they return: a `for` would drop it."""
+    answers.append((yield from steps))
+
+
+async def nothing(_: object) -> None:
+    """Do nothing, where something could be awaited."""
+
+
+T = TypeVar("T")
+
+
+async def gather_all(steps: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all steps, even when one fails; then raise the first error there was, or return the results."""
+    every = list(steps)
+    if len(every) == 1:  # most pods have one card: without a task of its own
+        return [await every[0]]
+    done: list[T] = []
+    errors: list[BaseException] = []
+    for result in await asyncio.gather(*every, return_exceptions=True):
+        if isinstance(result, BaseException):
+            errors.append(result)
+        else:
+            done.append(result)
+    if errors:
+        raise errors[0]
+    return done
+
+
+async def all_within(timeout_s: float, calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls side by side; those that have not ended by then are cancelled. Raises what one has raised."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    if not tasks:
+        return
+    _, late = await asyncio.wait(tasks, timeout=timeout_s)
+    for task in late:
+        task.cancel()
+    await asyncio.gather(*late, return_exceptions=True)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+async def wait_first(*parts: Awaitable[None]) -> None:
+    """Wait until one of them ends, and raise what it has raised. The others are cancelled, whatever ends the wait."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+    for task in done:
+        task.result()

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from gpuledger.model.backoff import Backoff
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Backoff, Clock
 from gpuledger.model.errors import GpuledgerError, StateRolledBack
 
 logger = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ class Round(Generic[One]):
         self._spent_s.clear()
 
     def spent(self, one: One, took_s: float) -> None:
-        """Note that one was tried, and how long that took."""
+        """Record that one was tried, and how long that took."""
         namespace = self._namespace_of(one)
         self._tried.setdefault(namespace, set()).add(self._key_of(one))
         self._spent_s[namespace] = self._account(namespace) + took_s

@@ -10,11 +10,11 @@ import pytest
 
 from fakes.agent_node import NODE, AgentNode
 from fakes.objects import a_container, a_pod_object
-from gpuledger.agent.grants import NodeCapabilities
-from gpuledger.agent.isolation.kinds import Installed, Isolation
-from gpuledger.agent.kubelet.dra_plugin import ClaimKey
+from gpuledger.agent.grants.grants import NodeCapabilities
+from gpuledger.agent.isolation.choice import Installed, Isolation
+from gpuledger.agent.kubelet.dra import ClaimKey
 from gpuledger.formats.runtime.cdi import Grant, VendorDevices
-from gpuledger.model.amounts import Amounts, total
+from gpuledger.model.card import Amounts, total
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod, Share
 
 Json = dict[str, Any]

@@ -14,7 +14,7 @@ from fakes.api_server import Operation
 from fakes.objects import a_node_object
 from fakes.virtual_time import settle
 from gpuledger.agent.claims.claim_service import ClaimService
-from gpuledger.formats.resource_claims.names import SERVES_CLAIMS_ANNOTATION
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import claim_grant_name
 from unit.agent.claims.conftest import ClaimNode, key, part, ref
 

@@ -6,9 +6,8 @@ import pytest
 
 from fakes.agent_node import NODE
 from fakes.api_server import Operation
-from gpuledger.agent.claims.orphaned_claims import OrphanedClaims
+from gpuledger.agent.grants.cleanup import OrphanedClaims, OrphanedGrants
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
-from gpuledger.agent.orphaned_grants import OrphanedGrants
 from gpuledger.formats.runtime.cdi import claim_grant_name
 from unit.agent.claims.conftest import ClaimNode, key, part, ref
 

@@ -11,12 +11,12 @@ from builders import a_card
 from fakes.agent_node import NODE
 from fakes.api_server import Operation, lose_request, refuse
 from fakes.virtual_time import now_s
-from gpuledger.agent.grants import ISOLATION_ANNOTATION
-from gpuledger.agent.isolation.kinds import Isolation
-from gpuledger.agent.kubelet.dra_plugin import PreparedDevice
+from gpuledger.agent.grants.grants import ISOLATION_ANNOTATION
+from gpuledger.agent.grants.starts import PATIENCE_S
+from gpuledger.agent.isolation.choice import Isolation
+from gpuledger.agent.kubelet.dra import PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
-from gpuledger.agent.retry import PATIENCE_S
-from gpuledger.formats.resource_claims.device import device_name
+from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.formats.runtime.cdi import CardLimit, claim_grant_name
 from gpuledger.formats.runtime.cdi import device_name as runtime_name
 from gpuledger.model.errors import BadInput, Denied, NotKnownYet, StartRefused

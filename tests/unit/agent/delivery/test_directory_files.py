@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.delivery.directory_files import DirectoryFiles
-from gpuledger.agent.isolation.kinds import GrantedCard
+from gpuledger.agent.grants.files import DirectoryFiles
+from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.formats.runtime.cdi import grant_file
 
 CARDS = [GrantedCard("GPU-1", 1, "nvidia", "", 4_000, 30, False)]

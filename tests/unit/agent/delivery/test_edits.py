@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.agent.delivery.edits import container_edits
-from gpuledger.agent.isolation.kinds import GrantedCard
+from gpuledger.agent.grants.edits import container_edits
+from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.formats.runtime.cdi import VendorDevices
 
 FIRST = GrantedCard("GPU-a", 0, "nvidia", "", 4_000, 30, False)

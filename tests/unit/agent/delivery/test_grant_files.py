@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.delivery.grant_files import GrantFiles, write_whole
+from gpuledger.agent.grants.files import GrantFiles, write_whole
 from gpuledger.formats.runtime.cdi import Grant, grant_file, read_grant
 
 FILE = "gpuledger.dev-share-slot-1-0a1b.json"

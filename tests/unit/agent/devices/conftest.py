@@ -7,7 +7,7 @@ import pytest
 
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_driver import FakeDriver
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
 
 
 @pytest.fixture

@@ -12,10 +12,8 @@ import pytest
 
 from fakes.nvml.fake_driver import FakeDriver
 from fakes.nvml.fake_nvml import GONE, LOST, Failure, Process
-from gpuledger.agent.devices import device_watcher
-from gpuledger.agent.devices.device_watcher import DeviceWatcher
-from gpuledger.agent.devices.health import HealthPolicy
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices import watcher as device_watcher
+from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import (
     Device,
     DeviceProcess,
@@ -28,6 +26,7 @@ from gpuledger.agent.devices.source import (
     MemoryLimit,
     Snapshot,
 )
+from gpuledger.agent.devices.watcher import DeviceWatcher, HealthPolicy
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.model.errors import BadInput
 

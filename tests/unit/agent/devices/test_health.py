@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.agent.devices.health import APPLICATION_XIDS, LOST, CardHealth, HealthPolicy
 from gpuledger.agent.devices.source import Device, Fault, Snapshot
+from gpuledger.agent.devices.watcher import APPLICATION_XIDS, LOST, CardHealth, HealthPolicy
 
 QUIET_S = 300.0
 POLICY = HealthPolicy(fault_quiet_s=QUIET_S)

@@ -24,7 +24,7 @@ from fakes.nvml.fake_nvml import (
     environment,
     some_cards,
 )
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import DriverGone, DriverReplaced, Fault
 
 MISMATCH = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH

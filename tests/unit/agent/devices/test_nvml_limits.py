@@ -21,8 +21,8 @@ from fakes.nvml.fake_nvml import (
     SetLimit,
     limit_lines,
 )
-from gpuledger.agent.devices.nvml_limits import NEEDS, NO_RIGHT
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
+from gpuledger.agent.devices.nvml_faults import NEEDS, NO_RIGHT
 from gpuledger.agent.devices.source import DriverGone, LimitRefused, MemoryLimit
 
 MIB = 1024 * 1024

@@ -24,7 +24,7 @@ from fakes.nvml.fake_nvml import (
     bus_id,
     some_cards,
 )
-from gpuledger.agent.devices.nvml_source import NvmlSource
+from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import CardUse, Device, DeviceProcess
 
 OPTIONAL = [

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.agent.devices.topology import ANCESTOR_SCORES, NVLINK_SCORE, Pair, Wiring, link_scores
+from gpuledger.agent.devices.source import ANCESTOR_SCORES, NVLINK_SCORE, Pair, Wiring, link_scores
 
 UUIDS = ("a", "b", "c", "d")
 

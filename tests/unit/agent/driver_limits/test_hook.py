@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.driver_limits.hook_pipes import HookPipes
-from gpuledger.formats.runtime.limit_request import ANSWERS, LONGEST_LINE, REQUESTS, SCRIPT, LimitRequest, read_request
+from gpuledger.agent.isolation.driver_limits import HookPipes
+from gpuledger.formats.runtime.limit_hook import ANSWERS, LONGEST_LINE, REQUESTS, SCRIPT, LimitRequest, read_request
 
 NAME = "slot-1-0a1b"
 SHELLS = [

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from effort import times
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DriverGone, LimitRefused, MemoryLimit
-from gpuledger.agent.driver_limits import limiter
-from gpuledger.agent.driver_limits.control_groups import ONLY_OWN, VERSION_1, ControlGroups
-from gpuledger.agent.driver_limits.limiter import DriverLimits
+from gpuledger.agent.isolation import driver_limits as limiter
+from gpuledger.agent.isolation.driver_limits import ONLY_OWN, VERSION_1, ControlGroups, DriverLimits
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, GrantedClaim
-from gpuledger.formats.runtime.limit_request import (
+from gpuledger.formats.runtime.limit_hook import (
     ANSWERS,
     LONGEST_ANSWER,
     REQUESTS,

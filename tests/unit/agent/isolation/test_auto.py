@@ -7,12 +7,11 @@ from typing import cast
 
 import pytest
 
-from gpuledger.agent.agent_config import agent_config
+from gpuledger.agent.agent import Agent
+from gpuledger.agent.config import agent_config
 from gpuledger.agent.devices.source import NOT_ASKED, Device, Snapshot
 from gpuledger.agent.devices.yaml_source import YamlSource
-from gpuledger.agent.isolation.choice import fitting
-from gpuledger.agent.isolation.kinds import HamiCore, Installed, Isolation
-from gpuledger.agent.startup import Agent
+from gpuledger.agent.isolation.choice import HamiCore, Installed, Isolation, fitting
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.client import KubeClient
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.isolation.bursts import Bursts, why_no_burst, with_bursts
+from gpuledger.agent.isolation.choice import Bursts, GrantedCard, Isolation, why_no_burst, with_bursts
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.kinds import GrantedCard, Isolation
-from gpuledger.formats.objects.memory_limit import MEMORY_LIMIT_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.model.errors import BadInput
 
 CARD = GrantedCard("GPU-0", 0, "nvidia", "", 4_000, 30, False, capacity_mib=40_000)

@@ -15,10 +15,10 @@ import pytest
 
 from fakes.crashes import crashed_at_line
 from fakes.shared_library import a_library
-from gpuledger.agent.isolation import hami_core_library
-from gpuledger.agent.isolation.hami_core_library import HamiCoreLibrary
+from gpuledger.agent.isolation import hami_core
+from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 
-FILES = (hami_core_library.__file__, shutil.__file__)
+FILES = (hami_core.__file__, shutil.__file__)
 OLD, NEW = a_library(b"old"), a_library(b"new" * 50_000)
 
 
@@ -385,18 +385,18 @@ def test_a_crash_at_any_line_of_a_removal_leaves_whole_versions(tmp_path: Path) 
 def test_another_agent_that_is_faster_does_no_harm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.bring(NEW)
     first, second = place.agent(), place.agent()
-    real = hami_core_library._flush_directory
+    real = hami_core._flush_directory
     done: list[bool] = []
 
     def meanwhile(directory: Path) -> None:
         if not done:
             done.append(True)
-            monkeypatch.setattr(hami_core_library, "UNFINISHED", ".another-")  # it does not see the first one's
+            monkeypatch.setattr(hami_core, "UNFINISHED", ".another-")  # it does not see the first one's
             second.refresh()
-            monkeypatch.setattr(hami_core_library, "UNFINISHED", ".unfinished-")
+            monkeypatch.setattr(hami_core, "UNFINISHED", ".unfinished-")
         real(directory)
 
-    monkeypatch.setattr(hami_core_library, "_flush_directory", meanwhile)
+    monkeypatch.setattr(hami_core, "_flush_directory", meanwhile)
     first.refresh()
     assert first.found() == second.found() is not None
     assert place.names() == {place.directory(NEW).name}
@@ -406,10 +406,10 @@ def test_another_agent_that_is_faster_does_no_harm(place: Place, monkeypatch: py
 def test_a_full_disk_is_tried_again_and_says_so_until_there_is_room(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hami_core_library, "SOON_S", 0.01)
+    monkeypatch.setattr(hami_core, "SOON_S", 0.01)
     place.bring(NEW)
     agent = place.agent()
-    real, seen = hami_core_library._write_lasting, threading.Event()
+    real, seen = hami_core._write_lasting, threading.Event()
     said: list[str] = []
 
     def full(file: Path, data: bytes, mode: int) -> None:
@@ -422,7 +422,7 @@ def test_a_full_disk_is_tried_again_and_says_so_until_there_is_room(
     def removed(paths: object) -> None:  # which comes after each installation
         seen.set()
 
-    monkeypatch.setattr(hami_core_library, "_write_lasting", full)
+    monkeypatch.setattr(hami_core, "_write_lasting", full)
     monkeypatch.setattr(agent, "remove_unused", removed)
 
     async def until_installed() -> None:

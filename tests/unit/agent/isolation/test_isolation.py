@@ -5,14 +5,25 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.isolation.choice import choose, missing, without_hami_core
-from gpuledger.agent.isolation.driver import driver_edits, driver_limits, without_vendors_limits
+from gpuledger.agent.isolation.choice import (
+    MPS_MEMORY,
+    MPS_PIPES,
+    GrantedCard,
+    HamiCore,
+    Installed,
+    Isolation,
+    MpsPipes,
+    choose,
+    driver_edits,
+    driver_limits,
+    missing,
+    without_hami_core,
+    without_vendors_limits,
+)
 from gpuledger.agent.isolation.hami_core import core_policy_of, opts_out
-from gpuledger.agent.isolation.kinds import GrantedCard, HamiCore, Installed, Isolation, MpsPipes
 from gpuledger.agent.isolation.limits import limits
-from gpuledger.agent.isolation.mps import MPS_MEMORY, MPS_PIPES
 from gpuledger.formats.runtime.cdi import CardLimit
-from gpuledger.formats.runtime.mps_status import SEVERAL
+from gpuledger.formats.runtime.mps import SEVERAL
 
 ALL = Installed(hami_core_directory="/hami", mps_directory="/mps", why_no_driver_limits="")
 BARE = Installed()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.kubelet import Kubelet
-from gpuledger.agent.kubelet import plugin_server
+from gpuledger.agent.kubelet import device_plugin
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def root() -> Iterator[Path]:
 @pytest.fixture
 async def kubelet(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Kubelet]:
     """Return a kubelet that is not started yet; plugins look round quickly."""
-    monkeypatch.setattr(plugin_server, "LOOK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(plugin_server, "LISTEN_GRACE_S", 60.0)  # the machine may be busy
+    monkeypatch.setattr(device_plugin, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(device_plugin, "LISTEN_GRACE_S", 60.0)  # the machine may be busy
     found = Kubelet(root)
     yield found
     await found.stop()
@@ -31,13 +31,13 @@ async def kubelet(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return the sockets that plugins have looked for, in order; it grows."""
     found: list[Path] = []
-    identity = plugin_server.socket_identity
+    identity = device_plugin.socket_identity
 
     def look(socket: Path) -> tuple[int, int] | None:
         found.append(socket)
         return identity(socket)
 
-    monkeypatch.setattr(plugin_server, "socket_identity", look)
+    monkeypatch.setattr(device_plugin, "socket_identity", look)
     return found
 
 

@@ -13,9 +13,9 @@ from fakes.dra_manager import DraManager
 from gpuledger.agent._generated import dra_plugin_pb2 as messages
 from gpuledger.agent.kubelet import device_health, dra_server
 from gpuledger.agent.kubelet.device_health import DeviceHealth
-from gpuledger.agent.kubelet.dra_plugin import ClaimKey, DraPlugin, PreparedDevice
+from gpuledger.agent.kubelet.dra import ClaimKey, DraPlugin, PreparedDevice
 from gpuledger.agent.kubelet.dra_server import HEALTH_SERVICES, DraServer
-from gpuledger.formats.resource_claims.names import DRIVER
+from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.errors import StartRefused
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]

@@ -11,10 +11,8 @@ import pytest
 from fakes.kubelet import Kubelet
 from fakes.objects import GPU, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.kubelet import plugin_server
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin
-from gpuledger.agent.kubelet.plugin_server import PluginServer, serve_all
-from gpuledger.agent.kubelet.slots import VendorSlots
+from gpuledger.agent.kubelet import device_plugin as plugin_server
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer, VendorSlots, serve_all
 from gpuledger.model.errors import StartRefused
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]

@@ -10,7 +10,7 @@ from fakes.device_manager import CHECKPOINT
 from fakes.objects import GPU
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
-from gpuledger.formats.runtime.kubelet_checkpoint import CheckpointEntry
+from gpuledger.formats.runtime.cdi import CheckpointEntry
 from gpuledger.model.errors import NotKnownYet, StartRefused, Unreachable
 
 

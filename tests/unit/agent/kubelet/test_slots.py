@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from gpuledger.agent.kubelet.slots import VendorSlots
+from gpuledger.agent.kubelet.device_plugin import VendorSlots
 
 State = tuple[list[str], bool]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.agent.mps.daemon_state import (
+from gpuledger.agent.isolation.mps_daemons import (
     LONGEST_PAUSE_S,
     SAME_FAULT_S,
     SILENCE_S,
@@ -14,8 +14,7 @@ from gpuledger.agent.mps.daemon_state import (
     STEADY_S,
     DaemonState,
 )
-from gpuledger.formats.runtime.mps import FatalFault, LogEntry, ServerEnded, ServerStatus
-from gpuledger.formats.runtime.mps_status import FaultKind, Phase
+from gpuledger.formats.runtime.mps import FatalFault, FaultKind, LogEntry, Phase, ServerEnded, ServerStatus
 
 ACTIVE, FAULT, INITIALIZING = ServerStatus.ACTIVE, ServerStatus.FAULT, ServerStatus.INITIALIZING
 

@@ -14,10 +14,9 @@ import pytest
 
 from fakes.mps import control_program
 from gpuledger.agent.devices.source import Device, DeviceUses, Fault, LimitRefused, MemoryLimit, Snapshot
-from gpuledger.agent.mps import daemon_state, daemons
-from gpuledger.agent.mps.daemon_process import is_mps, running_daemon
-from gpuledger.agent.mps.daemons import Daemons, MpsPlan, cards_for_mps
-from gpuledger.formats.runtime.mps_status import SEVERAL, DaemonStatus, FaultKind, MpsPlaces, MpsStatus, Phase
+from gpuledger.agent.isolation import mps_daemons
+from gpuledger.agent.isolation.mps_daemons import Daemons, MpsPlan, cards_for_mps, is_mps, running_daemon
+from gpuledger.formats.runtime.mps import SEVERAL, DaemonStatus, FaultKind, MpsPlaces, MpsStatus, Phase
 from gpuledger.model.errors import BadInput
 
 NVIDIAS = shutil.which(control_program.NAME)
@@ -99,9 +98,9 @@ async def running(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     directory = Path(tempfile.mkdtemp(prefix="mps-", dir="/tmp"))  # a socket's path has 107 characters
     control_program.install(f"{directory}/bin")
     monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr(daemons, "LOOK_S", 0.05)
-    monkeypatch.setattr(daemons, "ASK_S", 0.2)
-    monkeypatch.setattr(daemon_state, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(mps_daemons, "LOOK_S", 0.05)
+    monkeypatch.setattr(mps_daemons, "ASK_S", 0.2)
+    monkeypatch.setattr(mps_daemons, "FIRST_PAUSE_S", 0.05)
     found = Running(directory)
     monkeypatch.setenv(control_program.REFUSES, str(found.refusal))
     yield found
@@ -149,7 +148,7 @@ async def test_limits_are_set_before_a_daemon_counts_as_running(running: Running
 
 
 async def test_a_daemon_that_takes_no_limit_serves_nobody(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemons, "most_cores", lambda percent: (f"no_such_command {percent}", "no_such_command"))
+    monkeypatch.setattr(mps_daemons, "most_cores", lambda percent: (f"no_such_command {percent}", "no_such_command"))
     running.start(CARDS[:1], most_cores_percent=30)
     await running.until(lambda: "was not taken" in running.daemon("GPU-0").why)
     assert running.daemon("GPU-0").phase is Phase.STARTING
@@ -261,8 +260,8 @@ async def test_a_server_that_ends_is_told_once_and_one_that_ends_well_is_not(run
 async def test_a_daemon_that_does_not_answer_gets_no_programs_and_is_left_alone(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon_state, "SILENCE_S", 0.2)
-    monkeypatch.setattr("gpuledger.agent.mps.daemon_process.ANSWER_S", 0.3)
+    monkeypatch.setattr(mps_daemons, "SILENCE_S", 0.2)
+    monkeypatch.setattr("gpuledger.agent.isolation.mps_daemons.ANSWER_S", 0.3)
     running.start(CARDS[:1])
     await running.until_all(Phase.RUNNING)
     pid = running.daemon("GPU-0").pid
@@ -277,13 +276,13 @@ async def test_one_that_never_answers_serves_nobody_and_is_started_again(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(control_program.STARTS_SLOWLY_S, "60")
-    monkeypatch.setattr(daemon_state, "START_S", 0.3)
+    monkeypatch.setattr(mps_daemons, "START_S", 0.3)
     running.start(CARDS[:1])
     await running.until(lambda: running.daemon("GPU-0").pid)
     pid = running.daemon("GPU-0").pid
     monkeypatch.setenv(control_program.STARTS_SLOWLY_S, "0")
     await running.until(lambda: running.daemon("GPU-0").pid not in (0, pid))
-    monkeypatch.setattr(daemon_state, "START_S", 60.0)
+    monkeypatch.setattr(mps_daemons, "START_S", 60.0)
     await running.until_all(Phase.RUNNING)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.mps.shared_memory import mount_shared_memory
+from gpuledger.agent.isolation.mps_daemons import mount_shared_memory
 from gpuledger.model.errors import BadInput
 
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from gpuledger.agent.mps.shared_memory import mount_shared_memory
+from gpuledger.agent.isolation.mps_daemons import mount_shared_memory
 directory = Path(sys.argv[1])
 print(mount_shared_memory(directory, "8m"), mount_shared_memory(directory, "9m"))
 found = os.statvfs(directory / "shm")

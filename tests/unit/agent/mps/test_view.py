@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fakes.grants import a_grant
-from gpuledger.agent.health_server import AgentMetrics
-from gpuledger.agent.mps import view as mps_view
-from gpuledger.agent.mps.view import REPORT_S, MpsView, report_faults
+from gpuledger.agent.health import AgentMetrics
+from gpuledger.agent.isolation import mps_view as mps_view
+from gpuledger.agent.isolation.mps_view import REPORT_S, MpsView, report_faults
 from gpuledger.formats.runtime.cdi import Grant
-from gpuledger.formats.runtime.mps_status import (
+from gpuledger.formats.runtime.mps import (
     FAULTS_KEPT,
     SEVERAL,
     DaemonStatus,

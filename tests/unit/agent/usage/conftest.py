@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fakes.shared_regions import NEWEST, a_hami_grant, controls, write_region
-from gpuledger.agent.usage.granted import RegionPlace, region_place
-from gpuledger.agent.usage.regions import Regions
+from gpuledger.agent.usage.regions import RegionPlace, Regions, region_place
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.shared_region import RegionLayout
 

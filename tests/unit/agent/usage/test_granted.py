@@ -7,10 +7,9 @@ import pytest
 
 from fakes.grants import a_grant
 from fakes.shared_regions import a_hami_grant
+from gpuledger.agent.isolation.choice import GrantedCard, mps_edits
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.agent.isolation.kinds import GrantedCard
-from gpuledger.agent.isolation.mps import mps_edits
-from gpuledger.agent.usage.granted import LOW, GrantedPart, granted_parts, region_place
+from gpuledger.agent.usage.regions import LOW, GrantedPart, granted_parts, region_place
 from gpuledger.formats.runtime.cdi import CardLimit, bind_mount
 
 NAMES = ["GPULEDGER_UUIDS=GPU-1,GPU-2", "GPULEDGER_MEMORY_MIB=3000,8000", "GPULEDGER_CORES=30,0"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.delivery.grant_files import GrantFiles
+from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.usage import monitor as monitor_module
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.formats.runtime.shared_region import IDLE, LIMITER_ON, PAUSED

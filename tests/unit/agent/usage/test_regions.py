@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from fakes.shared_regions import NEWEST, set_field, write_region
-from gpuledger.agent.usage.region_files import MOST_BYTES
-from gpuledger.agent.usage.regions import MOST_PROCESSES
+from gpuledger.agent.usage.regions import MOST_BYTES, MOST_PROCESSES
 from gpuledger.formats.runtime.shared_region import (
     IDLE,
     LAYOUTS,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.shared_regions import write_region
-from gpuledger.agent.usage import region_files
-from gpuledger.agent.usage.region_files import REASONS, SIZES
+from gpuledger.agent.usage import regions as region_files
+from gpuledger.agent.usage.regions import REASONS, SIZES
 from gpuledger.formats.runtime.shared_region import LAYOUTS, MAGIC, PAUSED, RegionLayout, packed
 from unit.agent.usage.conftest import Node
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from builders import a_card, a_holder, a_ledger, a_pod, a_share, stored, whole_share
 from fakes.metrics import ALL, Shown, samples, value
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.model.stored_card import Misfit, StoredCard
 

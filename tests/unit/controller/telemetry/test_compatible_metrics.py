@@ -6,7 +6,7 @@ import pytest
 
 from builders import a_card, a_holder, a_ledger, a_share, stored
 from fakes.metrics import ALL, Shown, samples
-from gpuledger.model.quota import Counted, QuotaLimit
+from gpuledger.model.gang import Counted, QuotaLimit
 
 CARD = replace(a_card(memory_mib=40_000), model="NVIDIA-A100")
 ON = {"node": "node-a", "device_uuid": CARD.uuid, "device_index": "0", "device_type": "NVIDIA-A100"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.controller.telemetry.gc_tuning import ALL_EVERY, STARTING_OBJECTS, YOUNG_OBJECTS, GcTuning
+from gpuledger.controller.telemetry.metrics import ALL_EVERY, STARTING_OBJECTS, YOUNG_OBJECTS, GcTuning
 
 
 @pytest.fixture(autouse=True)

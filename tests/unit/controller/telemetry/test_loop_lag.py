@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fakes.virtual_time import VirtualTimeLoop
-from gpuledger.controller.telemetry.loop_lag import INTERVAL_S, LoopLag
+from gpuledger.controller.telemetry.metrics import INTERVAL_S, LoopLag
 
 
 @pytest.fixture

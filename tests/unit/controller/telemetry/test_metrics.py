@@ -8,8 +8,8 @@ import pytest
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, mib, stored
 from fakes.metrics import Shown, everything, families, samples, value
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
-from gpuledger.controller.telemetry import loop_lag
-from gpuledger.controller.telemetry.metric_sheets import SLICE_CARDS
+from gpuledger.controller.telemetry import metrics as loop_lag
+from gpuledger.controller.telemetry.card_metrics import SLICE_CARDS
 from gpuledger.controller.telemetry.metrics import JOINED_BYTES
 from gpuledger.model.refusal import Reason
 from gpuledger.model.share import Pod

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import ClientPayloadError, ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from gpuledger.controller.telemetry import scrapes
-from gpuledger.controller.telemetry.scrapes import MOST_READERS, Scrapes
+from gpuledger.controller.telemetry import metrics as scrapes
+from gpuledger.controller.telemetry.metrics import MOST_READERS, Scrapes
 
 PIECE = b"x" * 1_000_000
 """More than fits into a connection whose reader does not read."""

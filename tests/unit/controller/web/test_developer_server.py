@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.view_answers import a_node, an_explanation
 from gpuledger.controller.web.developer_server import DeveloperServer
-from gpuledger.formats.objects.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
+from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.model.errors import Denied, NotFound, Unreachable
 from gpuledger.reports.redaction import OTHERS, redacted_for
 

@@ -13,10 +13,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.usage import measure
 from fakes.view_cluster import ViewCluster, with_gangs
-from gpuledger.controller.web import view_access, view_feed, view_server
-from gpuledger.controller.web.view_access import LocalAccess, TokenAccess, access_for, is_loopback
+from gpuledger.controller.web import access, view_server
+from gpuledger.controller.web import feed as view_feed
+from gpuledger.controller.web.access import LocalAccess, TokenAccess, access_for, is_loopback
+from gpuledger.controller.web.source import LedgerSource
 from gpuledger.controller.web.view_server import ViewServer, page_files
-from gpuledger.controller.web.view_source import LedgerSource
 from gpuledger.model.errors import Unreachable
 
 Json = dict[str, Any]
@@ -65,7 +66,7 @@ def reviewer() -> Reviewer:
 
 @pytest.fixture
 def three_tokens_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view_access, "TOKENS_KNOWN", 3)
+    monkeypatch.setattr(access, "TOKENS_KNOWN", 3)
 
 
 @pytest.fixture
@@ -227,8 +228,8 @@ async def test_a_verdict_does_not_last(guarded: Client, reviewer: Reviewer, monk
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 200
     reviewer.allowed.clear()
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 200
-    late_s = asyncio.get_running_loop().time() + view_access.ALLOWED_S
-    monkeypatch.setattr(view_access, "_now_s", lambda: late_s)
+    late_s = asyncio.get_running_loop().time() + access.ALLOWED_S
+    monkeypatch.setattr(access, "_now_s", lambda: late_s)
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 403
 
 
@@ -252,7 +253,7 @@ async def test_a_stream_ends_when_its_token_does(
     guarded: Client, reviewer: Reviewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_server, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(view_access, "ALLOWED_S", 0.02)
+    monkeypatch.setattr(access, "ALLOWED_S", 0.02)
     response = await guarded.get("/v1/changes", headers=bearer("reader"))
     await message(response)
     reviewer.allowed.clear()

@@ -28,7 +28,7 @@ from fakes.own_account_cases import (
     says,
     workload_status,
 )
-from gpuledger.configuration.admission import policies
+from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 
 Json = dict[str, Any]

@@ -10,14 +10,13 @@ import yaml
 from click.testing import CliRunner
 
 from gpuledger.command_line.program import main
-from gpuledger.configuration.admission import OWN_ANNOTATIONS, policies
-from gpuledger.configuration.dialects import dialects_of
+from gpuledger.configuration.dialects import OWN_ANNOTATIONS, dialects_of, policies
 from gpuledger.configuration.settings import RESOURCES, Settings
-from gpuledger.formats.admission.accounts import FOREIGN_ANNOTATIONS, FOREIGN_ENDINGS
-from gpuledger.formats.custom_resource.cel import literal
+from gpuledger.formats.admission.rules import FOREIGN_ANNOTATIONS, FOREIGN_ENDINGS
+from gpuledger.formats.custom_resource.crd import literal
 from gpuledger.formats.dialects.selection import MODE, USE_UUID
-from gpuledger.formats.objects import patched
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes import annotations
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
 
 Json = dict[str, Any]
 
@@ -160,7 +159,7 @@ def test_our_account_may_patch_what_the_program_patches_and_nothing_else() -> No
     text = "".join(file.read_text() for file in source.rglob("*.py"))
     constants = re.findall(r"\.annotate_pod\([\w()]+, (\w+),", text)
     assert len(constants) == text.count(".annotate_pod(")
-    values = {**vars(patched), "DEVICES_ANNOTATION": DEVICES_ANNOTATION}
+    values = {**vars(annotations), "DEVICES_ANNOTATION": DEVICES_ANNOTATION}
     assert {values[name] for name in constants} == set(OWN_ANNOTATIONS)
 
 

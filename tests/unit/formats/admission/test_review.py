@@ -9,12 +9,12 @@ import pytest
 from fakes.admission_cases import ACCEPTED, COUNTED, FOREIGN, HAMI_TOLD, REFUSED, VOLCANO_COUNT, VOLCANO_MEMORY
 from fakes.claims import a_claiming_pod
 from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
-from gpuledger.configuration.admission import admission_rules
+from gpuledger.configuration.dialects import admission_rules
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.accounts import OPERATOR
-from gpuledger.formats.admission.review import AdmissionRules, check, filled_in
+from gpuledger.formats.admission.rules import OPERATOR
+from gpuledger.formats.admission.webhook import AdmissionRules, check, filled_in
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

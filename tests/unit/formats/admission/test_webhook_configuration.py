@@ -9,9 +9,9 @@ import yaml
 from click.testing import CliRunner
 
 from gpuledger.command_line.program import main
-from gpuledger.configuration.admission import policies
+from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.webhook_configuration import SERVICE
+from gpuledger.formats.admission.webhook import SERVICE
 
 Json = dict[str, Any]
 

@@ -21,12 +21,11 @@ from gpuledger.formats.dialects.assignments import (
     volcano_assignment,
 )
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
-from gpuledger.formats.objects.pod import pod_facts
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.pod import pod_facts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import AnnotatedCard, Dialect, OldDevices
 from gpuledger.model.share import ContainerShare, Share
 
 Json = dict[str, Any]

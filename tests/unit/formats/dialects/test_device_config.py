@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from builders import a_card, cards_of
-from gpuledger.formats.dialects.device_config import NOT_SUPPORTED, device_config, node_configs
+from gpuledger.formats.dialects.config_maps import NOT_SUPPORTED, device_config, node_configs
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_config import NodeConfig
+from gpuledger.model.node import NodeConfig
 
 GUIDE = """
 nvidia:

@@ -6,10 +6,10 @@ import pytest
 
 from fakes.dialects import demand_of, dialects_with, request_of
 from fakes.objects import DIALECTS, GPU, MEMORY, a_pod_object
-from gpuledger.formats.admission.review import AdmissionRules, filled_in
+from gpuledger.formats.admission.webhook import AdmissionRules, filled_in
 from gpuledger.formats.dialects.request import container_requests, pod_request
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, Dialects
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand
 

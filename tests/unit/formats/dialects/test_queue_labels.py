@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from fakes.queue_cases import BY_KAI, BY_VOLCANO, KEPT, KUEUE, QUEUED, WORDS, a_job, a_pod, a_template
-from gpuledger.configuration.admission import admission_rules, policies, webhook_configuration
+from gpuledger.configuration.dialects import admission_rules, policies, webhook_configuration
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import filled_in, queueing_review
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
-from gpuledger.formats.dialects.unsupported_fields import pod_warnings
+from gpuledger.formats.admission.webhook import WebhookAddress, filled_in, queueing_review
+from gpuledger.formats.dialects.unsupported import pod_warnings
 
 Json = dict[str, Any]
 

@@ -10,14 +10,12 @@ import pytest
 from builders import cards_of
 from fakes.dialects import HAMI, VOLCANO, VOLCANO_COUNT, a_foreign_node, dialects_with, hamis_item, inventory_of
 from fakes.objects import DIALECTS, GPU
-from gpuledger.formats.dialects.capacity import MAX_CARDS
-from gpuledger.formats.dialects.registers import SCORES_ANNOTATION, read_scores
+from gpuledger.formats.dialects.registers import MAX_CARDS, SCORES_ANNOTATION, read_scores
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.objects.node import REGISTER_ANNOTATION, Inventory, node_facts, register_of
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, Inventory, node_facts, register_of
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_offer import Dialect, NodeOffer
+from gpuledger.model.node import Dialect, NodeOffer
 
 V100 = Card(
     "GPU-f571c8f8-948a-71b4-3be1-2bf02c7a1b20",

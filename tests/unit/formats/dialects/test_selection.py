@@ -15,8 +15,8 @@ from gpuledger.formats.dialects.selection import (
     Selection,
     selection,
 )
-from gpuledger.formats.objects.pod import pod_facts
-from gpuledger.model.card_filter import CardFilter
+from gpuledger.formats.kubernetes.pod import pod_facts
+from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
 
 

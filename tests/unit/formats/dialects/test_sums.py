@@ -11,10 +11,9 @@ import yaml
 
 from fakes.objects import GPU, MEMORY, a_container, a_pod_object
 from fakes.sum_cases import LARGE, SMALL, SUM_CORES, SUM_GPUS, SUM_MEMORY, SUM_MODELS, SUMMED
-from gpuledger.configuration.admission import admission_rules, policies, webhook_configuration
+from gpuledger.configuration.dialects import admission_rules, policies, webhook_configuration
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.admission.review import filled_in, summing_review, sums_patch
-from gpuledger.formats.admission.webhook_configuration import WebhookAddress
+from gpuledger.formats.admission.webhook import WebhookAddress, filled_in, summing_review, sums_patch
 from gpuledger.formats.dialects.request import pod_request
 
 Json = dict[str, Any]

@@ -6,7 +6,7 @@ import pytest
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.unsupported_fields import (
+from gpuledger.formats.dialects.unsupported import (
     MOST_WARNINGS,
     WarningKind,
     passed_over,

@@ -26,12 +26,12 @@ from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.assignments import hami_assignment
 from gpuledger.formats.dialects.request import counted, pod_request
-from gpuledger.formats.dialects.unsupported_fields import pod_warnings
+from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vendors import VendorRow, in_use, vendor_rows
-from gpuledger.formats.objects.pod import pod_facts
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.cluster_snapshot import AnnotatedCard, OldDevices
+from gpuledger.formats.kubernetes.pod import pod_facts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput
+from gpuledger.model.node import AnnotatedCard, OldDevices
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Share

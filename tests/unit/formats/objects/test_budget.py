@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.budget import Budget, budget, label_selector
+from gpuledger.formats.kubernetes.other import Budget, budget, label_selector
 from gpuledger.model.errors import BadInput
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.objects import DIALECTS, a_pod_object
 from gpuledger.formats.inspection import inspected
-from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL, described, gang_of
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL, described, gang_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpuledger.formats.objects.host import host_capacity, host_request
-from gpuledger.model.host import HostAmounts
+from gpuledger.formats.kubernetes.host import host_capacity, host_request
+from gpuledger.model.request import HostAmounts
 
 
 @pytest.mark.parametrize(

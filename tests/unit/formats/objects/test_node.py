@@ -12,7 +12,7 @@ from fakes.objects import COUNTS, DIALECTS, GPU, a_node_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.gpu_allocation import CardSpec
-from gpuledger.formats.objects.node import (
+from gpuledger.formats.kubernetes.node import (
     REGISTER_ANNOTATION,
     Inventory,
     NodeFacts,
@@ -22,8 +22,8 @@ from gpuledger.formats.objects.node import (
     register_of,
 )
 from gpuledger.model.errors import BadInput
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import Dialect, NodeOffer
+from gpuledger.model.node import Dialect, NodeOffer
+from gpuledger.model.request import HostAmounts
 
 CARDS = cards_of("node-a", 2)
 

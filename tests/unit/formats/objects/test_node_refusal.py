@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fakes.objects import a_container, a_pod_object
-from gpuledger.formats.objects.node_refusal import Taken, against_rules, lacking, taken_of
+from gpuledger.formats.kubernetes.constraints import Taken, against_rules, lacking, taken_of
 
 Json = dict[str, Any]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.node_rules import node_rules, pod_rules, refused_by_host, refused_by_rules
+from gpuledger.formats.kubernetes.constraints import node_rules, pod_rules, refused_by_host, refused_by_rules
 from gpuledger.model.errors import BadInput
-from gpuledger.model.host import HostAmounts
+from gpuledger.model.request import HostAmounts
 
 Json = dict[str, Any]
 

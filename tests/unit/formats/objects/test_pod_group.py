@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.gang import OF_WAY
-from gpuledger.formats.objects.pod_group import pod_group
+from gpuledger.formats.kubernetes.gang import OF_WAY, pod_group
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, GangWay, PodGroup
 

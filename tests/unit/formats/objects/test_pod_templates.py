@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.objects.pod_templates import MAX_TEMPLATES, MOST_PODS, pod_templates, resources_elsewhere
+from gpuledger.formats.kubernetes.templates import MAX_TEMPLATES, MOST_PODS, pod_templates, resources_elsewhere
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.formats.dialects.vocabulary import HAMI, VOLCANO, Dialects
-from gpuledger.formats.objects.resource_quota import MOST_LIMITS, limits_of
-from gpuledger.model.quota import Counted
+from gpuledger.formats.kubernetes.other import MOST_LIMITS, limits_of
+from gpuledger.model.gang import Counted
 
 DIALECTS = Dialects((HAMI, VOLCANO))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.objects.where import where_it_can_go
+from gpuledger.formats.kubernetes.constraints import where_it_can_go
 
 Json = dict[str, Any]
 

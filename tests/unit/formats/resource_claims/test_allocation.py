@@ -13,11 +13,9 @@ from gpuledger.formats.resource_claims.allocation import (
     with_consumer,
     without_consumers,
 )
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
-from gpuledger.formats.resource_claims.objects import read_spec
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.pod_claim import PodClaim
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims, read_spec
+from gpuledger.model.card import Amounts
+from gpuledger.model.request import PodClaim
 from gpuledger.model.share import ContainerShare, Share
 
 Json = dict[str, Any]

@@ -10,9 +10,8 @@ from fakes.claims import a_resource_claim
 from fakes.objects import DIALECTS, SHARE, a_container, a_pod_object
 from gpuledger.formats.custom_resource.resource import API_VERSION
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
-from gpuledger.formats.resource_claims.share_parameters import KEYS
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims
+from gpuledger.formats.resource_claims.demands import KEYS
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import PodRequest
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.resource_claims.container_uses import UsedClaim, check_containers
+from gpuledger.formats.resource_claims.claims import UsedClaim, check_containers
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

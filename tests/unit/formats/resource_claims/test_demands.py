@@ -11,12 +11,9 @@ from builders import a_card
 from fakes.claims import OUR_CLASS
 from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims, read_spec
 from gpuledger.formats.resource_claims.demands import MOST_CONSTRAINTS, claim_alternatives
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
-from gpuledger.formats.resource_claims.objects import read_spec
-from gpuledger.model.card_filter import CardFilter
-from gpuledger.model.card_rule import CardRule
+from gpuledger.model.card import CardFilter, CardRule
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime
 

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.formats.custom_resource import gpu_allocation as crd
-from gpuledger.formats.resource_claims.device import binary_quantity, decimal_quantity, device_name, device_of
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.resource_claims.slices import binary_quantity, decimal_quantity, device_name, device_of
+from gpuledger.model.card import Amounts, Card
 
 UUID = "GPU-6872d8e1-0f0a-4d3c-9b51-2a0f6c9d1e77"
 CARD = Card(UUID, "node-a", 3, Amounts(40_960, 100, 10), "nvidia", "A100", "mps", 1, "pci0000:16")

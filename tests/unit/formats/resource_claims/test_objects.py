@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from fakes.claims import a_claim_spec, a_resource_claim, a_template
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
-from gpuledger.formats.resource_claims.objects import (
+from gpuledger.formats.resource_claims.claims import (
+    DEVICE_CLASS,
+    DRIVER,
     NO_CLAIM_OBJECTS,
     DeviceClass,
     OpaqueConfig,

@@ -7,11 +7,9 @@ import pytest
 from fakes.claims import OUR_CLASS, a_claim_spec, a_claiming_pod, a_resource_claim, a_template
 from fakes.objects import DIALECTS, SHARE, a_container, a_pod_object
 from gpuledger.formats.dialects.request import pod_request, too_many_containers
-from gpuledger.formats.resource_claims.listed import ListedClaims
-from gpuledger.formats.resource_claims.names import MOST_CLAIMS, claim_names, has_claims
+from gpuledger.formats.resource_claims.claims import MOST_CLAIMS, ListedClaims, claim_names, has_claims
 from gpuledger.model.errors import BadInput
-from gpuledger.model.pod_claim import JoinedClaim, PodClaim
-from gpuledger.model.request import Lifetime, PodRequest
+from gpuledger.model.request import JoinedClaim, Lifetime, PodClaim, PodRequest
 
 Json = dict[str, Any]
 

@@ -17,7 +17,6 @@ from claim_expressions import CARDS, CORNERS, EVERYDAY, NODES, REFUSED, Answered
 from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel import environment
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
-from gpuledger.formats.resource_claims.device import device_of
 from gpuledger.formats.resource_claims.selectors import (
     KeptSelectors,
     Selector,
@@ -26,8 +25,8 @@ from gpuledger.formats.resource_claims.selectors import (
     SelectorTest,
     compile_selector,
 )
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.resource_claims.slices import device_of
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
 
 DRIVER = claim_expressions.DRIVER

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
-from gpuledger.formats.resource_claims.share_parameters import KEYS, LONGEST_ENTRY, ShareParameters, share_parameters
+from gpuledger.formats.resource_claims.demands import KEYS, LONGEST_ENTRY, ShareParameters, share_parameters
 from gpuledger.model.errors import BadInput
 
 

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.resource_claims.device import device_name
-from gpuledger.formats.resource_claims.slices import NodeOwner, SliceChanges, slice_changes, slices_of
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.resource_claims.slices import NodeOwner, SliceChanges, device_name, slice_changes, slices_of
+from gpuledger.model.card import Amounts, Card
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.runtime.cgroup import pod_group, pod_uid
+from gpuledger.formats.runtime.cdi import pod_group, pod_uid
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
 UNDERSCORED = UID.replace("-", "_")

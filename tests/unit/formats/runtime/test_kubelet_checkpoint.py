@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuledger.formats.runtime.kubelet_checkpoint import CheckpointEntry, read_checkpoint
+from gpuledger.formats.runtime.cdi import CheckpointEntry, read_checkpoint
 from gpuledger.model.errors import BadInput
 
 SINCE_1_20 = (

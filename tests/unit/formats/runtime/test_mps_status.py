@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.runtime.mps_status import DaemonStatus, FaultKind, MpsFault, MpsStatus, Phase
+from gpuledger.formats.runtime.mps import DaemonStatus, FaultKind, MpsFault, MpsStatus, Phase
 from gpuledger.model.errors import BadInput
 
 STATUS = MpsStatus(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.shared_library import a_library
-from gpuledger.formats.runtime.shared_library import check_shared_library
+from gpuledger.formats.runtime.shared_region import check_shared_library
 from gpuledger.model.errors import BadInput
 
 WHOLE = a_library(b"x" * 300, "x86_64")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuledger.placement.fragmentation.model_load import loads
-from gpuledger.placement.fragmentation.remnant_worth import GRID, LENGTH, RemnantWorth
+from gpuledger.placement.fragmentation.expected import loads
+from gpuledger.placement.fragmentation.prices import GRID, LENGTH, RemnantWorth
 
 
 @dataclass(frozen=True)

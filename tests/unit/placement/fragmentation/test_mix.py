@@ -3,8 +3,8 @@
 import pytest
 
 from builders import a_request, mib
-from gpuledger.model.host import NO_HOST
-from gpuledger.placement.candidates import Footprint
+from gpuledger.model.request import NO_HOST
+from gpuledger.placement.decide import Footprint
 from gpuledger.placement.fragmentation.mix import KINDS_KEPT, Mix
 
 

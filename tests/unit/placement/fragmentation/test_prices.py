@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from builders import a_card, a_ledger, a_request, a_share, mib, occupy, whole, whole_share
 from effort import times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.request import PodRequest
-from gpuledger.placement.candidates import Candidate, Footprint
+from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.decide import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.refresh import FragmentationPrices
+from gpuledger.placement.fragmentation.prices import FragmentationPrices
 from gpuledger.placement.policy import Policy, Preference
 from unit.placement.fragmentation.plain_prices import PlainNode, PlainPod, costs
 

@@ -11,17 +11,14 @@ import orjson
 import pytest
 
 from gpuledger.ledger.book import PINNED, Ledger
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
-from gpuledger.model.card_filter import CardFilter
-from gpuledger.model.host import HostAmounts
-from gpuledger.model.node_offer import NodeOffer
-from gpuledger.model.request import Demand
+from gpuledger.model.card import Amounts, Card, CardFilter
+from gpuledger.model.node import NodeOffer
+from gpuledger.model.request import Demand, HostAmounts
 from gpuledger.model.share import Placement, Share
 from gpuledger.model.stored_card import StoredCard
-from gpuledger.placement.candidates import Candidate, Footprint
+from gpuledger.placement.decide import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.refresh import FragmentationPrices
+from gpuledger.placement.fragmentation.prices import FragmentationPrices
 
 REFERENCE: dict[str, Any] = orjson.loads((Path(__file__).parent / "reference.json").read_bytes())
 

@@ -6,12 +6,11 @@ import pytest
 
 from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, mib, occupy, stored, whole
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.host import NO_HOST
-from gpuledger.model.request import PodRequest
-from gpuledger.placement.candidates import Candidate, Footprint
+from gpuledger.model.request import NO_HOST, PodRequest
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.decide import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.refresh import REFRESHED_EVERY, FragmentationPrices
+from gpuledger.placement.fragmentation.prices import REFRESHED_EVERY, FragmentationPrices
 from gpuledger.placement.policy import Policy, Preference
 
 FRAGMENTATION = Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpuledger.placement.fragmentation.remnant_worth import GRID, LENGTH, RemnantWorth
+from gpuledger.placement.fragmentation.prices import GRID, LENGTH, RemnantWorth
 
 
 def worth(demand: dict[int, float], **remnants: int) -> RemnantWorth:

@@ -14,7 +14,7 @@ from fakes.virtual_time import LoopClock
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.workflows.binding.costly_questions import AT_ONCE_S, CHEAP_S, SHARE, CostlyQuestions
-from gpuledger.workflows.tasks.stepwise import Step, run_to_end
+from gpuledger.workflows.tasks.pauses import Step, run_to_end
 
 Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ class Questions:
         return pod
 
     def ask(self, pod: Json, takes_s: float = 0.0) -> bool:
-        """Ask about a pod; tell whether it was looked for, or had to give way."""
+        """Ask about a pod; return whether it was looked for, or had to give way."""
 
         def steps() -> Generator[Step, None, bool]:
             self.time.time_s += takes_s / 2

@@ -15,11 +15,10 @@ from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlug
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import now_s, settle, wall
-from gpuledger.formats.dialects.assignments import HAMI_BIND_TIME
-from gpuledger.formats.dialects.node_lock import lock_text
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION
+from gpuledger.formats.dialects.assignments import HAMI_BIND_TIME, lock_text
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Conflict, Denied
-from gpuledger.model.node_offer import Dialect
+from gpuledger.model.node import Dialect
 from gpuledger.model.share import Pod
 from gpuledger.workflows.binding import device_plugin_queue
 from gpuledger.workflows.leadership import Leadership

@@ -16,8 +16,7 @@ from fakes.objects import GPU, MEMORY, a_container, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import CardPhase
+from gpuledger.model.card import Amounts, CardPhase
 
 Json = dict[str, Any]
 

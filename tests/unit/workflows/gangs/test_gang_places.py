@@ -14,7 +14,7 @@ from fakes.api_server import ApiServer, hold_request, refuse
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.ledger.zones import Zones
+from gpuledger.ledger.book import Zones
 from gpuledger.model.errors import BindFailed, Denied, Invalid
 from gpuledger.workflows.gangs.arrival_window import QUIET_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S

@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Operation, refuse
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.objects.gang import OF_WAY
+from gpuledger.formats.kubernetes.gang import OF_WAY
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.reports.redaction import redacted_for
 from gpuledger.workflows.gangs.arrival_window import QUIET_S

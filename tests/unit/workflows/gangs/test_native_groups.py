@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Operation, refuse
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
-from gpuledger.formats.objects.gang import OF_WAY
+from gpuledger.formats.kubernetes.gang import OF_WAY
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangWay
 from gpuledger.workflows.binding.bind_failures import ANSWER_PAUSE_S

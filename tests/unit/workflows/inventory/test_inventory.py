@@ -16,9 +16,8 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from gpuledger.formats.custom_resource.stored_card import NODE_LABEL, new_allocation
-from gpuledger.formats.objects.node import register_of
-from gpuledger.model.amounts import Amounts
-from gpuledger.model.card import Card
+from gpuledger.formats.kubernetes.node import register_of
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound, ShareRefused, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.workflows.leadership import Leadership

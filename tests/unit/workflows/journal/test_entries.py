@@ -3,8 +3,7 @@
 from builders import a_card, a_holder, a_share, stored
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.share import Claim
-from gpuledger.workflows.journal.entries import SetClaim
-from gpuledger.workflows.journal.patches import patch_of
+from gpuledger.workflows.journal.entries import SetClaim, patch_of
 
 CARD = a_card()
 

@@ -8,10 +8,9 @@ import jsonpatch
 from builders import a_card, a_holder, a_pod, stored
 from gpuledger.formats.custom_resource.stored_card import holder_json
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Share
-from gpuledger.workflows.journal.entries import Add, Bequest, HandOver
-from gpuledger.workflows.journal.patches import patch_of
+from gpuledger.workflows.journal.entries import Add, Bequest, HandOver, patch_of
 
 CARD = a_card()
 

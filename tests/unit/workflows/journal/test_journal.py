@@ -13,11 +13,10 @@ from fakes.api_server import refuse as refuse_with
 from fakes.counters import count
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState
-from gpuledger.workflows.journal.card_reader import OlderThanKnown
-from gpuledger.workflows.journal.journal import WRITES_AT_ONCE
+from gpuledger.workflows.journal.journal import WRITES_AT_ONCE, OlderThanKnown
 
 CARD = a_card()
 READ, WRITE = Operation.READ_CARD, Operation.WRITE_STATUS

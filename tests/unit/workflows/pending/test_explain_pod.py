@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Json
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object, with_conditions
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.command_line.commands.explain import explain_lines
-from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import Claim, Holder, HolderState
 from gpuledger.reports.explanation import PodState

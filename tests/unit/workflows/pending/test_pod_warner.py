@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.unsupported_fields import pod_warnings
+from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.pod_warner import MOST_EVENTS, PodWarner
 

@@ -12,10 +12,10 @@ from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import StoppedClock
-from gpuledger.controller.trail_file import trail_written
+from gpuledger.controller.scheduler_pipe import trail_written
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.share import Placement
-from gpuledger.reports.record import RecordKind
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.pending.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)

@@ -16,16 +16,15 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.controller import startup
-from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
-from gpuledger.formats.objects.pod import pod_identity
-from gpuledger.formats.scheduler.scheduler_config import scheduler_configuration
+from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.kubernetes.pod import pod_identity
+from gpuledger.formats.scheduler.configuration import scheduler_configuration
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, Placement, Pod
-from gpuledger.placement.choose import STEPS_OF_A_LOOK
-from gpuledger.placement.fitting_nodes import LOOKED_AT_A_TIME
-from gpuledger.placement.step_budget import StepBudget
+from gpuledger.placement.choose import LOOKED_AT_A_TIME, STEPS_OF_A_LOOK
+from gpuledger.placement.policy import StepBudget
 from gpuledger.workflows.pending import waiting_pods as wake_up
 from gpuledger.workflows.pending.waiting_pods import EARMARK_S, GRACE_S
 
@@ -78,7 +77,7 @@ async def free(parts: OperatorParts, *cards: Card) -> None:
 
 
 def ask(parts: OperatorParts, name: str, limits: Mapping[str, object] = WHOLE, **fields: Any) -> bool:
-    """Let kube-scheduler try a pod on the first node; tell whether it fits."""
+    """Let kube-scheduler try a pod on the first node; return whether it fits."""
     if ("default", name) not in parts.api.pods:
         parts.api.put_pod(a_pod_object(name, limits, **fields))
     return parts.filter(name, "node-a").node_names == ["node-a"]

@@ -14,7 +14,7 @@ from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
-from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder

@@ -15,7 +15,7 @@ from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_container, a_node_ob
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle, wall
 from gpuledger.controller import startup
-from gpuledger.formats.objects.pod import LONGEST_GRACE_S, pod_identity
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, pod_identity
 from gpuledger.formats.scheduler.extender import FilterArguments, PreemptArguments
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
@@ -72,7 +72,7 @@ def refused(name: str, limits: Mapping[str, object] = WHOLE, priority: int = HIG
 
 
 async def ask(parts: OperatorParts, name: str, *node_names: str) -> bool:
-    """Let kube-scheduler try a pod; tell whether it fits on the node."""
+    """Let kube-scheduler try a pod; return whether it fits on the node."""
     answer = parts.filter(name, *(node_names or ("node-a",)))
     await parts.idle()
     return answer.node_names == ["node-a"]

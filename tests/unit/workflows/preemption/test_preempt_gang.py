@@ -15,8 +15,8 @@ from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
-from gpuledger.formats.objects.patched import WOKEN_ANNOTATION
-from gpuledger.formats.objects.pod import pod_identity
+from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ShareRefused

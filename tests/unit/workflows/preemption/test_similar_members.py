@@ -11,7 +11,7 @@ from fakes.api_server import ApiServer, Operation
 from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import settle
-from gpuledger.formats.objects.gang import OF_WAY
+from gpuledger.formats.kubernetes.gang import OF_WAY
 from gpuledger.model.gang import GangWay
 from gpuledger.workflows.preemption.preempt import FRESH_S, SETTLE_S
 from unit.workflows.preemption.test_preempt_gang import (

@@ -11,7 +11,7 @@ from fakes.counters import by_label
 from fakes.queue_objects import CHECK, a_workload
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock, settle
-from gpuledger.formats.objects.workload import CheckState, Workload, workload
+from gpuledger.formats.kubernetes.workload import CheckState, Workload, workload
 from gpuledger.model.errors import Denied, Unreachable
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.queues.check_writer import ATTEMPTS, CheckWriter

@@ -10,9 +10,9 @@ from fakes.claims import OUR_CLASS, a_template
 from fakes.queue_objects import a_pod_set
 from fakes.queue_scene import QueueScene
 from fakes.queue_server import QueueServer
-from gpuledger.formats.resource_claims.names import DRIVER
-from gpuledger.model.node_offer import NodeOffer
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
+from gpuledger.formats.resource_claims.claims import DRIVER
+from gpuledger.model.node import NodeOffer
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 from gpuledger.workflows.resource_claims.selector_accounts import MOST_STEPS, STEPS_PER_S
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fakes.virtual_time import StoppedClock
-from gpuledger.formats.objects.node_rules import PodRules, pod_rules
+from gpuledger.formats.kubernetes.constraints import PodRules, pod_rules
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node_set import NodeSet
+from gpuledger.model.node import NodeSet
 from gpuledger.workflows.queues.nodes_by_rules import MOST_CONDITIONS, NodesByRules
 
 ANY = pod_rules({"spec": {}})

@@ -321,7 +321,7 @@ def may_be_evicted(holder: Holder, own: dict[str, Any], queues: dict[str, int], 
 
 
 def is_allowed(victims: Collection[Holder], queues: dict[str, int]) -> bool:
-    """Tell whether these can be taken in some order, each while its queue still borrows."""
+    """Return whether these can be taken in some order, each while its queue still borrows."""
     return any(_in_this_order(each, dict(queues)) for each in permutations(victims))
 
 
@@ -345,7 +345,7 @@ class Cards:
             self._cards.append((entry.card.node_name, {name: s.amounts.memory_mib for name, s in has.items()}))
 
     def fits_without(self, gone: Collection[Holder], cards: int, percent: int) -> bool:
-        """Tell whether a pod would fit on a node if these were gone."""
+        """Return whether a pod would fit on a node if these were gone."""
         names, need = {holder.name for holder in gone}, 16_000 * percent // 100
         with_room = Counter[str]()
         for node_name, has in self._cards:

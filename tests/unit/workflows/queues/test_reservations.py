@@ -12,7 +12,7 @@ from fakes.operator_parts import KUEUE_RESERVE_S
 from fakes.queue_objects import a_pod_set
 from fakes.queue_scene import WHOLE, QueueScene, percent_of
 from fakes.queue_server import QueueServer
-from gpuledger.formats.objects.workload import WorkloadName
+from gpuledger.formats.kubernetes.workload import WorkloadName
 
 TWO_NODES = {"node-a": 2, "node-b": 2}
 

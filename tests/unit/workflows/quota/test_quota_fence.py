@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Operation, hold_request
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.objects.gang import GANG_LABEL, MINIMUM_LABEL
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.workflows.list_and_watch import WatchedUpTo
 from gpuledger.workflows.quota.quota_fence import WATCH_TIMEOUT_S
 

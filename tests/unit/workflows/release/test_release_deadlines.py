@@ -10,11 +10,11 @@ from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer, Operation
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts, an_operator
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.objects.pod import pod_identity
-from gpuledger.formats.objects.pod_ends import ENDS_ANNOTATION, ends_annotation
+from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION, ends_annotation
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.share import Holder, HolderState
-from gpuledger.workflows.release.release_deadlines import SPOKEN_WITHIN_S
+from gpuledger.workflows.release.deadlines import SPOKEN_WITHIN_S
 
 CARD, ELSEWHERE = a_card(0), a_card(0, "node-b")
 Json = dict[str, Any]

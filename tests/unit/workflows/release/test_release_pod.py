@@ -15,13 +15,13 @@ from fakes.counters import count
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopClock, settle, wall
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.formats.objects.patched import RELEASED_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
-from gpuledger.workflows.release.release_pod import SUSPECT_DELAY_S
+from gpuledger.workflows.release.release import SUSPECT_DELAY_S
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

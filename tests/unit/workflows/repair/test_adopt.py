@@ -12,7 +12,7 @@ from builders import a_card, a_holder, a_share, first_attempts
 from fakes.api_server import ApiServer, Operation, lose_request
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts
-from gpuledger.formats.objects.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
@@ -46,7 +46,7 @@ class Resyncs:
         self.adopter = self.parts.adopter
 
     def is_active(self) -> bool:
-        """Tell whether this operator may write."""
+        """Return whether this operator may write."""
         return self.active
 
     async def resync(self) -> None:

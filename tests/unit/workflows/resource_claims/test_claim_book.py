@@ -9,13 +9,13 @@ import pytest
 from builders import a_card, a_pod, stored
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook, WaitingClaims
 from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
+from gpuledger.workflows.resource_claims.claims import ClaimBook, WaitingClaims
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 
 Json = dict[str, Any]

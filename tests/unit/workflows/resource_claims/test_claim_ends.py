@@ -10,10 +10,9 @@ from builders import a_card, a_ledger, a_pod, stored
 from fakes.api_server import ApiServer, Operation, hold_request
 from fakes.claims import a_claiming_pod, a_resource_claim
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.amounts import Amounts
+from gpuledger.model.card import Amounts
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod, Share
-from gpuledger.workflows.resource_claims.claim_ends import ClaimEnds, Heir, claims_of
-from gpuledger.workflows.resource_claims.claim_status import ClaimStatusWriter
+from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, Heir, claims_of
 
 Json = dict[str, Any]
 

@@ -12,19 +12,16 @@ from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.resource_claims.allocation import MOST_CONSUMERS
-from gpuledger.formats.resource_claims.names import PROTECTION
-from gpuledger.formats.resource_claims.objects import read_claim, read_template
-from gpuledger.model.amounts import Amounts
+from gpuledger.formats.resource_claims.claims import PROTECTION, read_claim, read_template
+from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BindFailed, Conflict, NotFound, ShareRefused
-from gpuledger.model.pod_claim import JoinedClaim, PodClaim
-from gpuledger.model.request import Demand, PodRequest
+from gpuledger.model.request import Demand, JoinedClaim, PodClaim, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Placement, Share
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.journal.card_reader import CardReader
-from gpuledger.workflows.resource_claims.claim_book import ClaimBook
-from gpuledger.workflows.resource_claims.claim_status import ATTEMPTS, ClaimStatusWriter
-from gpuledger.workflows.resource_claims.claim_writer import ClaimWriter
+from gpuledger.workflows.journal.journal import CardReader
+from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.resource_claims.writes import ATTEMPTS, ClaimStatusWriter, ClaimWriter
 
 Json = dict[str, Any]
 

@@ -15,11 +15,11 @@ from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel.environment import check_cost
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
-from gpuledger.formats.resource_claims.names import DEVICE_CLASS, DRIVER
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
-from gpuledger.model.node_offer import NodeOffer
-from gpuledger.placement.fitting_nodes import PAID_STEPS
+from gpuledger.model.node import NodeOffer
+from gpuledger.placement.choose import PAID_STEPS
 from gpuledger.workflows.binding.filter_result import FilterResult
 from gpuledger.workflows.resource_claims.kept_objects import Kind
 from gpuledger.workflows.resource_claims.selector_accounts import (

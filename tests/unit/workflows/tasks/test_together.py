@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from gpuledger.model.errors import StateRolledBack
-from gpuledger.workflows.tasks.together import all_within, wait_first
+from gpuledger.workflows.tasks.pauses import all_within, wait_first
 
 
 async def goes_on(name: str, ended: list[str]) -> None:
-    """Run until cancelled, and note that."""
+    """Run until cancelled, and record that."""
     try:
         await asyncio.Event().wait()
     finally:

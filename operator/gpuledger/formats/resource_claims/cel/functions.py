@@ -10,7 +10,7 @@ from gpuledger.formats.resource_claims.cel.operators import Function
 from gpuledger.formats.resource_claims.cel.quantities import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.texts import TEXT_FUNCTIONS
 from gpuledger.formats.resource_claims.cel.values import CelError, Optional, Unsupported, no_overload, take
-from gpuledger.formats.resource_claims.cel.versions import Version, normalized, parse_version
+from gpuledger.formats.resource_claims.semver import Version, normalized, parse_version
 
 DECLARED = """
 quantity(string) quantity

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import cast
 
-from gpuledger.formats.quantity import truth
+from gpuledger.formats.kubernetes.quantity import truth
 from gpuledger.formats.resource_claims.cel.values import (
     INT_MAX,
     INT_MIN,
@@ -151,7 +151,7 @@ def _ordering(meets: Callable[[int], bool]) -> Function:
 
 
 def is_in(item: object, container: object) -> bool:
-    """Tell whether a list has an item, or a map a key."""
+    """Return whether a list has an item, or a map a key."""
     if isinstance(container, list):
         return contains(container, item)
     if isinstance(container, dict):
@@ -202,7 +202,7 @@ def select(container: object, key: str) -> object:
 
 
 def has(container: object, key: str) -> bool:
-    """Tell whether a map has a key. Other values have none."""
+    """Return whether a map has a key. Other values have none."""
     if isinstance(container, Optional):
         return container.present and has(container.value, key)
     return isinstance(container, dict) and lookup(container, key) is not MISSING

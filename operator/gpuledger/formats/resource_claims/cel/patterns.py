@@ -84,7 +84,7 @@ def _usable(name: str, text: object, pattern: object) -> tuple[str, Any]:
 
 
 def matches(text: object, pattern: object) -> bool:
-    """Tell whether a part of the text matches."""
+    """Return whether a part of the text matches."""
     found, program = _usable("matches", text, pattern)
     return program.search(found) is not None
 

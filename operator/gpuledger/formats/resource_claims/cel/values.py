@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from gpuledger.formats.resource_claims.cel.quantities import Quantity
-from gpuledger.formats.resource_claims.cel.versions import Version
+from gpuledger.formats.resource_claims.semver import Version
 
 T = TypeVar("T")
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
@@ -93,7 +93,7 @@ def take(name: str, kind: type[T], *args: object) -> list[T]:
 
 
 def equal(left: object, right: object) -> bool:
-    """Tell whether two values are equal as `==` has it. Raises CelError where it is an error to ask.
+    """Return whether two values are equal as `==` has it. Raises CelError where it is an error to ask.
 
     Its cost is the size of lists and maps; whoever calls it counts that first (`size`, `parts`).
     """
@@ -131,7 +131,7 @@ def _equal_maps(left: dict[object, object], right: dict[object, object]) -> bool
 
 
 def contains(items: list[object], wanted: object) -> bool:
-    """Tell whether an item equals a value. Raises CelError if none does, and one can't be compared with it."""
+    """Return whether an item equals a value. Raises CelError if none does, and one can't be compared with it."""
     problem: CelError | None = None
     for item in items:
         try:
@@ -145,7 +145,7 @@ def contains(items: list[object], wanted: object) -> bool:
 
 
 def same(left: object, right: object) -> bool:
-    """Tell whether two values are equal; those that can't be compared are not."""
+    """Return whether two values are equal; those that can't be compared are not."""
     try:
         return equal(left, right)
     except CelError:

@@ -1,0 +1,471 @@
+"""One process of the agent, on the node whose cards it serves: its parts, its Events, and its end.
+
+It ends upon a signal, a failure, or other settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Awaitable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from prometheus_client.core import Metric
+
+from gpuledger.agent.claims.claim_service import ClaimService
+from gpuledger.agent.config import AgentConfig, agent_config, device_source
+from gpuledger.agent.container_starts import ContainerStarts
+from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, why_no_limits
+from gpuledger.agent.devices.watcher import DeviceWatcher
+from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
+from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
+from gpuledger.agent.grants.cleanup import OrphanedGrants
+from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader
+from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
+from gpuledger.agent.isolation.choice import Installed, Isolation
+from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
+from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
+from gpuledger.agent.isolation.mps_view import MpsView, report_faults
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, NodeSlots, PluginServer, VendorSlots, serve_all
+from gpuledger.agent.kubelet.pod_resources import PodResources
+from gpuledger.agent.kubelet.slot_owners import SlotOwners
+from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
+from gpuledger.agent.supervisor import BEAT_INTERVAL_S
+from gpuledger.agent.usage.comparison import Comparison, ContainerOfPod
+from gpuledger.agent.usage.monitor import Monitor, resume_all
+from gpuledger.agent.usage.report import UsageReport
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
+from gpuledger.formats.kubernetes.event import node_event, node_event_once
+from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.pod import container_names
+from gpuledger.formats.runtime.cdi import Grant
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import NODES, PODS, KubeReads
+from gpuledger.kube_api.watch import follow
+from gpuledger.kube_api.writes import KubeWrites
+from gpuledger.model.card import Card
+from gpuledger.model.errors import ApiError, Conflict
+from gpuledger.model.refusal import EventReason
+from gpuledger.serving.application import application_served
+from gpuledger.workflows.config_maps import settings_in_cluster, until_settings_differ
+from gpuledger.workflows.tasks.pauses import wait_first
+
+logger = logging.getLogger(__name__)
+
+
+class EventStore(Protocol):
+    """Where Events are created."""
+
+    async def create_event(self, event: dict[str, Any]) -> None:
+        """Create one. Raises ApiError."""
+
+
+class NodeEvents:
+    """Posts Events, and waits for none: one that can't be created is in the log."""
+
+    def __init__(self, node_name: str, store: EventStore) -> None:
+        self._node_name, self._store = node_name, store
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def post(self, reason: EventReason, sentence: str, key: str = "") -> None:
+        """Post a warning; one with a key only once, also by an agent that has started again."""
+        logger.warning("%s", sentence)
+        about = self._node_name, reason, sentence, datetime.now(UTC)
+        task = asyncio.create_task(self._create(node_event_once(*about, key) if key else node_event(*about)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _create(self, event: Mapping[str, Any]) -> None:
+        try:
+            await self._store.create_event(dict(event))
+        except Conflict:
+            logger.info("node %s: the Event exists already", self._node_name)
+        except ApiError as error:
+            logger.warning("node %s: the Event could not be created: %s", self._node_name, error)
+
+
+LOOK_INTERVAL_S = 30.0
+"""How often processes are compared, and pods looked for that are gone. This only reads, on the node."""
+
+THREAD_SILENCE_S = 60.0
+"""A thread that has not come round for so long hangs in the driver, which needs seconds for a card that it wakes."""
+
+KUBELET_SILENCE_S = 60.0
+"""How long a kubelet may be gone before that counts as our fault."""
+
+
+class AgentStore(KubeReads, KubeWrites):
+    """The agent's requests to the API server."""
+
+
+class Agent:
+    """The parts that run on one node."""
+
+    def __init__(self, plan: AgentConfig, source: DeviceSource, client: KubeClient) -> None:
+        self._plan, self._client = plan, client
+        self._store = AgentStore(client)
+        self.cards: tuple[Card, ...] = ()
+        self._driver_up = False
+        self._snapshot: Snapshot | None = None
+        self._isolation: Isolation | None = None  # as the cards were listed last
+        self._versions = ("", "")  # of the driver, and of CUDA, as last reported
+        self._known = asyncio.Event()
+        self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
+        self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
+        self._cards_have_changed = asyncio.Event()
+        self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
+        self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
+        self._grants = GrantFiles(plan.cdi_directory, self._monitor.wake)
+        self._directories = DirectoryFiles(plan.state_directory / "shares")
+        self._plugins = plan.kubelet_directory / "device-plugins"
+        self._mps = MpsView(Path(plan.mps_directory), self._all_grants) if plan.mps_daemon else None
+        owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
+        self._ledger = LedgerView(plan.node_name, self._store, self._indexes)
+        self._hami_core = HamiCoreLibrary(
+            Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
+        )
+        self._capabilities = NodeCapabilitiesReader(
+            plan.isolation,
+            plan.vendor_cdi_directories,
+            plan.hami_core_directory,
+            plan.mps_directory,
+            plan.priority_resource,
+            why_no_driver_limits=lambda: self._why_no_limits,
+            library=self._hami_core,
+            hami_core=plan.hami_core,
+            mps_pipes=self._mps.pipes if self._mps else None,
+            bursts=plan.bursts,
+        )
+        prompt = plan.isolation in (Isolation.DRIVER, None)
+        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
+        self._why_no_limits = Installed().why_no_driver_limits
+        self._by_driver = DriverLimits(
+            plan.state_directory / "limits", self._grants.all, ControlGroups(), self._watcher.limit_memory
+        )
+        self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
+        counts = {resource for resources in plan.resources.values() for resource in resources}
+        self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
+        self._granting = Grants(
+            self._grants,
+            self._directories,
+            self._capabilities,
+            self._by_driver,
+            plan.with_cdi,
+            self._ended.may_run,
+        )
+        self._starts = ContainerStarts(
+            owners, self._ledger, self._granting, self._grants, self._directories, plan.with_cdi
+        )
+        self._claims = ClaimService(
+            plan.node_name,
+            plan.kubelet_directory if plan.serves_claims else None,
+            self._store,
+            self._pod_resources,
+            self._granting,
+            self._grants,
+            self._indexes,
+            self._ended.over,
+        )
+        self._orphaned_grants = OrphanedGrants(
+            plan.node_name, self._grants_of_slots, self._pod_resources, self._store, self._ended.over
+        )
+        self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
+        self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
+        self._resource_slices = plan.resource_slices and ResourceSlices(plan.node_name, self._store, client)
+        entries = (self._register, self._ends, self._capacity, self._claims.annotation, self._resource_slices)
+        self._on_node: list[NodeEntry[Any] | ResourceSlices] = [each for each in entries if each]
+        self._events = NodeEvents(plan.node_name, self._store)
+        comparison = Comparison(
+            self._all_grants,
+            self._may_use,
+            partial(self._events.post, EventReason.USED_WITHOUT_SHARE),
+            containers=self._containers,
+            node_pods=self._mps.pods if self._mps else tuple,
+        )
+        self._usage = UsageReport(plan.node_name, self._all_grants, self._watcher.uses, comparison, self._monitor)
+        self._has_cards = asyncio.Event()
+        self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._connected_s = asyncio.get_running_loop().time()
+
+    async def run(self, beat: int | None = None) -> None:
+        """Run until cancelled, or until a part fails; `beat` is a pipe to write a byte to while all is well."""
+        self._grants.load()
+        with contextlib.suppress(OSError):  # that is tried again, and said
+            await asyncio.to_thread(self._hami_core.refresh)
+        self._starts.remove_left_overs()
+        self._by_driver.resume()
+        async with contextlib.AsyncExitStack() as sites:
+            sites.callback(self._by_driver.close)
+            await self._serve_health(sites)
+            async with asyncio.TaskGroup() as group:
+                if beat is not None:
+                    group.create_task(_beat(beat))
+                group.create_task(self._watcher.run())
+                for entry in self._on_node:
+                    group.create_task(entry.run())
+                selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
+                group.create_task(follow(self._client, NODES, selector, self._observe_node, lambda: lambda _: None))
+                group.create_task(self._look_after_ended_pods())
+                group.create_task(self._serve_kubelet())
+                group.create_task(self._look_around())
+                group.create_task(self._hami_core.run(self._mounted))
+                if self._mps:
+                    group.create_task(report_faults(self._mps, partial(self._events.post, EventReason.MPS_FAULT)))
+                group.create_task(self._monitor.run())
+                group.create_task(self._monitor.keep_small())
+                group.create_task(self._serve_claims())
+
+    async def wait_for_bound_pods(self) -> None:
+        """Return when the agent may end without harm to a pod that was bound to its node before."""
+        await wait_for_bound_pods(self._plan.node_name, self._store)
+
+    def _observe_node(self, node: dict[str, Any], gone: bool) -> None:
+        for entry in self._on_node:
+            entry.observe(node, gone)
+        if not self._node_seen.done():
+            self._node_seen.set_result(node)
+
+    async def _look_after_ended_pods(self) -> None:
+        """Follow this node's pods, once it has cards; where their processes can't be seen, say nothing of them."""
+        await self._has_cards.wait()
+        if not await sees_processes(self._plan.own_pod_uid, self._plan.node_name, self._store):
+            logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
+            self._ended.speaks = True
+            return
+        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants() if grant.of_one_pod})
+        selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ended.run())
+            group.create_task(follow(self._client, PODS, selector, self._ended.observe, self._ended.listing))
+
+    def _take_in(self, snapshot: Snapshot | None) -> None:
+        """Observe what the driver shows now."""
+        self._snapshot = snapshot
+        if snapshot is None:
+            logger.error("the NVIDIA driver is not available: no container can start")
+            self._driver_up = False
+            self.cards = tuple(
+                replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
+            )
+            self._slots.withdraw()
+        else:
+            self._driver_up = True
+            versions = snapshot.driver_version, snapshot.cuda_version
+            if versions != self._versions:
+                logger.info("driver %s, CUDA %s, %d cards", *versions, len(snapshot.devices))
+            self._versions = versions
+            self._why_no_limits = why_no_limits(snapshot)
+            self._isolation = isolation = self._capabilities().isolation
+            self.cards = node_cards(
+                snapshot,
+                self._plan.node_name,
+                self._plan.config_for(isolation),
+                self._plan.keeps_reserved_memory(isolation),
+            )
+            self._slots.offer(self.cards)
+        if self.cards:
+            self._has_cards.set()
+        if self.cards or snapshot is not None:
+            self._register.want(register_of(self.cards))
+            if self._capacity and self._plan.capacity:
+                self._capacity.want(self._plan.capacity.amounts(self.cards))
+            if self._resource_slices:
+                self._resource_slices.want(self.cards)
+        self._claims.show(self.cards)
+        self._known.set()
+        self._cards_have_changed.set()
+
+    async def _serve_kubelet(self) -> None:
+        """Serve the resources of each vendor that has cards here; NVIDIA's on a node whose cards are not known yet."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await self._cards_have_changed.wait()
+                self._cards_have_changed.clear()
+                vendors = {card.vendor for card in self.cards} or {NVIDIA}
+                for vendor in sorted(vendors - self._servers.keys()):
+                    resources = self._plan.resources.get(vendor, ())
+                    self._servers[vendor] = [self._server(resource, vendor) for resource in resources]
+                    group.create_task(serve_all(self._servers[vendor]))
+                    group.create_task(self._starts.rebuild(resources))  # beside it: the API server may be away
+
+    async def _serve_claims(self) -> None:
+        await self._has_cards.wait()
+        await self._claims.run()
+
+    def _server(self, resource: str, vendor: str) -> PluginServer:
+        slots = self._slots.of_vendor[vendor]
+        return PluginServer(DevicePlugin(resource, slots, self._starts.allocate, self._starts.start), self._plugins)
+
+    def _connected(self) -> bool:
+        return all(server.connected for servers in self._servers.values() for server in servers)
+
+    async def _look_around(self) -> None:
+        """Compare processes with shares, and remove what belongs to pods that are gone."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            await self._tidy()
+            self._list_cards_again()
+            await self._usage.look()
+
+    def _list_cards_again(self) -> None:
+        """List the cards as before, if another way to isolate fits the node now."""
+        if self._snapshot is not None and self._capabilities().isolation is not self._isolation:
+            self._take_in(self._snapshot)
+
+    async def _tidy(self) -> None:
+        """Forget pods that are gone."""
+        self._by_driver.tidy()
+        try:
+            gone = await self._orphaned_grants.find()
+            self._granting.forget(lambda grant: grant.claim is None and grant.pod_uid in gone)
+            await self._claims.tidy()
+        except ApiError as error:
+            logger.info("pods that are gone can't be looked up yet, retrying: %s", error)
+
+    async def _containers(self) -> dict[str, ContainerOfPod]:
+        """Return the id of each container of this node -> its pod and its name."""
+        found: dict[str, ContainerOfPod] = {}
+        for each in await self._store.pods_of_node(self._plan.node_name, _containers_of):
+            found |= each
+        return found
+
+    def _all_grants(self) -> list[Grant]:
+        return [*self._grants.all(), *self._directories.all()]
+
+    def _grants_of_slots(self) -> list[Grant]:
+        return [grant for grant in self._all_grants() if grant.claim is None]
+
+    def _prepared(self) -> frozenset[tuple[str, str]]:
+        return self._claims.prepared()
+
+    def _indexes(self) -> dict[str, int]:
+        return {card.uuid: card.index for card in self.cards}
+
+    async def _may_use(self, pod_uid: str, uuid: str) -> bool:
+        return await self._ledger.holds(pod_uid, uuid) or await self._claims.shares(pod_uid, uuid)
+
+    def _mounted(self) -> set[str]:
+        """Return the paths of the node that containers have mounted."""
+        return {mount["hostPath"] for grant in self._all_grants() for mount in grant.edits.get("mounts", ())}
+
+    # Health.
+
+    async def _serve_health(self, sites: contextlib.AsyncExitStack) -> None:
+        server = HealthServer(
+            self._dead, self._not_ready, AgentMetrics(self._metrics), lambda: self._usage.answer(self.cards)
+        )
+        at_port = application_served(server.application(), self._plan.health_host, self._plan.health_port)
+        await sites.enter_async_context(at_port)
+
+    def _dead(self) -> list[str]:
+        now_s = asyncio.get_running_loop().time()
+        problems = []
+        if now_s - self._watcher.last_alive_s() > THREAD_SILENCE_S:
+            problems.append("the thread that talks to the driver hangs")
+        if not self._known.is_set() or self._connected():
+            self._connected_s = now_s
+        elif now_s - self._connected_s > KUBELET_SILENCE_S:
+            problems.append(f"the kubelet has not been connected for {KUBELET_SILENCE_S:g} s")
+        return problems
+
+    def _not_ready(self) -> list[str]:
+        problems = []
+        if not self._known.is_set():
+            problems.append("the cards are not known yet")
+        if not self._connected():
+            problems.append("the kubelet is not connected")
+        if not self._register.written:
+            problems.append("the node's annotation does not list its cards yet")
+        if self._has_cards.is_set() and not self._ended.speaks:
+            problems.append("which pods have ended is not known yet")
+        return problems
+
+    def _metrics(self) -> Iterable[Metric]:
+        slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
+        yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
+        yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
+        yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
+        library = self._hami_core.found()
+        versions = [([library.version, library.sha256], 1.0)] if library else []
+        yield gauge("hami_core_info", "The HAMi-core of new containers.", versions, ["version", "sha256"])
+        cards = [([card.uuid, str(card.index)], float(card.healthy)) for card in self.cards]
+        yield gauge("card_healthy", "Whether a card takes pods.", cards, ["uuid", "index"])
+        starts = [([outcome], float(number)) for outcome, number in self._starts.outcomes.items()]
+        yield counter("container_starts", "Container starts, by outcome.", starts, ["outcome"])
+        yield from self._claims.metrics()
+        if self._mps:
+            yield from self._mps.metrics()
+        writes = float(sum(entry.writes for entry in self._on_node))
+        yield counter("node_writes", "Writes of this node's annotations, capacity and ResourceSlices.", [([], writes)])
+        yield counter("pod_resources_reads", "Reads of the kubelet's list.", [([], float(self._pod_resources.reads))])
+        yield from self._usage.metrics(self.cards, self._plan.metrics_compatibility)
+
+
+def _containers_of(pod: dict[str, Any]) -> dict[str, ContainerOfPod]:
+    uid = pod["metadata"]["uid"]
+    return {identity: ContainerOfPod(uid, name) for identity, name in container_names(pod).items()}
+
+
+async def _look_for_pods(containers: Mapping[str, Collection[str]]) -> Sight:
+    return await asyncio.to_thread(look_for_pods, Path("/proc"), containers)
+
+
+async def _beat(pipe: int) -> None:
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            os.write(pipe, b".")
+        await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """The options of `gpuledger agent`."""
+
+    settings: Settings
+    """Before the cluster was asked: of ConfigMaps that they name, only the names."""
+    settings_file: Path | None
+    node_name: str
+    kubelet_directory: Path
+    pod_uid: str = ""
+    kubeconfig: str | None = None
+    context: str | None = None
+
+    def plan(self, settings: Settings) -> AgentConfig:
+        """Return the plan by these settings. Raises BadInput."""
+        return agent_config(settings, self.node_name, self.kubelet_directory, self.pod_uid)
+
+
+async def run_agent(options: AgentOptions, beat: int | None = None) -> None:
+    """Run an agent until SIGTERM, until a part fails, or until a ConfigMap changes what it does.
+
+    In the last two cases its process is to be started again. Raises BadInput if the settings can't be used.
+    """
+    asked_to_end = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked_to_end.set)
+    await resume_all(Path(options.settings.cdi_directory))
+    client = await KubeClient.connect(options.kubeconfig, options.context)
+    try:
+        settings = await settings_in_cluster(client, options.settings, options.settings_file)
+        plan = options.plan(settings)
+        agent = Agent(plan, device_source(settings), client)
+        changed = until_settings_differ(
+            client, settings, options.settings_file, lambda found: options.plan(found) != plan
+        )
+        await wait_first(agent.run(beat), _leave(asked_to_end.wait(), agent), _leave(changed, agent))
+    finally:
+        await client.close()
+
+
+async def _leave(asked_to_end: Awaitable[object], agent: Agent) -> None:
+    await asked_to_end
+    await agent.wait_for_bound_pods()

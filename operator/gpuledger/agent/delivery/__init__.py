@@ -1,1 +1,0 @@
-"""Delivery of cards to containers."""

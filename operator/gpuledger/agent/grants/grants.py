@@ -1,0 +1,270 @@
+"""From cards to what a container gets of them: by the node's means, and by what its pod wishes.
+
+Slots of the device plugin and claims both end here. The node's means are devices of NVIDIA's container toolkit, MPS,
+HAMi-core, and limits by the driver, looked up as they are now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpuledger.agent.grants.edits import container_edits
+from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.isolation.choice import (
+    Bursts,
+    GrantedCard,
+    HamiCore,
+    Installed,
+    Isolation,
+    MpsPipes,
+    choose,
+    driver_edits,
+    driver_limits,
+    fitting,
+    missing,
+    why_no_burst,
+    with_bursts,
+    without_hami_core,
+    without_vendors_limits,
+)
+from gpuledger.agent.isolation.driver_limits import DriverLimits
+from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, HamiCoreLibrary, core_policy_of, opts_out
+from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.mps_daemons import running_daemon
+from gpuledger.agent.isolation.together import why_not_together
+from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
+from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, vendor_devices
+from gpuledger.model.errors import BadInput, NotKnownYet, StartRefused
+
+logger = logging.getLogger(__name__)
+
+Json = Mapping[str, Any]
+
+ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
+"""On a pod: how it wishes its shares to be kept apart. A wish of its user."""
+
+NO_POD: Json = {"metadata": {}, "spec": {"containers": []}}
+"""In place of a pod, where several have the same cards: it wishes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCapabilities:
+    """The node's current means to bring cards into containers."""
+
+    isolation: Isolation
+    installed: Installed
+    vendor: VendorDevices
+    priority_resource: str = ""
+    bursts: Bursts = Bursts.NEVER
+
+
+class Grants:
+    """Gives cards to containers, and takes back what belongs to those that are over."""
+
+    def __init__(
+        self,
+        grants: GrantFiles,
+        directories: DirectoryFiles,
+        capabilities: Callable[[], NodeCapabilities],
+        by_driver: DriverLimits,
+        with_cdi: bool = True,
+        may_run: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
+        self._grants, self._directories, self._by_driver = grants, directories, by_driver
+        self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
+
+    def give(
+        self, grant: Grant, pod: Json, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
+    ) -> None:
+        """Complete a grant, which says only whose it is, and bring it to its container: cards in order of their index.
+
+        `starts`: the container, or the first one of several, starts now; `containers`: so many of a pod use the grant
+        at the same time. Raises NotKnownYet if the node lacks what is to keep the shares apart; StartRefused if that
+        can't keep so many to one amount, or for another reason; OSError.
+        """
+        capabilities = self._capabilities()
+        environment = _environment(pod, grant.container)
+        isolation = self._isolation(grant, pod, cards, capabilities, opts_out(environment))
+        problem = why_not_together(isolation, cards, containers, by_several_pods=not grant.of_one_pod)
+        if problem:
+            raise StartRefused(f"{_owner(grant)}: {problem}")
+        installed, own_directory = capabilities.installed, ""
+        if isolation is Isolation.HAMI_CORE:
+            own_directory = str(self._directories.own(installed.hami_core_directory, grant.place, starts))
+        cards = _with_bursts(grant, pod, cards, isolation, capabilities.bursts)
+        priority = _limit(pod, grant.container, capabilities.priority_resource)
+        policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
+        kept = limits(isolation, cards, installed, own_directory, priority, policy)
+        by_driver: tuple[CardLimit, ...] = ()
+        if isolation is Isolation.DRIVER:
+            # Pods that share whole cards may all use all of them.
+            parts = [card for card in cards if grant.of_one_pod or not card.exclusive]
+            by_driver = driver_limits(parts, guarantees=capabilities.bursts is not Bursts.NEVER)
+            kept = driver_edits(grant.name, str(self._by_driver.directory), by_driver)
+            self._by_driver.expect(grant.name)
+        edits = container_edits(cards, capabilities.vendor, kept)
+        if by_driver:
+            edits = without_vendors_limits(edits)
+        grant = replace(grant, uuids=tuple(card.uuid for card in cards), edits=edits, limits=by_driver)
+        if self._with_cdi:
+            self._grants.write(grant)
+        else:
+            self._directories.write(grant, cards)
+        logger.info("%s: %s", _owner(grant), ", ".join(grant.uuids))
+
+    def forget(self, is_over: Callable[[Grant], bool]) -> None:
+        """Remove what is over, with everything that belongs to it; but nothing under a container that may run."""
+        running = self._may_run()
+
+        def is_left(grant: Grant) -> bool:
+            return grant.pod_uid not in running and is_over(grant)
+
+        for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
+            self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
+            self._by_driver.forget(grant)
+            logger.info("%s: over", _owner(grant))
+
+    def _isolation(
+        self, grant: Grant, pod: Json, cards: Sequence[GrantedCard], capabilities: NodeCapabilities, opts_out: bool
+    ) -> Isolation:
+        """Return how these cards are kept apart from others' shares. Raises NotKnownYet if the node can't."""
+        wish = str((pod["metadata"].get("annotations") or {}).get(ISOLATION_ANNOTATION, ""))
+        choice = choose(cards, capabilities.isolation, wish, capabilities.installed)
+        if opts_out:
+            choice = without_hami_core(choice, cards, capabilities.isolation, capabilities.installed)
+        if choice.why_not_as_wished:
+            logger.warning("%s, %s: %s", _owner(grant), ISOLATION_ANNOTATION, choice.why_not_as_wished)
+        problem = missing(choice.isolation, capabilities.installed, cards)
+        if problem:
+            raise NotKnownYet(problem)
+        return choice.isolation
+
+
+def _with_bursts(
+    grant: Grant, pod: Json, cards: Sequence[GrantedCard], isolation: Isolation, allowed: Bursts
+) -> tuple[GrantedCard, ...]:
+    """Return the cards with the limits that the pod wishes above its shares; without, if that can't be had."""
+    try:
+        why_not = why_no_burst(pod, isolation, allowed)
+        found = with_bursts(cards, pod, grant.container, isolation, allowed)
+    except BadInput as error:
+        why_not, found = str(error), tuple(cards)
+    if why_not:
+        logger.warning("%s, %s has no effect: %s", _owner(grant), MEMORY_LIMIT_ANNOTATION, why_not)
+    return found
+
+
+def _owner(grant: Grant) -> str:
+    """Return whose a grant is, for the log."""
+    if grant.claim is None:
+        return f"pod {grant.namespace}/{grant.pod}, container {grant.container}"
+    of_pod = f" of pod {grant.namespace}/{grant.pod}" if grant.of_one_pod else f" in {grant.namespace}"
+    return f"claim {grant.claim.name}{of_pod}, {grant.container}"
+
+
+def _limit(pod: Json, container: str, resource: str) -> str:
+    """Return how much of a resource a container asks for, an empty string for nothing."""
+    return str(((_container(pod, container).get("resources") or {}).get("limits") or {}).get(resource, ""))
+
+
+def _environment(pod: Json, container: str) -> dict[str, str]:
+    """Return the variables of a container whose values its pod says itself."""
+    return {each["name"]: str(each.get("value") or "") for each in _container(pod, container).get("env") or ()}
+
+
+def _container(pod: Json, name: str) -> Json:
+    """Return a container; an empty one for a claim, which none is called like."""
+    spec = pod["spec"]
+    listed = [*(spec.get("initContainers") or ()), *spec["containers"]]
+    return next((each for each in listed if each["name"] == name), {})
+
+
+class NodeCapabilitiesReader:
+    """Looks at the node whenever a container starts; parses files only when they have changed."""
+
+    def __init__(
+        self,
+        isolation: Isolation | None,
+        cdi_directories: Sequence[Path],
+        hami_core_directory: str,
+        mps_directory: str,
+        priority_resource: str,
+        proc: Path = Path("/proc"),
+        why_no_driver_limits: Callable[[], str] = lambda: Installed().why_no_driver_limits,
+        library: HamiCoreLibrary | None = None,
+        hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
+        mps_pipes: Callable[[], MpsPipes] | None = None,
+        bursts: Bursts = Bursts.NEVER,
+    ) -> None:
+        """Make one, for a way to isolate, or None for the one that fits.
+
+        `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does.
+        """
+        self._mps_pipes, self._bursts = mps_pipes, bursts
+        self._isolation, self._priority_resource = isolation, priority_resource
+        self._cdi_directories = cdi_directories
+        self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
+        self._why_no_driver_limits = why_no_driver_limits
+        home = Path(hami_core_directory)
+        self._library, self._hami_core = library or HamiCoreLibrary(home, home / "no image"), hami_core
+        self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
+        self._vendor = VendorDevices()
+
+    def __call__(self) -> NodeCapabilities:
+        """Return what there is now."""
+        installed = self._installed()
+        isolation = fitting(installed) if self._isolation is None else self._isolation
+        return NodeCapabilities(isolation, installed, self._vendor_devices(), self._priority_resource, self._bursts)
+
+    def _installed(self) -> Installed:
+        library = self._library.found()
+        pipes = self._mps_pipes() if self._mps_pipes is not None else None
+        with_mps = pipes is not None or running_daemon(Path(self._mps_directory) / "pipe", self._proc)
+        return Installed(
+            hami_core_directory=self._hami_core_directory if library else "",
+            mps_directory=self._mps_directory if with_mps else "",
+            mps_pipes=pipes,
+            why_no_driver_limits=self._why_no_driver_limits(),
+            hami_core=replace(self._hami_core, library_directory=library.directory if library else ""),
+            why_no_hami_core=self._library.why_not,
+        )
+
+    def _vendor_devices(self) -> VendorDevices:
+        files = [
+            file
+            for directory in self._cdi_directories  # the last one counts, as runtimes have it
+            for file in _files(directory)
+            if file.suffix in (".json", ".yaml", ".yml") and not file.name.startswith(FILE_PREFIX)
+        ]
+        seen = []
+        for file in files:
+            with contextlib.suppress(OSError):
+                found = file.stat()
+                seen.append((str(file), found.st_mtime_ns, found.st_size))
+        if tuple(seen) != self._seen:
+            self._seen = tuple(seen)
+            self._vendor = vendor_devices(spec for path, _, _ in seen for spec in _specs(Path(path)))
+        return self._vendor
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _specs(file: Path) -> list[object]:
+    try:
+        return [yaml.safe_load(file.read_text())]  # JSON is YAML, too
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        logger.warning("CDI file %s can't be read: %s", file, error)
+        return []

@@ -1,1 +1,0 @@
-"""NVIDIA's MPS on a node: the program that runs its daemons, and how the node agent sees them."""

@@ -1,0 +1,183 @@
+"""Files for other programs: kube-scheduler's configuration through a pipe, and the trail.
+
+A kube-scheduler that starts beside an operator that hangs must not take the Lease, and may be quicker than the other
+replica's. It reads its configuration first of all. So that is a named pipe, which the operator fills while its event
+loop runs: until then, kube-scheduler waits in its first read.
+
+The trail is one line of JSON for each record, written as it happens, to a file or to standard output, by a thread of
+its own. A slow disk delays no pod; and a file that was moved away by logrotate is opened again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from logging.handlers import QueueHandler, QueueListener, WatchedFileHandler
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import orjson
+import yaml
+
+from gpuledger.configuration.dialects import dialects_of
+from gpuledger.configuration.settings import Settings
+from gpuledger.formats.scheduler.configuration import scheduler_configuration
+from gpuledger.formats.scheduler.extender_access import url_with
+from gpuledger.reports.history import Record
+from gpuledger.workflows.pending.trail import Trail
+
+
+def scheduler_config_text(settings: Settings, leader_elect: bool, secret: str = "") -> str:
+    """Return the configuration that goes with the settings, as YAML. Raises BadInput: the words can't be used.
+
+    With the extender's secret, it is one itself.
+    """
+    configuration = scheduler_configuration(
+        settings.scheduler_names,
+        dialects_of(settings),
+        url_with(settings.extender_url, secret),
+        settings.extender_timeout_s,
+        leader_elect,
+        settings.nodes_offered,
+        settings.native_gangs,
+        settings.resource_claims,
+        settings.all_drivers_scheduler_name,
+        settings.gather_s,
+    )
+    return yaml.safe_dump(configuration, sort_keys=False)
+
+
+def make_pipe(path: Path) -> None:
+    """Let there be a named pipe at a path; one that is there stays, for a reader may wait for its content."""
+    if not (path.exists() and stat.S_ISFIFO(path.stat().st_mode)):
+        _replace_by_pipe(path)
+
+
+@contextlib.asynccontextmanager
+async def given_through(path: Path, content: str) -> AsyncIterator[ConfigPipe]:
+    """Give a content to each reader of the pipe at a path, while the running loop answers and the context lasts."""
+    pipe = ConfigPipe(path, content, asyncio.get_running_loop())
+    pipe.start()
+    try:
+        yield pipe
+    finally:
+        await asyncio.to_thread(pipe.stop)
+
+
+class ConfigPipe:
+    """A thread that waits for readers: to open a pipe takes until there is one, and nothing else tells of it.
+
+    Beside the pipe is a file with a digest of what was last given through it, which outlives this process: an operator
+    that starts with other settings knows by it that kube-scheduler, which has gone on, still has the old ones.
+    """
+
+    def __init__(self, path: Path, content: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._path, self._content, self._loop = path, content.encode(), loop
+        self._given = path.with_name(f".{path.name}.given")
+        self._digest = hashlib.sha256(self._content).hexdigest()
+        self.is_outdated = self._last_given() not in ("", self._digest)
+        """Whether the last reader got another content: it has to start again."""
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="give kube-scheduler its configuration", daemon=True)
+
+    def start(self) -> None:
+        """Begin. Raises OSError: there can be no pipe at this path."""
+        make_pipe(self._path)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for the end. The loop must go on meanwhile."""
+        self._stopped = True
+        with contextlib.suppress(FileNotFoundError):
+            reader = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)  # for which the thread waits
+            self._thread.join()
+            os.close(reader)
+
+    def _run(self) -> None:
+        while not self._stopped:
+            # Killed or stopped, this process holds its end no more or is silent: the reader starts again, or waits.
+            with open(self._path, "wb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
+                self._wait_for_loop()
+                # One reader for each pipe. It ends to read when no writer is left, so the next may not open the same.
+                _replace_by_pipe(self._path)
+                if not self._stopped:
+                    pipe.write(self._content)
+                    self._note_given()
+
+    def _last_given(self) -> str:
+        try:
+            return self._given.read_text()
+        except FileNotFoundError:
+            return ""
+
+    def _note_given(self) -> None:
+        fresh = self._given.with_name(f"{self._given.name}.new")
+        fresh.write_text(self._digest)
+        fresh.replace(self._given)
+        self.is_outdated = False
+
+    def _wait_for_loop(self) -> None:
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        answered.wait()
+
+
+def _replace_by_pipe(path: Path) -> None:
+    fresh = path.with_name(f".{path.name}")
+    fresh.unlink(missing_ok=True)
+    os.mkfifo(fresh, mode=0o644)
+    fresh.rename(path)
+
+
+STANDARD_OUTPUT = "-"
+
+
+@contextmanager
+def trail_written(trail: Trail, file: str) -> Iterator[None]:
+    """Have the records of a trail written down as long as this lasts; nothing happens without a file.
+
+    Raises OSError if the file can't be opened.
+    """
+    if not file:
+        yield
+        return
+    handler = logging.StreamHandler(sys.stdout) if file == STANDARD_OUTPUT else WatchedFileHandler(file)
+    handler.setFormatter(_Line())
+    queue: SimpleQueue[Any] = SimpleQueue()
+    listener, sender = QueueListener(queue, handler), _Sender(queue)
+
+    def send(record: Record) -> None:
+        sender.emit(logging.LogRecord("trail", logging.INFO, "", 0, record, None, None))
+
+    trail.on_record.append(send)
+    listener.start()
+    try:
+        yield
+    finally:
+        trail.on_record.remove(send)
+        listener.stop()  # after everything was written
+        handler.close()
+
+
+class _Sender(QueueHandler):
+    """Hands records over as they are: the thread spells them out."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+
+class _Line(logging.Formatter):
+    """A record of the trail as a line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        assert isinstance(record.msg, Record)  # noqa: S101 - nothing else is sent here
+        return orjson.dumps(record.msg.json()).decode()

@@ -1,0 +1,204 @@
+"""The ConfigMaps that HAMi and Volcano's vGPU read, as they are.
+
+`hami-scheduler-device` and `volcano-vgpu-device-config` hold YAML about a vendor's resources; `hami-device-plugin` and
+`volcano-vgpu-node-config` hold JSON about single nodes. Every key has its documented name and default, or is listed as
+not supported. Sources: HAMi 2.10, charts/hami/templates/scheduler/device-configmap.yaml and
+docs/config.md; volcano-vgpu-device-plugin, pkg/config/config.go and doc/config.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gpuledger.formats.custom_resource.gpu_allocation import MAX_INDEX, MAX_MEMORY_MIB, MAX_SLOTS
+from gpuledger.formats.dialects.vendors import yaml_of
+from gpuledger.model.errors import BadInput
+from gpuledger.model.node import NodeConfig, NodeConfigs
+
+Scaling = Annotated[float, Field(gt=0, le=100)]
+Mib = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
+
+
+class _Nvidia(BaseModel):
+    """What both systems' `nvidia` block has, with the documented defaults."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    defaultMemory: Mib = 0  # noqa: N815 - these are the names in the file
+    defaultCores: Annotated[int, Field(ge=0, le=100)] = 0  # noqa: N815
+    defaultGPUNum: Annotated[int, Field(ge=0, le=1024)] = 1  # noqa: N815
+    deviceSplitCount: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 10  # noqa: N815
+    deviceMemoryScaling: Scaling = 1.0  # noqa: N815
+    deviceCoreScaling: Scaling = 1.0  # noqa: N815
+
+    def of_nodes(self) -> NodeConfig:
+        """Return what concerns the cards of every node."""
+        return NodeConfig(self.deviceSplitCount, self.deviceMemoryScaling, self.deviceCoreScaling)
+
+    def defaults(self) -> dict[str, int]:
+        """Return our settings for what containers leave out."""
+        return {
+            "default_gpus": self.defaultGPUNum,
+            "default_memory_mib": self.defaultMemory,
+            "default_cores": self.defaultCores,
+        }
+
+
+class _Hami(_Nvidia):
+    resourceCountName: str = "nvidia.com/gpu"  # noqa: N815
+    resourceMemoryName: str = "nvidia.com/gpumem"  # noqa: N815
+    resourceMemoryPercentageName: str = "nvidia.com/gpumem-percentage"  # noqa: N815
+    resourceCoreName: str = "nvidia.com/gpucores"  # noqa: N815
+    resourcePriorityName: str = "nvidia.com/priority"  # noqa: N815
+    memoryFactor: Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)] = 1  # noqa: N815
+
+    def settings(self) -> dict[str, object]:
+        """Return our settings that say the same."""
+        return {
+            "resource_count": self.resourceCountName,
+            "resource_memory": self.resourceMemoryName,
+            "resource_memory_percentage": self.resourceMemoryPercentageName,
+            "resource_cores": self.resourceCoreName,
+            "resource_priority": self.resourcePriorityName,
+            "resource_memory_unit_mib": self.memoryFactor,
+            **self.defaults(),
+        }
+
+
+class _Volcano(_Nvidia):
+    resourceCountName: str = "volcano.sh/vgpu-number"  # noqa: N815
+    resourceMemoryName: str = "volcano.sh/vgpu-memory"  # noqa: N815
+    resourceMemoryPercentageName: str = "volcano.sh/vgpu-memory-percentage"  # noqa: N815
+    resourceCoreName: str = "volcano.sh/vgpu-cores"  # noqa: N815
+    gpuMemoryFactor: Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)] = 1  # noqa: N815
+
+    def settings(self) -> dict[str, object]:
+        """Return our settings that say the same."""
+        return {
+            "volcano_count": self.resourceCountName,
+            "volcano_memory": self.resourceMemoryName,
+            "volcano_memory_percentage": self.resourceMemoryPercentageName,
+            "volcano_cores": self.resourceCoreName,
+            "volcano_memory_unit_mib": self.gpuMemoryFactor,
+            **self.defaults(),
+        }
+
+
+_BLOCKS: dict[str, type[_Hami | _Volcano]] = {"hami": _Hami, "volcano": _Volcano}
+
+NOT_SUPPORTED = {
+    "overwriteEnv": "environment variables of containers without GPUs are left alone",
+    "preConfiguredDeviceMemory": "memory of a card is what its node reports",
+    "enableNumaTopology": "cards of one NUMA node are chosen for pods that ask for it by annotation",
+    "libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
+    "disableCoreLimit": "it is for the library in the container, which is not ours",
+    "gpuCorePolicy": "it is for the library in the container, which is not ours",
+    "runtimeClassName": "set it in the pod",
+    "migProfileAllowlist": "MIG devices are not made here: cut the cards beforehand",
+    "knownMigGeometries": "MIG devices are not made here: cut the cards beforehand",
+    "passDeviceSpecs": "it is for Volcano's device plugin itself",
+}
+"""Keys of both systems that have no effect here -> what to know instead."""
+
+OTHER_BLOCKS = "resources of other vendors are rows of the table of vendors: see the setting vendors_file"
+
+
+class _FilterDevices(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    uuid: list[str] = []
+    index: list[Annotated[int, Field(ge=0, le=MAX_INDEX)]] = []
+
+
+class _NodeEntry(BaseModel):
+    """One node's overrides; what is 0 or absent is as everywhere else."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    operatingmode: Literal["", "auto", "none", "hami-core", "mig", "mps", "driver"] = ""
+    devicememoryscaling: Annotated[float, Field(ge=0, le=100)] = 0.0
+    devicecorescaling: Annotated[float, Field(ge=0, le=100)] = 0.0
+    devicesplitcount: Annotated[int, Field(ge=0, le=MAX_SLOTS)] = 0
+    filterdevices: _FilterDevices | None = None
+
+    def over(self, everywhere: NodeConfig) -> NodeConfig:
+        """Return the node's configuration."""
+        hidden = self.filterdevices or _FilterDevices()
+        return NodeConfig(
+            split_count=self.devicesplitcount or everywhere.split_count,
+            memory_scaling=self.devicememoryscaling or everywhere.memory_scaling,
+            core_scaling=self.devicecorescaling or everywhere.core_scaling,
+            mode=self.operatingmode,
+            hidden_uuids=frozenset(hidden.uuid),
+            hidden_indexes=frozenset(hidden.index),
+        )
+
+
+class _NodeFile(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    nodeconfig: list[_NodeEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """A ConfigMap, as gpuledger reads it."""
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    nodes: NodeConfigs | None = None
+    not_supported: tuple[str, ...] = ()
+    """Sentences on keys without effect."""
+
+
+def device_config(text: str, system: str, where: str) -> DeviceConfig:
+    """Return what a device configuration of `hami` or `volcano` says: the ConfigMap, or what is in its key.
+
+    Raises BadInput that names the key that can't be used.
+    """
+    content = _content(text, "device-config.yaml", where)
+    block = content.get("nvidia")
+    if not isinstance(block, dict):
+        raise BadInput(f"{where} has no block `nvidia`")
+    try:
+        found = _BLOCKS[system].model_validate(block)
+    except ValidationError as error:
+        raise BadInput(_problem(error, f"{where}, nvidia")) from None
+    ignored = [f"nvidia.{key}: {NOT_SUPPORTED.get(key, 'this key is not known')}" for key in found.model_extra or {}]
+    ignored += [f"{key}: {OTHER_BLOCKS}" for key in content if key != "nvidia"]
+    return DeviceConfig(found.settings(), NodeConfigs(found.of_nodes()), tuple(ignored))
+
+
+def node_configs(text: str, everywhere: NodeConfig, where: str) -> tuple[NodeConfigs, tuple[str, ...]]:
+    """Return the nodes' configurations, and sentences on keys without effect. Raises BadInput."""
+    try:
+        found = _NodeFile.model_validate(_content(text, "config.json", where))
+    except ValidationError as error:
+        raise BadInput(_problem(error, where)) from None
+    names = [entry.name for entry in found.nodeconfig]
+    if len(set(names)) < len(names):
+        raise BadInput(f"{where}: a node is listed twice")
+    extra = ((each.name, key) for each in found.nodeconfig for key in each.model_extra or {})
+    ignored = [f"nodeconfig {name}, {key}: not supported" for name, key in extra]
+    return NodeConfigs(everywhere, {entry.name: entry.over(everywhere) for entry in found.nodeconfig}), tuple(ignored)
+
+
+def _content(text: str, key: str, where: str) -> dict[str, Any]:
+    content = yaml_of(text, where)
+    if isinstance(content, dict) and content.get("kind") == "ConfigMap":
+        inner = (content.get("data") or {}).get(key)
+        if not isinstance(inner, str):
+            raise BadInput(f"{where}: the ConfigMap has no {key}")
+        content = yaml_of(inner, f"{where}, {key}")
+    if not isinstance(content, dict):
+        raise BadInput(f"{where} is no configuration: it must be a list of `key: value` lines")
+    return content
+
+
+def _problem(error: ValidationError, where: str) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{where}, {'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,0 +1,1 @@
+"""What Kubernetes has of its own: pods, nodes, gangs, workloads, quotas."""

@@ -1,0 +1,233 @@
+"""Gangs, as pods declare them by labels or by naming a PodGroup, and the PodGroups of each API.
+
+Of a PodGroup is read how many of its pods have to be bound at once, and whether they leave together. Sources:
+scheduler-plugins' Coscheduling, Koordinator 1.8 (and Coscheduling before 0.23), Volcano 1.15, Kubernetes 1.36 and 1.37
+(pkg/apis/scheduling).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay, PodGroup
+
+Json = Mapping[str, Any]
+Path = tuple[str, ...]
+
+GANG_LABEL = "gpuledger.dev/gang"
+"""On pods: the name of their gang, which is one of their namespace."""
+
+MINIMUM_LABEL = "gpuledger.dev/gang-minimum"
+"""On pods of a gang: how many of its members have to be bound at once."""
+
+LABEL_PAIRS = {  # way -> label with the name, label with the minimum
+    GangWay.LABELS: (GANG_LABEL, MINIMUM_LABEL),
+    # Coscheduling's first ones, which Koordinator and Alibaba Cloud's ACK still read.
+    GangWay.LIGHTWEIGHT: (
+        "pod-group.scheduling.sigs.k8s.io/name",
+        "pod-group.scheduling.sigs.k8s.io/min-available",
+    ),
+}
+
+LABELS: Path = ("metadata", "labels")
+ANNOTATIONS: Path = ("metadata", "annotations")
+
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+SHOWN = 64
+"""How much of a name is repeated that can be none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWords:
+    """One way to name a PodGroup: where the pod does, and which object it is."""
+
+    way: GangWay
+    system: str
+    """Whose way it is."""
+    named_at: tuple[Path, ...]
+    """The places in the pod, the first of which counts."""
+    api_group: str
+    versions: tuple[str, ...]
+    """The newest first."""
+    minimum_at: Path
+    """The place in the PodGroup. Absent: its pods are no gang."""
+
+
+PODGROUPS = (
+    GroupWords(
+        GangWay.KUBERNETES,
+        "Kubernetes",
+        (("spec", "schedulingGroup", "podGroupName"),),
+        "scheduling.k8s.io",
+        ("v1beta1", "v1alpha3", "v1alpha2"),
+        ("spec", "schedulingPolicy", "gang", "minCount"),
+    ),
+    GroupWords(
+        GangWay.COSCHEDULING,
+        "Coscheduling",
+        ((*LABELS, "scheduling.x-k8s.io/pod-group"),),
+        "scheduling.x-k8s.io",
+        ("v1alpha1",),
+        ("spec", "minMember"),
+    ),
+    GroupWords(
+        GangWay.KOORDINATOR,
+        "Koordinator",
+        ((*LABELS, "pod-group.scheduling.sigs.k8s.io"),),
+        "scheduling.sigs.k8s.io",
+        ("v1alpha1",),
+        ("spec", "minMember"),
+    ),
+    GroupWords(
+        GangWay.VOLCANO,
+        "Volcano",
+        ((*ANNOTATIONS, "scheduling.k8s.io/group-name"), (*ANNOTATIONS, "scheduling.volcano.sh/group-name")),
+        "scheduling.volcano.sh",
+        ("v1beta1",),
+        ("spec", "minMember"),
+    ),
+)
+
+OF_WAY = {words.way: words for words in PODGROUPS}
+
+NAMING_LABELS = (GANG_LABEL, *(place[-1] for words in PODGROUPS for place in words.named_at if place[:-1] == LABELS))
+"""All labels that name a gang."""
+
+_PLACES = tuple(place for words in PODGROUPS for place in words.named_at)
+_KEYS = frozenset(label for pair in LABEL_PAIRS.values() for label in pair) | {place[-1] for place in _PLACES}
+_ELSEWHERE = tuple(place for place in _PLACES if place[:-1] not in (LABELS, ANNOTATIONS))
+
+
+def gang_name_of(pod: Json) -> GangName | None:
+    """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
+    name = ((pod.get("metadata") or {}).get("labels") or {}).get(GANG_LABEL)
+    return GangName(_namespace(pod), str(name)) if name else next(iter(pod_groups_named(pod)), None)
+
+
+def gang_of(pod: Json) -> Gang | None:
+    """Return the gang of a pod, None if it has none. Our labels win over what others call a gang.
+
+    Raises BadInput for a minimum that can't be had, a name that can be none, and gangs named in two ways of others.
+    """
+    if _names_nothing(pod):
+        return None
+    own = _by_labels(pod, GangWay.LABELS)
+    if own is not None:
+        return own
+    gang = _by_labels(pod, GangWay.LIGHTWEIGHT)
+    named = [(words, place, name) for words in PODGROUPS for place, name in _names(pod, words)[:1]]
+    if not named:
+        return gang
+    if gang or len(named) > 1:
+        places = [
+            *([f"label {LABEL_PAIRS[gang.name.way][0]}"] if gang else []),
+            *(_place(place) for _, place, _ in named),
+        ]
+        raise BadInput(f"{' and '.join(places)} name two gangs: keep one of them, or say which by label {GANG_LABEL}")
+    words, place, name = named[0]
+    if not _OBJECT_NAME.fullmatch(name):
+        raise BadInput(f"{_place(place)}: {name[:SHOWN]!r} can't be the name of a PodGroup")
+    return Gang(GangName(_namespace(pod), name, words.way), 0)
+
+
+def _names_nothing(pod: Json) -> bool:
+    """Return whether a pod has none of these words, as most have: each is asked several times."""
+    metadata = pod.get("metadata") or {}
+    given = (metadata.get("labels") or (), metadata.get("annotations") or ())
+    return all(map(_KEYS.isdisjoint, given)) and not any(at(pod, place) for place in _ELSEWHERE)
+
+
+def pod_groups_named(pod: Json) -> list[GangName]:
+    """Return all PodGroups that a pod names, whether that counts or not."""
+    return [
+        GangName(_namespace(pod), name[:SHOWN], words.way) for words in PODGROUPS for _, name in _names(pod, words)[:1]
+    ]
+
+
+def described(name: GangName) -> str:
+    """Return what names a gang, for people: our label, or which object."""
+    words = OF_WAY.get(name.way)
+    if words is None:
+        return f"label {LABEL_PAIRS[name.way][0]}={name.name}"
+    return f"PodGroup {name.name} of {words.api_group} ({words.system})"
+
+
+def at(found: Any, path: Path) -> Any:
+    """Return what is at a place of an object, None if nothing is."""
+    for key in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(key)
+    return found
+
+
+def _by_labels(pod: Json, way: GangWay) -> Gang | None:
+    labels, (name_label, minimum_label) = at(pod, LABELS) or {}, LABEL_PAIRS[way]
+    name, said = labels.get(name_label), labels.get(minimum_label)
+    if not name:
+        if said is not None:
+            raise BadInput(f"label {minimum_label} says how many members a gang needs: name it by {name_label}")
+        return None
+    if said is None:
+        raise BadInput(f"label {name_label} needs {minimum_label} beside it: how many members have to start together")
+    try:
+        minimum = whole_number(said)
+    except BadInput as error:
+        raise BadInput(f"label {minimum_label}: {error}") from None
+    if not 1 <= minimum <= MOST_MEMBERS:
+        raise BadInput(f"label {minimum_label}: {minimum} is not between 1 and {MOST_MEMBERS}")
+    return Gang(GangName(_namespace(pod), str(name), way), minimum)
+
+
+def _names(pod: Json, words: GroupWords) -> list[tuple[Path, str]]:
+    found = ((place, at(pod, place)) for place in words.named_at)
+    return [(place, name) for place, name in found if name and isinstance(name, str)]
+
+
+def _place(place: Path) -> str:
+    kinds = {LABELS: "label", ANNOTATIONS: "annotation"}
+    return f"{kinds[place[:-1]]} {place[-1]}" if place[:-1] in kinds else ".".join(place)
+
+
+def _namespace(pod: Json) -> str:
+    return str((pod.get("metadata") or {}).get("namespace") or "")
+
+
+DISRUPTION = ("spec", "disruptionMode")
+NAME_LENGTH = 253
+"""Characters of a PriorityClass's name, at most."""
+
+TOGETHER = "PodGroup"
+"""Kubernetes 1.36's word for what is a key, `all`, from 1.37 on."""
+
+
+def name_of(group: Json, words: GroupWords) -> GangName:
+    """Return which gang a PodGroup is about."""
+    metadata = group.get("metadata") or {}
+    return GangName(str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), words.way)
+
+
+def pod_group(group: Json, words: GroupWords) -> PodGroup:
+    """Return what a PodGroup says. Raises BadInput for a minimum that can't be had.
+
+    Without one, or with 1, no pod has to wait for another: they are no gang.
+    """
+    said = at(group, words.minimum_at)
+    place = f"PodGroup {name_of(group, words)}: {'.'.join(words.minimum_at)}"
+    try:
+        minimum = 0 if said is None else whole_number(said)
+    except BadInput as error:
+        raise BadInput(f"{place}: {error}") from None
+    if minimum > MOST_MEMBERS:
+        raise BadInput(f"{place}: {minimum} is more than {MOST_MEMBERS}")
+    disruption, priority = at(group, DISRUPTION), at(group, ("spec", "priorityClassName"))
+    return PodGroup(
+        minimum=minimum if minimum > 1 else 0,
+        leaves_whole=disruption == TOGETHER or (isinstance(disruption, Mapping) and "all" in disruption),
+        priority_class=priority[:NAME_LENGTH] if isinstance(priority, str) else "",
+    )

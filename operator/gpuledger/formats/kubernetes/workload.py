@@ -1,0 +1,423 @@
+"""Kueue's objects, as far as cards depend on them: workloads, admission checks, resource flavors, cluster queues.
+
+Source: apis/kueue/v1beta2 of Kueue 0.19.2 (sigs.k8s.io/kueue). Labels and annotations of pods
+that are read here are set by Kueue, and users can set them as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import orjson
+
+from gpuledger.formats.kubernetes.condition import condition_of, shortened
+from gpuledger.formats.kubernetes.quantity import amount
+from gpuledger.model.errors import BadInput
+
+Json = Mapping[str, Any]
+
+GROUP = "kueue.x-k8s.io/v1beta2"
+
+ASKED_LABEL = "kueue.x-k8s.io/queue-name"
+"""The LocalQueue that a user names."""
+LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
+CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
+"""Kueue adds both when it admits a pod's workload."""
+OWNER_LABEL = "kueue.x-k8s.io/job-uid"
+"""Of a workload: the UID of the job, or of the pod, that it stands for."""
+GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
+"""Of pods that are one workload together."""
+GATE = "kueue.x-k8s.io/admission"
+"""The scheduling gate of a pod whose workload is not admitted."""
+
+THOUSANDTHS = 1000
+
+
+def queue_of(pod: Json) -> str:
+    """Return the LocalQueue that a pod is in, and behind it the ClusterQueue if that is known; empty without one."""
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    local = labels.get(LOCAL_QUEUE_LABEL) or labels.get(ASKED_LABEL) or ""
+    cluster = labels.get(CLUSTER_QUEUE_LABEL) or ""
+    return f"{local} of ClusterQueue {cluster}" if local and cluster else str(local or cluster)
+
+
+def cluster_queue_of(pod: Json) -> str:
+    """Return the ClusterQueue from which a pod was admitted, empty if none is said."""
+    return str(((pod.get("metadata") or {}).get("labels") or {}).get(CLUSTER_QUEUE_LABEL) or "")
+
+
+def why_not_admitted(workload: Json) -> str:
+    """Return what keeps a workload, in the words of Kueue or of the first check that has not agreed.
+
+    Empty for one that is admitted or has finished.
+    """
+    kinds = ("Admitted", "Finished", "QuotaReserved")
+    admitted, finished, quota = (condition_of(workload, kind) or {} for kind in kinds)
+    if "True" in (admitted.get("status"), finished.get("status")):
+        return ""
+    if quota.get("status") != "True":
+        return f"waits for quota: {quota.get('message') or 'Kueue has not looked at it yet'}"
+    checks = (workload.get("status") or {}).get("admissionChecks") or ()
+    open_checks = [each for each in checks if each.get("state") != "Ready"]
+    if not open_checks:
+        return "has quota: Kueue is about to admit it"
+    first = open_checks[0]
+    return f"has quota, and waits for AdmissionCheck {first.get('name')}: {first.get('message') or 'no word of it yet'}"
+
+
+@dataclass(slots=True)
+class QueueAmount:
+    """What a ClusterQueue has of one resource, over all flavors, in thousandths."""
+
+    nominal: int = 0
+    reserved: int = 0
+    """By workloads that have quota."""
+    borrowed: int = 0
+    """The part of it that is beyond its own."""
+
+
+@dataclass(slots=True)
+class QueueState:
+    """What a ClusterQueue says of itself."""
+
+    name: str
+    cohort: str
+    admitted: int
+    """Workloads that run."""
+    with_quota: int
+    """Workloads that have quota, and wait for what else they need: cards, above all."""
+    without_quota: int
+    """Workloads that wait for quota."""
+    amounts: dict[str, QueueAmount] = field(default_factory=dict)
+    """Extended resource -> what the queue has of it: these have a slash in their names, unlike Kubernetes' own."""
+
+
+def queue_state(found: Json) -> QueueState:
+    """Read a ClusterQueue. An amount that can't be read counts as none."""
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    admitted, reserving = int(status.get("admittedWorkloads") or 0), int(status.get("reservingWorkloads") or 0)
+    state = QueueState(
+        name=str(found["metadata"]["name"]),
+        cohort=str(spec.get("cohortName") or ""),
+        admitted=admitted,
+        with_quota=max(reserving - admitted, 0),
+        without_quota=int(status.get("pendingWorkloads") or 0),
+    )
+    flavors = [flavor for group in spec.get("resourceGroups") or () for flavor in group.get("flavors") or ()]
+    for each in _resources(flavors):
+        state.amounts.setdefault(str(each["name"]), QueueAmount()).nominal += _thousandths(each.get("nominalQuota"))
+    for each in _resources(status.get("flavorsReservation") or ()):
+        known = state.amounts.setdefault(str(each["name"]), QueueAmount())
+        known.reserved += _thousandths(each.get("total"))
+        known.borrowed += _thousandths(each.get("borrowed"))
+    return state
+
+
+def _resources(flavors: Iterable[Json]) -> Iterator[Json]:
+    for flavor in flavors:
+        yield from (each for each in flavor.get("resources") or () if "/" in str(each.get("name")))
+
+
+def _thousandths(quantity: object) -> int:
+    try:
+        return amount(str(quantity or "0"), THOUSANDTHS)
+    except BadInput:
+        return 0
+
+
+CONTROLLER = "gpuledger.dev/cards"
+"""The `controllerName` of admission checks that are ours."""
+
+NAME_LENGTH = 253
+"""Characters of an object's name, at most; users can write longer ones into annotations."""
+
+WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
+POD_SET_LABEL = "kueue.x-k8s.io/podset"
+
+
+OF_POD = (
+    *("schedulerName", "priorityClassName", "resources", "overhead", "runtimeClassName", "resourceClaims"),
+    *("nodeSelector", "affinity", "tolerations"),
+)
+CONTAINERS, OF_CONTAINER = ("initContainers", "containers"), ("name", "resources", "restartPolicy")
+"""What is read of the pods of a workload."""
+
+LONGEST_BYTES = 128 * 1024
+"""Of that, for all of its sets of pods, as JSON: they stay in memory for as long as the workload has quota."""
+
+_TOO_LONG = "too long"
+"""Stands in a spec for what was left out, with its length: no field of Kueue's has a blank in its name."""
+
+
+class CheckState(StrEnum):
+    """What an admission check says of a workload."""
+
+    PENDING = "Pending"
+    READY = "Ready"
+    RETRY = "Retry"
+    """Kueue evicts the workload, all of its pods, and queues it again."""
+    REJECTED = "Rejected"
+
+
+class WorkloadName(NamedTuple):
+    """Which workload."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSet:
+    """Pods of a workload that are alike."""
+
+    name: str
+    count: int
+    pod: dict[str, Any]
+    """One of them, as far as the template says."""
+    flavors: tuple[str, ...]
+    """The names of the resource flavors that they were assigned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload at one moment."""
+
+    name: WorkloadName
+    uid: str
+    version: str
+    created: str
+    priority: int
+    queue: str
+    """The name of its LocalQueue."""
+    cluster_queue: str
+    """Where its quota is reserved; empty if it has none."""
+    reserved_at: str
+    """When its quota was reserved, RFC 3339."""
+    is_admitted: bool
+    is_evicted: bool
+    is_finished: bool
+    checks: tuple[Json, ...]
+    """What each admission check has said, as it is stored."""
+
+    @property
+    def has_quota(self) -> bool:
+        """Return whether it has quota, and keeps it."""
+        return bool(self.cluster_queue) and not (self.is_evicted or self.is_finished)
+
+    def check(self, names: Collection[str]) -> Json | None:
+        """Return what the first of these checks has said; None if it needs none of them."""
+        return next((each for each in self.checks if str(each.get("name")) in names), None)
+
+    def not_ready(self, but: Collection[str]) -> list[str]:
+        """Return the names of its checks that are not ready, without these."""
+        others = (each for each in self.checks if str(each.get("name")) not in but)
+        return [str(each.get("name")) for each in others if each.get("state") != CheckState.READY]
+
+
+def workload(found: Json) -> Workload:
+    """Read a workload, without its pods."""
+    metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
+    admission, quota = status.get("admission") or {}, condition_of(found, "QuotaReserved") or {}
+    is_reserved = quota.get("status") == "True"
+    return Workload(
+        name=WorkloadName(str(metadata["namespace"]), str(metadata["name"])),
+        uid=str(metadata["uid"]),
+        version=str(metadata["resourceVersion"]),
+        created=str(metadata.get("creationTimestamp") or ""),
+        priority=int(spec.get("priority") or 0),
+        queue=str(spec.get("queueName") or ""),
+        cluster_queue=str(admission.get("clusterQueue") or "") if is_reserved else "",
+        reserved_at=str(quota.get("lastTransitionTime") or "") if is_reserved else "",
+        is_admitted=_is_true(found, "Admitted"),
+        is_evicted=_is_true(found, "Evicted"),
+        is_finished=_is_true(found, "Finished"),
+        checks=tuple(status.get("admissionChecks") or ()),
+    )
+
+
+def pod_sets(found: Json) -> list[PodSet]:
+    """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants.
+
+    Raises BadInput for those that `picked` has found to be too long.
+    """
+    if size := (found.get("spec") or {}).get(_TOO_LONG):
+        raise BadInput(f"what its pods ask for has {size:,} bytes as JSON, and {LONGEST_BYTES:,} are the most")
+    namespace, uid = str(found["metadata"]["namespace"]), str(found["metadata"]["uid"])
+    assigned = {str(each.get("name")): each for each in _assignments(found)}
+    sets = []
+    for pod_set in (found.get("spec") or {}).get("podSets") or ():
+        name, template = str(pod_set["name"]), pod_set.get("template") or {}
+        assignment = assigned.get(name) or {}
+        metadata = {**(template.get("metadata") or {}), "namespace": namespace, "name": name, "uid": f"{uid}/{name}"}
+        pod = {"metadata": metadata, "spec": template.get("spec") or {}}
+        admitted = assignment.get("count")
+        count = int(pod_set.get("count") or 0) if admitted is None else int(admitted)
+        sets.append(PodSet(name, count, pod, tuple(sorted(set((assignment.get("flavors") or {}).values())))))
+    return sets
+
+
+def picked(found: Json) -> bytes:
+    """Return, as JSON, what is read of a workload beside `Workload`; of one that is too long, nothing of its pods."""
+    metadata = {name: found["metadata"][name] for name in ("namespace", "name", "uid")}
+    assigned = [_only(each, ("name", "count", "flavors", "resourceUsage")) for each in _assignments(found)]
+    status = {"admission": {"podSetAssignments": assigned}}
+    sets = [_picked_set(each) for each in (found.get("spec") or {}).get("podSets") or ()]
+    text = orjson.dumps({"metadata": metadata, "spec": {"podSets": sets}, "status": status})
+    if len(text) <= LONGEST_BYTES:
+        return text
+    return orjson.dumps({"metadata": metadata, "spec": {_TOO_LONG: len(text)}, "status": status})
+
+
+def _picked_set(pod_set: Json) -> Json:
+    template = pod_set.get("template") or {}
+    spec = template.get("spec") or {}
+    containers = {kind: [_only(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    metadata = _only(template.get("metadata") or {}, ("annotations", "labels"))
+    pod = {"metadata": metadata, "spec": {**_only(spec, OF_POD), **containers}}
+    return {**_only(pod_set, ("name", "count")), "template": pod}
+
+
+def _only(found: Json, names: Collection[str]) -> Json:
+    return {name: found[name] for name in names if name in found}
+
+
+def pod_counts(found: Json) -> dict[str, int]:
+    """Return how many pods of each set a workload was admitted with."""
+    return {str(each.get("name")): int(each.get("count") or 0) for each in _assignments(found)}
+
+
+def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
+    """Return of which workload a pod says that it is, and of which of its sets of pods; None if of none."""
+    metadata = pod.get("metadata") or {}
+    name = (metadata.get("annotations") or {}).get(WORKLOAD_ANNOTATION)
+    if not name or len(str(name)) > NAME_LENGTH:
+        return None
+    return WorkloadName(str(metadata.get("namespace")), str(name)), str(
+        (metadata.get("labels") or {}).get(POD_SET_LABEL) or ""
+    )
+
+
+def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str) -> Json:
+    """Return a merge patch of a workload's status in which one check says something else.
+
+    The API server refuses it if the workload has changed since it was read. Of one that is to be evicted, nothing says
+    after how long it may be queued again: what Kueue 0.19.2 queues then, after a pause, lacks the requests that follow
+    from limits, and is admitted without quota and without checks.
+    """
+    text = shortened(message)
+    checks = []
+    for each in of.checks:
+        if each.get("name") == check:
+            since = now if each.get("state") != state else each.get("lastTransitionTime") or now
+            each = {**each, "state": state.value, "message": text, "lastTransitionTime": since}
+            each["requeueAfterSeconds"] = None
+        checks.append(each)
+    return {"metadata": {"uid": of.uid, "resourceVersion": of.version}, "status": {"admissionChecks": checks}}
+
+
+def is_ours(check: Json) -> bool:
+    """Return whether an AdmissionCheck is one that gpuledger answers."""
+    return (check.get("spec") or {}).get("controllerName") == CONTROLLER
+
+
+def active_patch(check: Json, now: str) -> Json | None:
+    """Return a merge patch that says that somebody answers an AdmissionCheck; None if it says so already."""
+    condition = condition_of(check, "Active")
+    if condition is not None and condition.get("status") == "True":
+        return None
+    others = [each for each in (check.get("status") or {}).get("conditions") or () if each.get("type") != "Active"]
+    active = {
+        "type": "Active",
+        "status": "True",
+        "reason": "Active",
+        "message": "gpuledger admits workloads whose pods have cards",
+        "observedGeneration": int(check["metadata"].get("generation") or 0),
+        "lastTransitionTime": now,
+    }
+    version = str(check["metadata"]["resourceVersion"])
+    return {"metadata": {"resourceVersion": version}, "status": {"conditions": [*others, active]}}
+
+
+class Flavor(NamedTuple):
+    """What a ResourceFlavor adds to the pods that are assigned it."""
+
+    labels: Mapping[str, str]
+    tolerations: tuple[Json, ...]
+
+
+def flavor(found: Json) -> Flavor:
+    """Read a ResourceFlavor."""
+    spec = found.get("spec") or {}
+    return Flavor(dict(spec.get("nodeLabels") or {}), tuple(spec.get("tolerations") or ()))
+
+
+def with_flavors(pod: dict[str, Any], flavors: Sequence[Flavor]) -> dict[str, Any]:
+    """Return a pod with what its flavors add, as Kueue will create it."""
+    spec = dict(pod["spec"])
+    for each in flavors:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **each.labels}
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *each.tolerations]
+    return {**pod, "spec": spec}
+
+
+Usage = dict[tuple[str, str], int]
+"""(flavor, resource) -> thousandths of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueue:
+    """What a ClusterQueue says of taking back, and what it borrows."""
+
+    name: str
+    cohort: str
+    within: str
+    """`preemption.withinClusterQueue`."""
+    reclaim: str
+    """`preemption.reclaimWithinCohort`."""
+    borrowed: Usage
+    """What it has reserved beyond its own quota."""
+
+
+def cluster_queue(found: Json) -> ClusterQueue:
+    """Read a ClusterQueue. Raises BadInput."""
+    spec, status = found.get("spec") or {}, found.get("status") or {}
+    preemption = spec.get("preemption") or {}
+    borrowed: Usage = {}
+    for each in status.get("flavorsReservation") or ():
+        for resource in each.get("resources") or ():
+            some = amount(str(resource.get("borrowed") or "0"), THOUSANDTHS)
+            if some:
+                borrowed[str(each["name"]), str(resource["name"])] = some
+    return ClusterQueue(
+        name=str(found["metadata"]["name"]),
+        cohort=str(spec.get("cohortName") or ""),
+        within=str(preemption.get("withinClusterQueue") or "Never"),
+        reclaim=str(preemption.get("reclaimWithinCohort") or "Never"),
+        borrowed=borrowed,
+    )
+
+
+def usage(found: Json) -> Usage:
+    """Return what a workload takes of its quota. Raises BadInput."""
+    taken: Usage = {}
+    for each in _assignments(found):
+        flavors = each.get("flavors") or {}
+        for resource, some in (each.get("resourceUsage") or {}).items():
+            key = str(flavors.get(resource) or ""), str(resource)
+            taken[key] = taken.get(key, 0) + amount(str(some), THOUSANDTHS)
+    return taken
+
+
+def _assignments(found: Json) -> Sequence[Json]:
+    """Return what a workload was assigned, by its sets of pods; nothing if it has no quota."""
+    return ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+
+
+def _is_true(found: Json, kind: str) -> bool:
+    return (condition_of(found, kind) or {}).get("status") == "True"

@@ -1,0 +1,384 @@
+"""The end of a pod's shares.
+
+A pod that is gone, finished or being deleted can't be bound any more: its shares are released. A pod that waits for a
+node is another matter. A Binding for it may be on its way, from an attempt whose answer was lost or from another
+operator, and it must not arrive after the shares are gone. So these are taken back in three steps, the *fence*:
+
+1. the ledger marks the pod's holders as `releasing`: no attempt can rely on them from here on;
+2. an annotation is patched on the pod, which changes its resourceVersion: a Binding carries the one that was read
+   before the holders were seen in the ledger, so the API server refuses every Binding that is still under way;
+3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
+
+And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
+agent reports it, or none does for a long time (release_deadlines.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+from uuid import uuid4
+
+from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
+from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_finished
+from gpuledger.kube_api.store import KubeStore
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.model.card import Card
+from gpuledger.model.clock import Clock, Listeners
+from gpuledger.model.errors import GpuledgerError, Invalid, NotFound
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Holder, HolderState, Pod, Share
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.deadlines import Deadlines
+from gpuledger.workflows.journal.entries import Bequest
+from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.release.deadlines import ReleaseDeadlines
+from gpuledger.workflows.release.judged_pod import JudgedPod, judged, rightful
+from gpuledger.workflows.resource_claims.writes import ClaimEnds, Heir, claims_of
+from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks.pauses import sleep_backoff
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+PODS_AT_ONCE = 64
+
+REMOVALS = 3
+"""How often a pod that has ended is taken off its cards, as they are then; the next look at it goes on."""
+
+SUSPECT_DELAY_S = 10.0
+"""How long a holder may be in the ledger before its pod has been seen bound. Longer than a bind takes when all is well;
+when it takes longer, taking the share back makes the bind start again, and does no harm."""
+
+
+@dataclass(slots=True)
+class _Bound:
+    """The observed state of a bound pod."""
+
+    ended: bool = False
+    """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
+    cards: set[str] = field(default_factory=set)
+    """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
+
+
+class PodReleaser:
+    """Takes shares out of the ledger whose pods have no right to them any more, and no others."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        journal: Journal,
+        store: KubeStore,
+        counts: Counts,
+        read_request: Callable[[Json], PodRequest | None],
+        departures: ReleaseDeadlines,
+        deadlines: Deadlines,
+        clock: Clock,
+        trail: Trail,
+        claim_ends: ClaimEnds,
+        is_active: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._clock = clock
+        self._trail = trail
+        self._claim_ends = claim_ends
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._counts = counts
+        self._read_request = read_request
+        self._departures = departures
+        self._deadlines = deadlines
+        self._binding: set[str] = set()  # UIDs of the pods that are being bound: no other part may judge their shares
+        self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
+        self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
+        self.on_not_bound = Listeners[[str]]()
+        """Called with a pod's UID before its shares are taken back because it was not bound."""
+        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
+
+    @contextmanager
+    def leaves_alone(self, pod_uid: str) -> Iterator[None]:
+        """Judge nothing of a pod for a while: it is being bound. What was to be judged meanwhile is judged then."""
+        self._binding.add(pod_uid)
+        try:
+            yield
+        finally:
+            self._binding.discard(pod_uid)
+            if pod_uid in self._put_off:
+                self._put_off.discard(pod_uid)
+                self.recheck(pod_uid)
+
+    # Called with what the watches show.
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Observe a bound pod: once it is finished, its shares are released."""
+        self._counts.pods_examined.inc()
+        uid = pod["metadata"]["uid"]
+        holders = self._ledger.holders_of(uid)
+        if is_finished(pod):
+            wrong = bool(holders)
+            if has_ended(pod):
+                self._note_ended(uid)
+        else:
+            self._note_bound(uid, annotated_cards(pod))
+            wrong = bool(holders) and _differ(holders, pod)
+        if wrong:
+            self.worker.mark(uid)
+
+    def known_bound(self) -> set[str]:
+        """Return the UIDs of the bound pods that were not seen to end, and of all that have shares."""
+        return set(self._ledger.pod_uids()) | self._bound.keys()
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Record that a pod is gone. A hint only: the API server is asked before anything is released."""
+        if last is not None:
+            self._counts.pods_examined.inc()
+            if has_ended(last):  # it may be the first to say so
+                self._note_ended(pod_uid)
+        self.recheck(pod_uid)
+
+    def word_of_node(self, node_name: str) -> None:
+        """Record that another word may be known of pods of a node whose shares are to end."""
+        for uid in self._departures.pods():
+            if any(card.node_name == node_name for card, _ in self._ledger.holders_of(uid)):
+                self.recheck(uid)
+
+    def recheck(self, pod_uid: str) -> None:
+        """Find out whether a pod that holds shares still has a right to them."""
+        if pod_uid in self._binding:
+            self._put_off.add(pod_uid)
+        elif self._ledger.holders_of(pod_uid):
+            self.worker.mark(pod_uid)
+        else:
+            self._bound.pop(pod_uid, None)
+
+    def notice(self, card: CardEntry) -> None:
+        """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left.
+
+        What is reserved for a pod that waits is looked at when its time is over.
+        """
+        for uid, holder in card.holders.items():
+            if uid not in self._timers and not self._is_in_order(uid, holder):
+                self._look_again(uid, SUSPECT_DELAY_S)
+            elif holder.state is HolderState.RESERVED and uid not in self._timers:
+                self._look_again(uid, self._seconds_to(holder) + SUSPECT_DELAY_S)
+
+    def _seconds_to(self, holder: Holder) -> float:
+        """Return until when a share is reserved for a pod that is not bound yet; 0 for all others."""
+        return max(0.0, self._deadlines.seconds_left(holder)) if holder.state is HolderState.RESERVED else 0.0
+
+    def _note_bound(self, pod_uid: str, cards: AbstractSet[str]) -> None:
+        bound = self._bound.setdefault(pod_uid, _Bound())
+        # Users can write the annotation, again and again.
+        bound.cards = {*cards} if len(bound.cards) > MAX_CARDS else bound.cards | cards
+
+    def _note_ended(self, pod_uid: str) -> None:
+        self._bound.pop(pod_uid, None)
+        if self._ledger.holders_of(pod_uid):
+            self._bound[pod_uid] = _Bound(ended=True)
+
+    def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
+        if pod_uid in self._binding or self._seconds_to(holder) > 0:
+            return True
+        bound = self._bound.get(pod_uid)
+        if bound is None or bound.ended or pod_uid in self._departures:
+            return False
+        return holder.state is HolderState.ALLOCATED and holder.share.uuid in bound.cards
+
+    def _look_again(self, pod_uid: str, wait_s: float) -> None:
+        """Look at a pod later; a look that comes earlier anyway will set the next one."""
+        timer = self._timers.get(pod_uid)
+        if timer is None or timer.when() > self._clock.now_s() + wait_s:
+            if timer:
+                timer.cancel()
+            self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self._due, pod_uid)
+
+    def _due(self, pod_uid: str) -> None:
+        del self._timers[pod_uid]
+        if not self._ledger.holders_of(pod_uid):
+            self._departures.forget(pod_uid)
+            self._bound.pop(pod_uid, None)
+        if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
+            self.worker.mark(pod_uid)
+
+    # Judging.
+
+    async def give_back(self, pod: Pod, shares: Sequence[Share], unbound: AbstractSet[str] = frozenset()) -> None:
+        """Take back the shares of a failed bind, however long the API server takes.
+
+        `unbound` are the attempts that have certainly not bound the pod; with what others have entered it may have run.
+        Returns when the ledger agrees with the pod.
+        """
+        attempt = 0
+        while True:
+            try:
+                await self._mark([Holder(pod, share) for share in shares])
+                if self._ledger.holders_of(pod.uid):
+                    await self._settle(pod, await self._read(pod), lambda holder: holder.attempt not in unbound)
+                return
+            except GpuledgerError as error:
+                logger.warning("pod %s: releasing its shares failed, retrying: %s", pod, error)
+                await sleep_backoff(attempt, error)
+                attempt += 1
+
+    async def _judge(self, pod_uid: str) -> None:
+        holders = self._holders(pod_uid)
+        if not holders:
+            return
+        pod = holders[0].pod
+        found = await self._read(pod)
+        if pod_uid in self._binding:
+            self._put_off.add(pod_uid)
+        else:
+            # The operator that has marked a share may know more of the pod: another one, or this one before a restart.
+            marked = any(holder.state is HolderState.RELEASING for holder in holders)
+            bound = self._bound.get(pod_uid)
+            may_run = marked or bound is None or not bound.ended
+            await self._settle(pod, found, lambda holder: may_run and holder.state is not HolderState.RESERVED)
+
+    async def _settle(self, pod: Pod, found: JudgedPod | None, may_run: Callable[[Holder], bool]) -> None:
+        """Make the ledger agree with a pod that was read; None if it is gone.
+
+        `may_run` tells whether a pod that is gone may still run on a holder's card.
+        """
+        marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
+        if found is not None and not found.node_name and not found.is_being_deleted:
+            if all(self._seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
+                return  # others have left these cards for it: until its time is over, they are its own
+            await self._mark(self._holders(pod.uid))
+            marked = [holder for holder in self._holders(pod.uid) if holder.state is HolderState.RELEASING]
+            found = await self._fence(pod)
+        if found is None:
+            await self._release_gone(pod.uid, may_run)
+        elif found.is_being_deleted and not found.node_name:
+            await self._remove(pod.uid, was_bound=False)
+        elif not found.node_name:
+            self.on_not_bound(pod.uid)
+            await self._remove_these(pod.uid, marked, was_bound=False)
+        elif found.has_ended:
+            await self._remove(pod.uid)
+        elif found.is_finished:
+            await self._release_gone(pod.uid, may_run)
+        else:
+            await self._keep(pod.uid, found)
+
+    async def _read(self, pod: Pod) -> JudgedPod | None:
+        try:
+            found = await self._store.pod(pod.namespace, pod.name)
+        except NotFound:
+            return None
+        return judged(self._read_request, found) if found["metadata"]["uid"] == pod.uid else None
+
+    async def _fence(self, pod: Pod) -> JudgedPod | None:
+        """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
+        try:
+            return judged(self._read_request, await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
+        except NotFound:
+            return None
+        except Invalid:  # its UID is another one, or a policy refuses
+            found = await self._read(pod)
+            if found is not None and not found.node_name:
+                raise
+            return found
+
+    async def _release_gone(self, pod_uid: str, may_run: Callable[[Holder], bool]) -> None:
+        """Release the shares of a pod that is gone or called failed, later if it may still run on its node.
+
+        A pod that ends in good order is seen finished before it is deleted. One that was deleted by force can have
+        processes on the card until its kubelet hears of it, and longer.
+        """
+        idle = [holder for holder in self._holders(pod_uid) if not may_run(holder)]
+        if idle:
+            await self._remove_these(pod_uid, idle, was_bound=True)
+        if not self._holders(pod_uid):
+            return
+        wait_s = self._departures.wait_s(pod_uid, self._ledger.holders_of(pod_uid))
+        if wait_s <= 0:
+            await self._remove(pod_uid)
+            return
+        endless = [holder for holder in self._holders(pod_uid) if not holder.deadline]
+        await self._mark(endless, self._departures.deadline(pod_uid))
+        if wait_s < inf:
+            self._look_again(pod_uid, wait_s)
+
+    async def _mark(self, holders: Sequence[Holder], deadline: str | None = None) -> None:
+        """Have the ledger say that a pod is on its way out. It still counts.
+
+        With a deadline if the pod is gone: without one, it can still turn out to be bound, and begin to run.
+        """
+        marked = [replace(holder, state=HolderState.RELEASING, deadline=deadline) for holder in holders]
+        await asyncio.gather(*(self._journal.change(holder) for holder in marked))
+
+    async def _keep(self, pod_uid: str, found: JudgedPod) -> None:
+        """Leave a bound pod what it is bound with, and nothing else."""
+        holders = self._ledger.holders_of(pod_uid)
+        kept = rightful(holders, found)
+        self._note_bound(pod_uid, kept)
+        for _, holder in holders:
+            uuid = holder.share.uuid
+            if uuid not in kept:
+                logger.warning("pod %s is bound without its share of card %s, which is released", holder.pod, uuid)
+                await self._journal.remove(uuid, pod_uid, holder)
+            elif holder.state is not HolderState.ALLOCATED:
+                await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
+
+    async def _remove(self, pod_uid: str, was_bound: bool = True) -> None:
+        """Take the pod off its cards: it can't be bound any more."""
+        holders = self._ledger.holders_of(pod_uid)
+        for _ in range(REMOVALS):  # another pod may hand over its part of a claim meanwhile, which goes to the next one
+            await self._take_off(self._holders(pod_uid), was_bound)
+        self._trail.released(holders, self._ledger.holders_of(pod_uid), "the pod has ended, or is gone")
+        self._ended(pod_uid)
+
+    async def _take_off(self, holders: Sequence[Holder], was_bound: bool) -> None:
+        """Take a pod off its cards where it has these shares; what others use by a claim goes to them."""
+        claims = claims_of(holders)
+        heirs = await self._claim_ends.left_by(holders[0].pod, holders, was_bound) if claims else {}
+        await asyncio.gather(*(self._take_off_one(holder, heirs) for holder in holders))
+
+    async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir]) -> None:
+        found = [heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs]
+        inheriting = [each for each in found if each.inherits(holder.share.uuid, self._holders(each.pod.uid))]
+        if holder.share.exclusive:  # whoever has the card alone after this is one pod
+            inheriting = [each for each in inheriting if each.pod == inheriting[0].pod]
+        if inheriting:
+            await self._journal.hand_over(holder, [Bequest(h.pod, h.claim.uid, h.claim_name) for h in inheriting])
+        else:
+            await self._journal.remove(holder.share.uuid, holder.pod.uid, holder)
+
+    async def _remove_these(self, pod_uid: str, holders: Sequence[Holder], was_bound: bool) -> None:
+        """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
+        left = [each for each in self._ledger.holders_of(pod_uid) if each[1] in holders]
+        await self._take_off(holders, was_bound)
+        self._trail.released(left, self._ledger.holders_of(pod_uid), "the pod is not bound with them")
+        self._ended(pod_uid)
+
+    def _holders(self, pod_uid: str) -> list[Holder]:
+        return [holder for _, holder in self._ledger.holders_of(pod_uid)]
+
+    def _ended(self, pod_uid: str) -> None:
+        if self._ledger.holders_of(pod_uid):
+            return  # those of a newer attempt, or of another operator
+        self._counts.releases.inc()
+        self._bound.pop(pod_uid, None)
+        self._departures.forget(pod_uid)
+        timer = self._timers.pop(pod_uid, None)
+        if timer:
+            timer.cancel()
+
+
+def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:
+    """Return whether a bound pod's shares need a closer look. The annotation only hints at it: users can write it."""
+    if any(card.node_name != bound_node(pod) or holder.state is HolderState.RELEASING for card, holder in holders):
+        return True
+    return {card.uuid for card, _ in holders} != annotated_cards(pod)

@@ -1,0 +1,413 @@
+"""ResourceClaims, their templates and DeviceClasses in memory, from the first pod with a claim on.
+
+Commands read them once and follow nothing. A lock says which pod is about to be the first that uses a claim: others
+that name it wait, and join it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpuledger.formats.kubernetes.pod import is_finished, resource_version
+from gpuledger.formats.resource_claims.claims import (
+    DRIVER,
+    Claim,
+    ClaimSpec,
+    DeviceClass,
+    ListedClaims,
+    has_claims,
+    named_claims,
+    read_claim,
+    read_class,
+    read_template,
+)
+from gpuledger.formats.resource_claims.slices import device_name
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Payer
+from gpuledger.model.clock import Listeners
+from gpuledger.model.errors import ApiError, BindInProgress, Denied, NotFound
+from gpuledger.model.request import PodRequest, SeenClaim
+from gpuledger.model.share import Pod
+from gpuledger.model.stored_card import StoredCard
+from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.resource_claims.kept_objects import KeptObjects, Key, Kind, Name
+from gpuledger.workflows.skipping_bad_objects import skipping_bad_objects
+from gpuledger.workflows.tasks.pauses import gather_all
+
+logger = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+LISTS_WAIT_S = 5.0
+"""How long the first question about a pod with claims waits for the lists: kube-scheduler asks again after that."""
+
+READ_PAUSE_S = 1.0
+"""After an object that could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingClaims:
+    """A pod that waits for a node, and brings claims."""
+
+    resource_version: str
+    names: dict[str, str]
+    """Claim in the pod -> its ResourceClaim, empty if it is not made yet."""
+
+
+_READERS: dict[Kind, Callable[[Json], Any]] = {
+    Kind.CLAIMS: read_claim,
+    Kind.TEMPLATES: read_template,
+    Kind.CLASSES: read_class,
+}
+
+
+class NamedReads(Protocol):
+    """What is read of the cluster."""
+
+    async def claim_object(self, kind: str, namespace: str, name: str) -> Json:
+        """Return a ResourceClaim or a template as it is now. Raises NotFound."""
+
+
+class ClaimBook:
+    """What is known of claims; a cluster whose pods bring none is not asked about them."""
+
+    def __init__(self, ledger: Ledger, counts: Counts, reads: NamedReads, all_drivers_scheduler_name: str = "") -> None:
+        self._ledger, self._counts, self._reads = ledger, counts, reads
+        self._all_drivers_scheduler_name = all_drivers_scheduler_name
+        self._kept = KeptObjects()
+        self._tried = {kind: asyncio.Event() for kind in Kind}
+        self._to_read: dict[Key, None] = {}  # what pods name, and is not in memory
+        self._reading = asyncio.Event()  # while there is any
+        self._pods: dict[str, WaitingClaims] = {}  # UID of a pod without a node
+        self._news: dict[str, list[asyncio.Future[None]]] = defaultdict(list)  # pod UID -> who waits for its claims
+        self.payer_of: Callable[[str], Payer | None] = lambda _: None
+        """Namespace -> who pays for the selectors of its pods' claims."""
+        self.wanted = asyncio.Event()
+        """Set when a pod has brought a claim."""
+        self.on_claim = Listeners[[Name]]()
+        """Called when a claim has changed, or is gone."""
+        self.on_waits_no_more = Listeners[[str]]()
+        """Called with the UID of a pod that waited, and brings claims."""
+        self.on_appeared = Listeners[[Kind, Name]]()
+        """Called when an object is there that was not, or is in memory again."""
+        self.changes = 0
+        """How often a template or a class has changed, has come, or has gone."""
+
+    # What formats ask, see ClaimObjects.
+
+    def claim(self, namespace: str, name: str) -> Claim | None:
+        """See ClaimObjects."""
+        found: Claim | None = self._kept.asked(Kind.CLAIMS, (namespace, name))
+        return found
+
+    def template(self, namespace: str, name: str) -> ClaimSpec | None:
+        """See ClaimObjects."""
+        found: ClaimSpec | None = self._kept.asked(Kind.TEMPLATES, (namespace, name))
+        return found
+
+    def device_class(self, name: str) -> DeviceClass | None:
+        """See ClaimObjects."""
+        found: DeviceClass | None = self._kept.find(Kind.CLASSES, ("", name))
+        return found
+
+    def serves_other_drivers(self, scheduler_name: str) -> bool:
+        """See ClaimObjects."""
+        return bool(scheduler_name) and scheduler_name == self._all_drivers_scheduler_name
+
+    def holder_of(self, claim: Claim) -> str:
+        """See ClaimObjects. Who holds a claim's cards is among those that may use it."""
+        return next((uid for uid in claim.reserved_for if self._holds(uid, claim.uid)), "")
+
+    def payer(self, namespace: str) -> Payer | None:
+        """See ClaimObjects."""
+        return self.payer_of(namespace)
+
+    def shares_with_others(self, pod_uid: str) -> bool:
+        """Return whether other pods would go on using the cards that a pod holds: it makes no room by leaving."""
+        parts = (part.claim for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
+        shared = (claim.name for claim in parts if claim is not None and claim.shared)
+        holders = self._ledger.holders_of(pod_uid)
+        stored = (self.stored(holders[0][1].pod.namespace, name) for name in shared)
+        return any(claim is not None and {*claim.reserved_for} - {pod_uid} for claim in stored)
+
+    def stored(self, namespace: str, name: str) -> Claim | None:
+        """Return a ResourceClaim, whatever it asks for; None if it is not in memory."""
+        found: Claim | None = self._kept.find(Kind.CLAIMS, (namespace, name))
+        return found
+
+    def _holds(self, pod_uid: str, claim_uid: str) -> bool:
+        return any(holder.share.is_by_claim(claim_uid) for _, holder in self._ledger.holders_of(pod_uid))
+
+    # Pods.
+
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker."""
+        if not has_claims(pod):
+            return
+        self.wanted.set()
+        uid = pod["metadata"]["uid"]
+        given = named_claims(pod)
+        self._pods[uid] = WaitingClaims(resource_version(pod), {name: object_name for name, object_name, _ in given})
+        self._note_names(uid, _keys_of(pod))
+        self._tell(uid)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """See PendingPodTracker."""
+        if self._pods.pop(pod_uid, None) is not None:
+            self._kept.names(pod_uid, frozenset())
+            self._tell(pod_uid)
+            self.on_waits_no_more(pod_uid)
+
+    def known_pending(self) -> AbstractSet[str]:
+        """See PendingPodTracker."""
+        return self._pods.keys()
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """See BoundPodTracker."""
+        if has_claims(pod):
+            self.wanted.set()
+            self._note_names(pod["metadata"]["uid"], frozenset() if is_finished(pod) else _keys_of(pod))
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """See BoundPodTracker."""
+        if pod_uid not in self._pods:
+            self._kept.names(pod_uid, frozenset())
+
+    def known_bound(self) -> AbstractSet[str]:
+        """See BoundPodTracker."""
+        return self._kept.pods() - self._pods.keys()
+
+    def naming(self, kind: Kind, name: Name) -> AbstractSet[str]:
+        """Return the UIDs of the pods that name a claim or a template."""
+        return self._kept.naming(kind, name)
+
+    def _note_names(self, pod_uid: str, keys: frozenset[Key]) -> None:
+        for key in self._kept.names(pod_uid, keys):
+            self._to_read[key] = None
+            self._reading.set()
+
+    def waiting(self, pod_uid: str) -> WaitingClaims | None:
+        """Return what the watch has shown of a pod that waits and brings claims."""
+        return self._pods.get(pod_uid)
+
+    async def news_of(self, pod_uid: str) -> None:
+        """Wait until the pod, or a claim that was made for it, has changed."""
+        future = asyncio.get_running_loop().create_future()
+        self._news[pod_uid].append(future)
+        try:
+            await future
+        finally:
+            with suppress(ValueError, KeyError):
+                self._news[pod_uid].remove(future)
+            if not self._news.get(pod_uid):
+                self._news.pop(pod_uid, None)
+
+    def _tell(self, pod_uid: str) -> None:
+        for future in self._news.pop(pod_uid, ()):
+            if not future.done():
+                future.set_result(None)
+
+    # Objects.
+
+    async def ready_for(self, pod: Json) -> None:
+        """Know what a pod's claims are that kube-scheduler asks about, even before the watch has shown the pod.
+
+        Raises ApiError.
+        """
+        if has_claims(pod) and pod["metadata"]["uid"] not in self._pods:
+            self.observe_pending(pod)
+        await self.know_claims_of(pod)
+
+    async def know_claims_of(self, pod: Json) -> None:
+        """Know what the claims of a pod ask for, which need not exist yet. Raises ApiError."""
+        if not has_claims(pod):
+            return
+        self.wanted.set()
+        await self.lists_are_read()
+        # What was made for a pod may be there before the watch shows it.
+        made = {name for _, name, template in named_claims(pod) if template}
+        unknown = [key for key in _keys_of(pod) if self._kept.find(*key) is None]
+        await gather_all([self._read(key) for key in unknown if self._kept.is_there(key) or key[1][1] in made])
+
+    async def read_what_pods_name(self) -> None:
+        """Read what pods name and is not in memory, one after the other, until cancelled."""
+        while True:
+            await self._reading.wait()
+            for key in list(self._to_read):
+                try:
+                    await self._read(key)
+                except ApiError as error:
+                    logger.info("%s %s/%s can't be read, retrying: %s", key[0], *key[1], error)
+                    await asyncio.sleep(READ_PAUSE_S)
+                else:
+                    del self._to_read[key]
+            if not self._to_read:
+                self._reading.clear()
+
+    async def _read(self, key: Key) -> None:
+        kind, (namespace, name) = key
+        with suppress(NotFound):  # its deletion is about to be seen
+            self.observe(kind, await self._reads.claim_object(kind, namespace, name), gone=False)
+
+    async def lists_are_read(self) -> None:
+        """Wait until each kind was read, or could not be; for a while, and only if a pod has brought a claim."""
+        if not self.wanted.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTS_WAIT_S):
+                for tried in self._tried.values():
+                    await tried.wait()
+
+    def observe(self, kind: Kind, obj: Json, gone: bool) -> None:
+        """Observe an object of a kind."""
+        with skipping_bad_objects(kind.value, obj, self._counts):
+            metadata = obj["metadata"]
+            name = (metadata.get("namespace") or "", metadata["name"])
+            if gone:
+                self._forget(kind, name, metadata["uid"])
+                return
+            found = _READERS[kind](obj)
+            is_new = self._kept.put(kind, name, metadata["uid"], found)
+            if kind is Kind.CLAIMS:
+                self._changed(name, found)
+            else:
+                self.changes += 1
+            if is_new:
+                self.on_appeared(kind, name)
+            if self._kept.naming(kind, name):
+                self._kept.asked(kind, name)  # what is refused of it is logged, and counted
+
+    def learn(self, claim: Claim) -> None:
+        """Note a claim as the API server has answered, before the watch shows it."""
+        self._kept.put(Kind.CLAIMS, (claim.namespace, claim.name), claim.uid, claim)
+
+    def _changed(self, name: Name, claim: Claim) -> None:
+        self._tell(claim.owner)
+        self.on_claim(name)
+
+    def listing(self, kind: Kind) -> Callable[[set[str]], None]:
+        """See `follow`."""
+        before = self._kept.uids(kind)
+
+        def listed(uids: set[str]) -> None:
+            for name, uid in before.items():
+                if uid not in uids:
+                    self._forget(kind, name, uid)
+            self._tried[kind].set()
+
+        return listed
+
+    def can_not_be_read(self, kind: Kind, why: str) -> None:
+        """Record that a kind can't be read."""
+        if not self._tried[kind].is_set():
+            logger.warning("%s can't be read: %s; pods that bring claims get no cards by them", kind, why)
+        self._tried[kind].set()
+
+    def _forget(self, kind: Kind, name: Name, uid: str) -> None:
+        if not self._kept.forget(kind, name, uid):
+            return
+        if kind is Kind.CLAIMS:
+            self.on_claim(name)
+        else:
+            self.changes += 1
+
+
+def _keys_of(pod: Json) -> frozenset[Key]:
+    """Return the claims and templates that a pod names."""
+    namespace = str(pod["metadata"]["namespace"])
+    named = [(kind, name) for _, *names in named_claims(pod) for kind, name in zip(_NAMED, names, strict=True)]
+    return frozenset((kind, (namespace, name)) for kind, name in named if name)
+
+
+_NAMED = (Kind.CLAIMS, Kind.TEMPLATES)
+
+
+class ClaimReads(Protocol):
+    """What is read of the cluster."""
+
+    def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
+        """Yield all objects of a kind of resource.k8s.io/v1, page by page."""
+
+
+async def read_claims(reads: ClaimReads, cards: Collection[StoredCard]) -> tuple[ListedClaims, list[SeenClaim]] | None:
+    """Return what there is, and what of it an audit compares; None where they are not served, or may not be read.
+
+    `cards` are the ledger's: who holds what by a claim. Raises ApiError.
+    """
+    found, seen, uuids = ListedClaims(holders=claim_holders(cards)), list[SeenClaim](), uuids_by_device(cards)
+    try:
+        async for page in reads.claim_objects(Kind.CLAIMS):
+            found.add(claims=page)
+            seen += [seen_claim(each, uuids) for each in page]
+        async for page in reads.claim_objects(Kind.TEMPLATES):
+            found.add(templates=page)
+        async for page in reads.claim_objects(Kind.CLASSES):
+            found.add(classes=page)
+    except NotFound:
+        return None
+    except Denied as error:
+        logger.warning("ResourceClaims are left out, for they can't be read: %s", error)
+        return None
+    return found, seen
+
+
+def claim_holders(cards: Iterable[StoredCard]) -> dict[str, str]:
+    """Return who holds the cards of claims in the ledger: UID of the claim -> UID of the pod."""
+    holders = (holder for stored in cards for holder in stored.holders or ())
+    return {
+        part.claim.uid: holder.pod.uid
+        for holder in holders
+        for part in holder.share.containers
+        if part.claim is not None
+    }
+
+
+def seen_claim(claim: Json, uuids: dict[str, str]) -> SeenClaim:
+    """Return what an audit compares of a claim; `uuids` are those of the cards, by the names of their devices."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    ours = [each for each in results if each.get("driver") == DRIVER]
+    consumers = status.get("reservedFor") or ()
+    return SeenClaim(
+        namespace=str(metadata["namespace"]),
+        name=str(metadata["name"]),
+        uid=str(metadata["uid"]),
+        node_name=str(ours[0].get("pool")) if ours else "",
+        cards=frozenset((str(each["request"]), uuids.get(each["device"], each["device"])) for each in ours),
+        consumers=tuple(str(each.get("uid")) for each in consumers),
+        consumer_names=tuple(str(each.get("name")) for each in consumers),
+    )
+
+
+def uuids_by_device(cards: Iterable[StoredCard]) -> dict[str, str]:
+    """Return the cards' UUIDs by the names of their devices."""
+    return {device_name(stored.card.uuid): stored.card.uuid for stored in cards}
+
+
+class ClaimAllocationLock:
+    """Remembers for each claim that pods share, by its UID, for which pod cards were chosen last."""
+
+    def __init__(self, is_under_way: Callable[[str], bool]) -> None:
+        """Make one; `is_under_way` tells whether a pod has cards on hold, or is being bound."""
+        self._is_under_way = is_under_way
+        self._first: dict[str, str] = {}
+
+    def check(self, pod: Pod, request: PodRequest) -> None:
+        """Raise BindInProgress if a claim of the pod is just being allocated for another one."""
+        for claim in request.claims:
+            first = self._first.get(claim.uid, pod.uid) if claim.shared else pod.uid
+            if first != pod.uid and self._is_under_way(first):
+                raise BindInProgress(f"claim {claim.name} of pod {pod} is being allocated for another pod")
+
+    def chosen(self, pod: Pod, request: PodRequest) -> None:
+        """Record that cards were chosen for a pod."""
+        if any(claim.shared for claim in request.claims):
+            self._first = {uid: first for uid, first in self._first.items() if self._is_under_way(first)}
+            self._first.update({claim.uid: pod.uid for claim in request.claims if claim.shared})
