@@ -24,6 +24,8 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 PYTEST = GOGC=$(or $(GOGC),400) $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Tests that judge how long others wait while somebody loads the machine: nothing else may run beside them.
 ALONE := tests/hostile
+# Of the tests with real programs, those of promises (tests/promises.py); `make test-all` runs all of them.
+LANE = -m "promise or not (cluster or node or browser)"
 # uv takes 4 s for what takes pip more than a minute. Where pip is told of an index or a certificate, it is for uv, too.
 UV := env UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$${PIP_INDEX_URL:-$$($(BIN)/pip config get global.index-url 2> /dev/null || true)}}" \
 	SSL_CERT_FILE="$${SSL_CERT_FILE:-$${PIP_CERT:-}}" $(BIN)/uv --quiet --no-progress
@@ -66,7 +68,7 @@ check: lint ## what to run while you work: lint, and the tests that need no cont
 	$(PYTEST) -q tests/documents tests/simulation tests/properties tests/house_rules tests/unit
 
 .PHONY: test
-test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane, as root real nodes (TESTS=tests/cluster SEED=1 WORKERS=5)
+test: $(READY) $(DOCS)/.ready ## pure tests, and of each promise the tests with real programs (or all of TESTS=tests/cluster; SEED=1 WORKERS=5)
 	@tools/system-packages
 	$(BIN)/python tools/prepare_tests.py
 	echo "==> tests"
@@ -76,15 +78,20 @@ test: $(READY) $(DOCS)/.ready ## run all tests: pure ones, a real control plane,
 		$(PYTEST) --durations=10 --durations-min=1 $(TESTS)
 	else
 		status=0
-		$(PYTEST) --durations=10 --durations-min=1 tests --ignore=$(ALONE) || status=$$?
+		$(PYTEST) $(LANE) --durations=10 --durations-min=1 tests --ignore=$(ALONE) || status=$$?
 		echo "==> tests in $(ALONE), which measure seconds and so run alone"
-		$(PYTEST) -n 0 --durations=10 --durations-min=1 $(ALONE) || status=$$?
+		$(PYTEST) $(LANE) -n 0 --durations=10 --durations-min=1 $(ALONE) || status=$$?
 		exit $$status
 	fi
 
-.PHONY: test-long
-test-long: export GPULEDGER_TEST_EFFORT = test-long
-test-long: test ## the same with thousands of random lives, large crowds and soak
+.PHONY: test-all
+test-all: export GPULEDGER_TEST_EFFORT = test-all
+test-all: LANE :=
+test-all: test ## all tests, with thousands of random lives, large crowds, all crash points and chaos: some hours
+
+.PHONY: durations
+durations: ## write down in tests/durations.json how long the tests of the last `make test` took
+	@PYTHONPATH=tests $(BIN)/python tests/lanes.py
 
 .PHONY: test-gpu
 test-gpu: $(READY) ## on a machine with an NVIDIA card: what only a card can show (GPULEDGER_HAMI_CORE=PATH/libvgpu.so)
@@ -175,8 +182,8 @@ generate: $(READY) ## write anew what comes from the code: CRD, policies, the ch
 		printf '%s\n' "$$policies" > $$file
 	done
 	$(BIN)/python tools/chart.py
-	echo "==> docs/reference/commands.md, gpuallocation.md"
-	$(BIN)/python tools/reference_docs.py
+	echo "==> docs/reference/commands.md, gpuallocation.md, promises.md"
+	PYTHONPATH=tests $(BIN)/python tools/reference_docs.py
 	echo "==> operator/gpuledger/agent/_generated/*.py"
 	cd operator
 	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. gpuledger/agent/_generated/*.proto

@@ -1,4 +1,4 @@
-"""Write docs/reference/ from the code: every command with its options, and every field of a GPUAllocation.
+"""Write docs/reference/ from the code: each command, each field of a GPUAllocation, and each promise with its tests.
 
 `python tools/reference_docs.py` writes the files; `make generate` runs it, and a test fails when they are not current.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+import promises
 from gpuledger.command_line.program import main
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 
@@ -135,6 +136,32 @@ def _rules(schema: Json) -> Iterator[Json]:
         yield from _rules(field.get("items", {}))
 
 
+def tests_of_promises() -> str:
+    """Return the page of the promises."""
+    lines = [
+        GENERATED,
+        "",
+        "# Promises and their tests",
+        "",
+        "What the documents promise, and the tests with real programs (API server, kube-scheduler, kubelet, browser)",
+        "that `make test` runs for it. `make test-all` runs all others as well: [testing.md](../testing.md).",
+        "",
+        "| promise | document | tests |",
+        "|---|---|---|",
+    ]
+    tests = promises.find_tests()
+    for document, sentences in promises.PROMISES.items():
+        for name, sentence in sentences.items():
+            cells = "; ".join(_tests_cell(file, tests[name]) for file in sorted({each.file for each in tests[name]}))
+            lines.append(f"| {_cell(sentence)} | [{Path(document).name}](../../{document}) | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def _tests_cell(file: str, tests: list[promises.Test]) -> str:
+    names = [each.name.removeprefix("test_").replace("_", " ") for each in tests if each.file == file and each.name]
+    return f"[{file}](../../tests/{file}){': ' + ', '.join(names) if names else ''}"
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
@@ -144,7 +171,7 @@ def _plain(text: str) -> str:
     return text.replace("<", "&lt;").replace("*", "\\*").replace("[", "\\[")
 
 
-PAGES = {"commands.md": commands, "gpuallocation.md": fields}
+PAGES = {"commands.md": commands, "gpuallocation.md": fields, "promises.md": tests_of_promises}
 """Name of a file in docs/reference -> what is in it."""
 
 

@@ -35,6 +35,7 @@ def card(page: Page, index: int, node: str) -> Any:
     return page.locator(f'.card[aria-label^="GPU {index} of {node}:"]')
 
 
+@pytest.mark.promise("page")
 async def test_a_card_says_what_is_used_and_by_how_many(page: Page) -> None:
     async with served(demo()) as address:
         await live(page, address)
@@ -58,6 +59,7 @@ async def test_the_page_asks_nobody_else(page: Page) -> None:
         assert hosts == {urlsplit(address).netloc}
 
 
+@pytest.mark.promise("page")
 async def test_a_change_appears_without_a_reload(page: Page) -> None:
     cluster = demo()
     async with served(cluster) as address:
@@ -199,6 +201,7 @@ async def test_an_address_leads_to_a_card(page: Page) -> None:
         await expect(page.get_by_role("heading", name="GPU 4 of gpu-node-1")).to_be_visible()
 
 
+@pytest.mark.promise("page")
 async def test_names_are_never_taken_for_markup(page: Page) -> None:
     cluster = ViewCluster()
     (free,) = cluster.add_nodes(1, cards=1)
@@ -229,6 +232,7 @@ async def test_filter_sort_and_table_show_the_same_cards(page: Page) -> None:
         await expect(page.locator("#table tbody tr").first.locator("th")).to_have_text("gpu-node-3")
 
 
+@pytest.mark.promise("page")
 async def test_a_token_is_asked_for_and_kept_nowhere(page: Page) -> None:
     async with served(demo(), TokenAccess(Reviewer())) as address:
         await page.goto(address)

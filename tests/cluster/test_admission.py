@@ -56,6 +56,8 @@ from gpuledger.formats.dialects.request import pod_request, too_many_containers
 from gpuledger.model.errors import BadInput
 from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
 
+pytestmark = pytest.mark.promise("admission")
+
 Json = dict[str, Any]
 
 PRIORITY = "nvidia.com/priority"

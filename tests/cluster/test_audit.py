@@ -172,6 +172,7 @@ def check_left(cluster: Cluster, *kinds: str) -> Audit:
 # Holders.
 
 
+@pytest.mark.promise("audit")
 def test_holders_of_pods_without_a_right_to_them(still: Cluster) -> None:
     """Gone, finished, not bound, and a release that nobody has ended; the operator's own account may mend them."""
     (node,) = still.add_nodes(1, gpus=2)
@@ -352,6 +353,7 @@ def adopting(cluster: Cluster) -> Iterator[None]:
         file.write_text(text)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("by_whom", ["the audit", "the operator"])
 def test_a_ledger_that_was_lost_is_restored_on_request(still: Cluster, by_whom: str) -> None:
     """Cards are deleted while no operator runs; the next one writes them again, and knows of no holders."""
@@ -459,6 +461,7 @@ def test_the_table_has_whole_uuids_and_says_what_to_do(still: Cluster) -> None:
     assert mended.output.endswith("2 found: 1 fixed, 1 left.\n")
 
 
+@pytest.mark.promise("audit")
 def test_a_consistent_cluster_has_no_finding_and_is_not_written_to(cluster: Cluster) -> None:
     cluster.add_nodes(2)
     names = [f"pod-{number}" for number in range(20)]

@@ -7,6 +7,8 @@ import pytest
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, RequestFailed, phase, pod, uuids
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 
+pytestmark = pytest.mark.promise("hostile objects")
+
 BAD_PODS = 'gpuledger_bad_input_total{kind="pod"}'
 BAD_NODES = 'gpuledger_bad_input_total{kind="node"}'
 

@@ -1,4 +1,4 @@
-"""Seeds of the chaos test that no run has had before, by `make test-long`. `make chaos` runs many."""
+"""Seeds of the chaos test that no run has had before, by `make test-all`. `make chaos` runs many."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from chaos.run import run
 from chaos.trace import write_trace
 from effort import seeds_for, times
 
+pytestmark = pytest.mark.promise("never twice")
+
 FOUND = {14: "what victims had left for a pod was taken back by the next full list"}
-"""Seed -> what was wrong in it. `make test-long` runs it again; a test of its own has the order of its events."""
+"""Seed -> what was wrong in it. `make test-all` runs it again; a test of its own has the order of its events."""
 
 FAULTY = 14
 """Its operator is killed five times, hangs once and loses watches, and requests are lost and refused meanwhile."""

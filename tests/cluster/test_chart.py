@@ -140,6 +140,7 @@ def server_version(plane: ControlPlane) -> str:
 MODES = ("auto", "webhook", "validating", "none")
 
 
+@pytest.mark.promise("chart")
 @pytest.mark.parametrize(
     ("name", "mode"),
     [

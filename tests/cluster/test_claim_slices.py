@@ -32,6 +32,8 @@ from control_plane import ControlPlane
 from gpuledger.formats.resource_claims.slices import NodeOwner, slices_of
 from installation import MANIFESTS, NAMESPACE
 
+pytestmark = pytest.mark.promise("claims")
+
 Json = dict[str, Any]
 
 POLICIES = ("gpuledger-claims", "gpuledger-slices")

@@ -25,6 +25,8 @@ from cluster.claims import (
 from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
 from gpuledger.agent.fake_nodes import FakeNode
 
+pytestmark = pytest.mark.promise("claims")
+
 
 @pytest.fixture
 def nodes(cluster: Cluster) -> list[FakeNode]:

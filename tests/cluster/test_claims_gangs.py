@@ -67,6 +67,7 @@ def test_a_gang_with_claims_waits_as_a_whole_for_a_card_that_another_claim_has(c
     check_claims(cluster)
 
 
+@pytest.mark.promise("claims")
 def test_a_quota_of_memory_counts_claims_and_limits_together(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=2)
     hard = {"limits.nvidia.com/gpumem": "40960"}

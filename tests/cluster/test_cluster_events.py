@@ -67,6 +67,7 @@ def wait_told(cluster: Cluster, node_name: str, *uuids_told: str) -> None:
     )
 
 
+@pytest.mark.promise("node changes")
 def test_a_node_that_is_deleted_and_comes_back_has_its_holders_and_takes_new_pods_beside_them(cluster: Cluster) -> None:
     (node,) = cluster.add_nodes(1, gpus=2)
     cluster.create(pod("running", HALF))
@@ -222,6 +223,7 @@ def test_pods_that_wait_for_a_card_to_work_again_are_bound_soon_after_it_does(cl
     cluster.check_consistent()
 
 
+@pytest.mark.promise("node changes")
 def test_a_card_that_two_nodes_report_belongs_to_one_until_that_one_gives_it_up(cluster: Cluster) -> None:
     first, second = cluster.add_nodes(2, gpus=2)
     contested, own = first.cards[0], second.cards[1]

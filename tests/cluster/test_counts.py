@@ -8,6 +8,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from cluster.claims import TEMPLATES, claiming, create_class, remove_claims, serve_claims, share, template
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
@@ -36,6 +38,7 @@ LEAST_S = 2.0
 EVALUATIONS, FILTERS = "gpuledger_shape_evaluations_total", "gpuledger_filters_total"
 
 
+@pytest.mark.promise("quiet")
 def test_a_hundred_quarter_cards_cost_few_writes_and_few_evaluations_and_no_read(cluster: Cluster) -> None:
     cluster.add_nodes(NODES)
     quarter = {COUNT: 1, PERCENT: 25, CORES: 25}

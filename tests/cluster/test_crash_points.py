@@ -137,10 +137,11 @@ def is_at(cluster: FaultyCluster, point: Point, name: str, shape: Shape) -> bool
 
 
 def only_long(repeats: bool) -> list[pytest.MarkDecorator]:
-    """Leave what only repeats another point with another number to `make test-long`."""
+    """Leave what only repeats another point with another number to `make test-all`."""
     return [pytest.mark.long] if repeats else []
 
 
+@pytest.mark.promise("operator crashes")
 @pytest.mark.parametrize(
     ("point", "shapes"),
     [

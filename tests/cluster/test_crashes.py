@@ -46,6 +46,7 @@ def test_a_burst_ends_well_although_the_operator_is_killed_in_the_middle_of_it(c
     cluster.wait(lambda: not any(cluster.holders().values()), "no holder is left over")
 
 
+@pytest.mark.promise("operator crashes")
 def test_a_restart_writes_nothing_and_forgets_nothing(cluster: Cluster) -> None:
     cluster.add_nodes(2)
     names = [f"pod-{number}" for number in range(10)]
@@ -63,6 +64,7 @@ def test_a_restart_writes_nothing_and_forgets_nothing(cluster: Cluster) -> None:
     cluster.check_consistent()
 
 
+@pytest.mark.promise("operator crashes")
 def test_shares_of_pods_that_end_while_the_operator_is_down_are_free_when_it_is_back(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.create(*(pod(name, {COUNT: 1}) for name in ("deleted", "finished")))

@@ -15,6 +15,8 @@ import pytest
 from cluster.cluster import RequestFailed
 from cluster.written_cards import AMOUNTS, CAPACITY, Card, a_holder, a_status, taking, total
 
+pytestmark = pytest.mark.promise("never twice")
+
 Json = dict[str, Any]
 
 

@@ -465,6 +465,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 """What is wrong -> how it is made so, the ids of what is found then, and what the first of them says."""
 
 
+@pytest.mark.promise("doctor")
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
@@ -489,6 +490,7 @@ def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 
 
+@pytest.mark.promise("doctor")
 def test_it_reads_and_asks_and_writes_nothing(clinic: Clinic) -> None:
     offset = clinic.cluster.plane.audit_offset()
     clinic.run(status=0)

@@ -9,6 +9,8 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
 
+pytestmark = pytest.mark.promise("double allocation")
+
 CARD_MIB = 40960
 
 Limits = dict[str, int]

@@ -133,6 +133,7 @@ class Kubelet:
         self._cluster.wait(all_here, f"{len(names)} pods have been given their cards", BURST_DEADLINE_S)
 
 
+@pytest.mark.promise("vGPU guide")
 @pytest.mark.parametrize(("dialect", "count", "memory"), [("hami", COUNT, MEMORY), ("volcano", VGPU, VGPU_MEMORY)])
 def test_fifty_equal_pods_on_one_node_each_get_their_own_cards(
     cluster: Cluster, dialect: str, count: str, memory: str
@@ -211,6 +212,7 @@ spec:
 """
 
 
+@pytest.mark.promise("vGPU guide")
 def test_the_guides_pods_are_placed_as_they_are(cluster: Cluster) -> None:
     add_node(cluster, "vgpu", "volcano")
     add_node(cluster, "whole", "hami")

@@ -16,6 +16,8 @@ from effort import seeds_for, times
 from fakes.card_rules import check_card
 from gpuledger.model.errors import Invalid
 
+pytestmark = pytest.mark.promise("never twice")
+
 Json = dict[str, Any]
 
 CHANGES = times(150, 3_000)

@@ -73,6 +73,7 @@ def test_a_removal_whose_answer_is_lost_takes_nobody_else_off_the_card(cluster: 
     assert sorted(held) == sorted(uids[1:])
 
 
+@pytest.mark.promise("operator crashes")
 def test_a_binding_whose_answer_is_lost_is_not_repeated(cluster: FaultyCluster) -> None:
     lost, bindings = cluster.api.arm(binding("pod"), LoseAnswer()), counted(cluster, binding("pod"))
     cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
@@ -251,6 +252,7 @@ def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluste
     cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
 
 
+@pytest.mark.promise("operator crashes")
 @pytest.mark.parametrize("resource", ["nodes", "pods", "gpuallocations"])
 def test_the_operator_goes_on_when_a_watch_fails(cluster: FaultyCluster, resource: str) -> None:
     """The watch tells of an error, and is then refused because what it asks for is too old. Kopf ends with either."""

@@ -1,6 +1,10 @@
 """Words of other systems and typos, on a real control plane: one Event; a metric counts."""
 
+import pytest
+
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
+
+pytestmark = pytest.mark.promise("vGPU guide")
 
 FOREIGN = 'gpuledger_words_without_effect_total{kind="foreign"}'
 UNKNOWN = 'gpuledger_words_without_effect_total{kind="unknown"}'

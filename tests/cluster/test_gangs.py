@@ -23,6 +23,7 @@ def cluster(running: Cluster) -> Iterator[Cluster]:
     running.clear()
 
 
+@pytest.mark.promise("gangs")
 def test_a_gang_that_fits_is_bound_and_no_binding_is_sent_before_all_its_cards_are_entered(cluster: Cluster) -> None:
     cluster.add_nodes(2, gpus=4)
     begin = cluster.plane.audit_offset()
@@ -38,6 +39,7 @@ def test_a_gang_that_fits_is_bound_and_no_binding_is_sent_before_all_its_cards_a
     cluster.check_consistent()
 
 
+@pytest.mark.promise("gangs")
 def test_a_gang_that_does_not_fit_keeps_nothing_and_starts_when_a_card_comes(
     cluster: Cluster, say: Callable[[str], None]
 ) -> None:
@@ -99,6 +101,7 @@ def test_a_program_that_is_killed_while_members_stand_in_bind_leaves_nothing_ove
     cluster.check_consistent()
 
 
+@pytest.mark.promise("gangs")
 def test_two_gangs_of_five_on_eight_cards_start_one_after_the_other(cluster: Cluster) -> None:
     cluster.add_nodes(2, gpus=4)
     first, second = gang("first", 5), gang("second", 5)
@@ -127,6 +130,7 @@ def test_two_gangs_that_share_cpu_both_start_in_the_end(cluster: Cluster) -> Non
     cluster.wait_bound(*({*names(first), *names(second)} - started))
 
 
+@pytest.mark.promise("gangs")
 def test_a_replacement_of_a_member_is_placed_alone(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=4)
     pods = gang("lives", 4)

@@ -14,6 +14,8 @@ from gpuledger.formats.resource_claims.claims import DRIVER
 from hostile.machine import Machine, memory_mib
 from hostile.others import BOUND_WITHIN_S, LATE_BY_S, TIMEOUT_S, Say, lags, worst_lag_s
 
+pytestmark = pytest.mark.promise("hostile objects")
+
 Json = dict[str, Any]
 
 NAMESPACE = "greedy"

@@ -40,6 +40,7 @@ def objects(cluster: Cluster) -> dict[tuple[str, str], int]:
     return {(item["kind"], item["metadata"]["name"]): item["metadata"].get("generation", 0) for item in found["items"]}
 
 
+@pytest.mark.promise("installing")
 def test_manifests_that_are_applied_again_change_neither_objects_nor_shares(cluster: Cluster) -> None:
     before, held, told = objects(cluster), cluster.holders(), cluster.pod("stays")
     assert len(before) > 8

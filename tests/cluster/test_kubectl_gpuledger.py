@@ -59,6 +59,7 @@ def plugin(cluster: Cluster, tmp_path: Path) -> Plugin:
     return Plugin(cluster, tmp_path)
 
 
+@pytest.mark.promise("plugin")
 def test_top_shows_what_the_ledger_has(cluster: Cluster, plugin: Plugin) -> None:
     node, other = cluster.add_nodes(2, gpus=2)
     cluster.create(pod("web", {"nvidia.com/gpu": 1, MEMORY: 4000}))
@@ -119,6 +120,7 @@ def _one_card(line: str) -> Json:
     return dict(node["cards"][0])
 
 
+@pytest.mark.promise("plugin")
 def test_get_shows_a_pod_and_a_card_from_both_sides(cluster: Cluster, plugin: Plugin) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.create(pod("web", {"nvidia.com/gpu": 1, MEMORY: 4000}))
@@ -134,6 +136,7 @@ def test_get_shows_a_pod_and_a_card_from_both_sides(cluster: Cluster, plugin: Pl
     )
 
 
+@pytest.mark.promise("plugin")
 def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster: Cluster, plugin: Plugin) -> None:
     (node,) = cluster.add_nodes(1, gpus=2)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("takes no new pods") == 2

@@ -12,6 +12,8 @@ from cluster.written_cards import Card, a_holder, a_status
 from control_plane import ControlPlane
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 
+pytestmark = pytest.mark.promise("readable")
+
 Json = dict[str, Any]
 
 

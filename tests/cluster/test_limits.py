@@ -6,6 +6,8 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, Connection, RequestFailed, pod
 
+pytestmark = pytest.mark.promise("quotas")
+
 QUOTAS = "/api/v1/namespaces/{}/resourcequotas"
 
 

@@ -84,6 +84,7 @@ def operator_mib(cluster: Cluster) -> int:
     return memory_mib(operator.pid)
 
 
+@pytest.mark.promise("hostile objects")
 @pytest.mark.parametrize(
     "unused",
     [

@@ -100,6 +100,7 @@ def test_pods_that_count_go_to_nvidias_node_and_then_to_whole_cards_of_the_ledge
     cluster.check_consistent()
 
 
+@pytest.mark.promise("moving over")
 def test_a_share_goes_to_the_ledger_and_no_pod_that_counts_gets_its_card(cluster: Cluster) -> None:
     shares = [pod(f"share-{number}", {COUNT: 1, MEMORY: 20000}) for number in range(2)]
     cluster.create(*shares)

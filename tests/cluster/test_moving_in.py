@@ -83,6 +83,7 @@ def holder_names(cluster: Cluster) -> list[str]:
     return [holder["pod"] for holder in cluster.holders().get(CARD, [])]
 
 
+@pytest.mark.promise("moving over")
 def test_a_second_pod_does_not_get_the_card_under_one_of_hamis(by_a_person: Cluster) -> None:
     """12,000 MiB of 16,384 run on the card; without the rule, 12,000 more were bound to it at once."""
     cluster = by_a_person

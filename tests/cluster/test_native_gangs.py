@@ -31,6 +31,7 @@ def cluster(running: Cluster, native: NativeGangs) -> Iterator[Cluster]:
     running.request("DELETE", groups(native))
 
 
+@pytest.mark.promise("gangs")
 def test_a_gang_that_fits_is_bound_and_no_binding_is_sent_before_all_its_cards_are_entered(
     cluster: Cluster, native: NativeGangs
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_card_that_turns_unhealthy_keeps_its_holders_and_takes_nobody(cluster:
     cluster.wait_bound("new")
 
 
+@pytest.mark.promise("node changes")
 @pytest.mark.parametrize("end", ["finish", "delete"])
 def test_the_end_of_a_pod_frees_its_cards_for_one_that_waits(cluster: Cluster, end: str) -> None:
     (node,) = cluster.add_nodes(1, gpus=2)
@@ -188,6 +189,7 @@ def test_our_account_may_not_write_to_nodes_nor_replace_pods(cluster: Cluster) -
     assert may("create", "pods", "--subresource=binding") == "yes"
 
 
+@pytest.mark.promise("never twice")
 def test_a_user_who_edits_the_ledger_can_not_over_allocate(cluster: Cluster) -> None:
     (node,) = cluster.add_nodes(1, gpus=1)
     cluster.create(pod("running", {COUNT: 1, MEMORY: 40000}))

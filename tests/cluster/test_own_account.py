@@ -129,6 +129,7 @@ def claims(cluster: Cluster) -> None:
     admin.close()
 
 
+@pytest.mark.promise("forgery")
 @pytest.mark.usefixtures("claims")
 @pytest.mark.parametrize("case", CLAIM_CASES, ids=lambda case: case.what)
 def test_our_account_gives_cards_to_claims_takes_them_back_and_changes_nothing_else(
@@ -328,6 +329,7 @@ def powers(rules: list[Json], *, reads: bool) -> set[str]:
     return found - EVERYBODYS
 
 
+@pytest.mark.promise("forgery")
 def test_every_power_of_our_account_is_in_the_document(cluster: Cluster) -> None:
     text = (REPOSITORY / "docs" / "security.md").read_text()
     section = text.partition("## The operator and its kube-scheduler")[2].partition("\n## ")[0]

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, PERCENT, Cluster, phase, pod
 from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from installation import USER
@@ -9,6 +11,7 @@ from installation import USER
 FILTERS = "gpuledger_filters_total"
 
 
+@pytest.mark.promise("reasons")
 def test_a_condition_says_why_a_pod_waits_and_later_that_it_does_not(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=1)
     cluster.create(pod("base", {COUNT: 1, PERCENT: 50}))

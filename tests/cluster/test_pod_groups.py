@@ -89,6 +89,7 @@ def members(kind: Kind, name: str, count: int) -> list[Json]:
     return found
 
 
+@pytest.mark.promise("gangs")
 @pytest.mark.parametrize("kind", KINDS, ids=["coscheduling", "koordinator", "volcano"])
 def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: Cluster, kind: Kind) -> None:
     cluster.add_nodes(2, gpus=4)

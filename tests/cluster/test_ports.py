@@ -21,6 +21,8 @@ from control_plane import ControlPlane, free_port
 from gpuledger.serving.port import raise_descriptor_limit
 from installation import NO_KUBELET, Installation
 
+pytestmark = pytest.mark.promise("ports")
+
 DESCRIPTORS = 1_500
 CLIENTS = 1_600
 """More than there are descriptors."""

@@ -98,6 +98,7 @@ def test_whole_gpus_are_preempted_one_by_one_and_come_back(cluster: PreemptingCl
     assert len(cluster.evictions(since)) == 4
 
 
+@pytest.mark.promise("preemption")
 @in_both_ways
 def test_three_of_four_shares_leave_for_sixty_percent_and_resume(cluster: PreemptingCluster, namespace: str) -> None:
     cluster.add_nodes(1, gpus=4)
@@ -199,6 +200,7 @@ def test_a_pod_that_never_preempts_and_one_of_equal_priority_wait(cluster: Preem
     assert cluster.evictions(since) == []
 
 
+@pytest.mark.promise("preemption")
 def test_a_budget_that_forbids_is_kept_and_the_pod_is_told(cluster: PreemptingCluster) -> None:
     cluster.add_nodes(1, gpus=1)
     cluster.deploy("low", WHOLE, 1, LOW)
@@ -348,6 +350,7 @@ def test_a_victim_that_refuses_to_go_ends_the_preemption(cluster: PreemptingClus
     assert cluster.evictions(since) == ["low"]
 
 
+@pytest.mark.promise("preemption")
 def test_an_operator_killed_between_two_evictions_evicts_nobody_twice(cluster: PreemptingCluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.kubelet.stubborn |= {"low-0", "low-1"}

@@ -79,6 +79,7 @@ def test_whole_cards_leave_one_by_one_for_a_queue_that_takes_back_its_own(queues
     check_once(queues.cluster)
 
 
+@pytest.mark.promise("queues")
 def test_exactly_three_of_four_leave_for_sixty_percent_of_each_card(queues: Queues) -> None:
     for name in LOW:
         queues.job(name, "low", share(4, 25), 100)
@@ -140,6 +141,7 @@ def test_between_queues_the_priority_of_pods_does_not_matter(queues: Queues) -> 
 # Quota and cards.
 
 
+@pytest.mark.promise("queues")
 def test_quota_without_cards_admits_nothing_and_says_why_as_explain_does(queues: Queues) -> None:
     cluster = queues.cluster
     for number in range(4):  # single pods, of no queue, on half of each card
@@ -183,6 +185,7 @@ def test_a_workload_is_admitted_within_a_second_of_the_card_becoming_free(
     assert sorted(took_s)[len(took_s) // 2] < 1  # of this machine, other tests may have both cores for a while
 
 
+@pytest.mark.promise("queues")
 def test_a_job_of_several_pods_starts_with_all_of_them_or_keeps_nothing(queues: Queues) -> None:
     cluster = queues.cluster
     cluster.create(pod("single", WHOLE))

@@ -24,7 +24,7 @@ from kueue import API, Kueue
 OWN = {"a": 600, "b": 400, "c": 400, "d": 200}
 """Percents of cards: of 16 cards, all together."""
 JOBS_IN_ALL = times(24, 600)
-"""About half an hour of them by `make test-long`, on two cores."""
+"""About half an hour of them by `make test-all`, on two cores."""
 AT_ONCE = 12
 REST_S = 60.0
 GRACE_S = 30.0

@@ -2,9 +2,13 @@
 
 import time
 
+import pytest
+
 from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, pod
 from effort import times
 from installation import USER
+
+pytestmark = pytest.mark.promise("quiet")
 
 IDLE_S = times(15, 60)
 RETRIES = times(50, 100)

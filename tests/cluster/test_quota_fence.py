@@ -17,6 +17,8 @@ from faults.proxy import Proxy
 from faults.requests import watching
 from installation import NO_KUBELET, Installation
 
+pytestmark = pytest.mark.promise("quotas")
+
 SETTINGS = {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}
 SHARE = {COUNT: 1, MEMORY: 1_000}
 PODS_EACH = times(20, 60)

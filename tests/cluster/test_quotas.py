@@ -76,6 +76,7 @@ def set_quota(cluster: Cluster, key: str, most: int) -> None:
     cluster.wait(lambda: cluster.metric(limit) == most, "the operator knows the quota")
 
 
+@pytest.mark.promise("quotas")
 def test_two_of_three_pods_start_the_third_is_told_and_starts_when_one_has_gone(limited: tuple[Cluster, Most]) -> None:
     cluster, most = limited
     set_quota(cluster, GPUMEM, 16_000)
@@ -116,6 +117,7 @@ def test_a_quota_that_is_lowered_leaves_those_alone_that_run_and_one_that_is_rai
     cluster.wait_bound(*"abc")
 
 
+@pytest.mark.promise("quotas")
 def test_a_gang_that_is_too_much_as_a_whole_keeps_nothing_and_others_go_on(limited: tuple[Cluster, Most]) -> None:
     cluster, _ = limited
     set_quota(cluster, GPUS, 3)

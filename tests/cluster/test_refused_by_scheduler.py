@@ -9,6 +9,8 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 
+pytestmark = pytest.mark.promise("reasons")
+
 Json = dict[str, Any]
 
 SHARE = {COUNT: 1, MEMORY: 1000}

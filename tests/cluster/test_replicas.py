@@ -85,6 +85,7 @@ def replicas() -> Iterator[Replicas]:
         yield running
 
 
+@pytest.mark.promise("replicas")
 @pytest.mark.parametrize("fail", [stop, pytest.param(freeze_scheduler, marks=pytest.mark.long)])
 def test_the_second_replica_writes_nothing_and_takes_over_when_the_first_is_gone(
     replicas: Replicas, say: Callable[[str], None], fail: Callable[[Installation], None]
@@ -116,6 +117,7 @@ def test_the_second_replica_writes_nothing_and_takes_over_when_the_first_is_gone
     replicas.check_consistent()
 
 
+@pytest.mark.promise("never twice")
 def test_two_active_replicas_over_allocate_nothing_and_leave_nothing_behind() -> None:
     """Split brain: both schedulers try every pod, and both operators place it."""
     with two_installations(replicated=False) as replicas:

@@ -112,6 +112,7 @@ def test_the_ledger_and_the_pods_of_a_restored_etcd_agree_and_a_restarted_deploy
     assert run_audit(cluster).code == 0
 
 
+@pytest.mark.promise("restored etcd")
 def test_an_operator_that_nobody_restarts_ends_by_itself_and_has_written_nothing(cluster: Cluster) -> None:
     """What it remembers is of a time that etcd knows nothing of. kube-scheduler goes on, and somebody has to end it."""
     copied = restored_after_a_pod_left_and_two_came(cluster)

@@ -11,6 +11,7 @@ from cluster.cluster import CORES, COUNT, MEMORY, Cluster, pod
 MIB = 2**20
 
 
+@pytest.mark.promise("metrics")
 def test_metrics_are_what_kubectl_shows(cluster: Cluster) -> None:
     cluster.add_nodes(2, gpus=2)
     names = [f"share-{number}" for number in range(5)]

@@ -3,6 +3,8 @@
 import json
 from collections import Counter
 
+import pytest
+
 from cluster.bursts import BURST_NODES, burst
 from cluster.cluster import COUNT, DEVICES, MEMORY, PERCENT, Cluster, Json, PodWatch, pod, uuids
 
@@ -12,6 +14,7 @@ def forge(uuid: str) -> dict[str, str]:
     return {DEVICES: json.dumps({"main": [{"uuid": uuid, "memoryMiB": 40960, "cores": 100}]})}
 
 
+@pytest.mark.promise("shares")
 def test_sixteen_halves_created_at_once_are_two_on_every_card(cluster: Cluster) -> None:
     (node,) = cluster.add_nodes(1)
     names = [f"half-{i}" for i in range(16)]
@@ -21,6 +24,7 @@ def test_sixteen_halves_created_at_once_are_two_on_every_card(cluster: Cluster) 
     cluster.check_consistent()
 
 
+@pytest.mark.promise("shares")
 def test_ten_shares_fill_the_slots_of_a_card_and_the_eleventh_waits(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=1, slots=10)
     names = [f"small-{i}" for i in range(10)]
@@ -33,6 +37,7 @@ def test_ten_shares_fill_the_slots_of_a_card_and_the_eleventh_waits(cluster: Clu
     cluster.check_consistent()
 
 
+@pytest.mark.promise("shares")
 def test_two_cards_are_not_two_slots_of_one(cluster: Cluster) -> None:
     (node,) = cluster.add_nodes(1, gpus=1, slots=10)
     assert cluster.request("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"][COUNT] == "10"
@@ -40,6 +45,7 @@ def test_two_cards_are_not_two_slots_of_one(cluster: Cluster) -> None:
     cluster.wait_refused("two", "1 fewer than 2 GPUs on the node")
 
 
+@pytest.mark.promise("forgery")
 def test_a_forged_annotation_takes_nothing_from_anyone(cluster: Cluster) -> None:
     (node,) = cluster.add_nodes(1, gpus=1)
     uuid = node.cards[0].uuid
@@ -61,6 +67,7 @@ def test_a_forged_annotation_takes_nothing_from_anyone(cluster: Cluster) -> None
     assert [holder["pod"] for holder in cluster.holders()[uuid]] == ["honest"]
 
 
+@pytest.mark.promise("forgery")
 def test_a_forged_annotation_is_replaced_when_the_pod_is_bound(cluster: Cluster) -> None:
     (node,) = cluster.add_nodes(1, gpus=2)
     forged = forge(node.cards[1].uuid)
@@ -74,6 +81,7 @@ def test_a_forged_annotation_is_replaced_when_the_pod_is_bound(cluster: Cluster)
     cluster.check_consistent()
 
 
+@pytest.mark.promise("shares")
 def test_a_burst_is_bound_completely_and_no_pod_is_ever_seen_without_its_cards(cluster: Cluster) -> None:
     cluster.add_nodes(BURST_NODES)
     pods = burst()

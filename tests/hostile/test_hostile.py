@@ -62,6 +62,7 @@ AT_SIZES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.promise("hostile objects")
 @AT_SIZES
 @pytest.mark.parametrize("kind", tried(KINDS))
 def test_what_is_written(cluster: Cluster, kind: str, say: Say) -> None:

@@ -58,6 +58,7 @@ def test_an_agent_killed_at_any_step_leaves_running_pods_and_serves_new_ones_rig
     assert gpu.identities("bystander") == before
 
 
+@pytest.mark.promise("agent crashes")
 @pytest.mark.parametrize("program", ["kubelet", "containerd"])
 def test_a_restart_of_what_runs_the_pods_touches_none_of_them(
     gpu: GpuNode, program: str, say: Callable[[str], None]

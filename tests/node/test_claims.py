@@ -87,6 +87,7 @@ def claim_files(gpu: GpuNode) -> dict[str, Json]:
     return {name: text for name, text in gpu.grant_files().items() if CLAIM in text["devices"][0]["annotations"]}
 
 
+@pytest.mark.promise("claims")
 def test_pods_get_their_cards_by_claims_and_by_resources_side_by_side(claiming: GpuNode) -> None:
     gpu = claiming
     claimed = gpu.create(*(by_claim(f"claimed-{n}", "small") for n in range(8)), by_claim("two", "two"))

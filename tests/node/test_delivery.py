@@ -28,6 +28,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.promise("containers")
 def test_twenty_pods_of_mixed_sizes_created_at_once_get_what_the_ledger_says(gpu: GpuNode) -> None:
     names = gpu.create(*(gpu_pod(f"mixed-{n}", SIZES[n % len(SIZES)]) for n in range(20)))
     gpu.wait_running(*names)
@@ -67,6 +68,7 @@ def test_equal_pods_at_once_are_not_swapped_and_take_less_than_a_second_and_thre
     assert with_gpu < 3 * without + 1
 
 
+@pytest.mark.promise("containers")
 def test_several_containers_of_a_pod_get_each_its_own(gpu: GpuNode) -> None:
     main = gpu_container("main", {COUNT: 2, MEMORY: 1000})
     side = gpu_container("side", one_card(3000, gpucores=20))
@@ -111,6 +113,7 @@ def test_init_containers_sidecars_and_those_that_reuse_their_slots_get_each_thei
                 assert gpu.told(name, container) == [(c["uuid"], c["memoryMiB"], c["cores"]) for c in cards]
 
 
+@pytest.mark.promise("containers")
 def test_a_pod_created_anew_under_its_name_gets_its_own_share(gpu: GpuNode) -> None:
     for memory_mib in (1000, 2000, 3000):
         gpu.create(gpu_pod("phoenix", one_card(memory_mib)))
@@ -120,6 +123,7 @@ def test_a_pod_created_anew_under_its_name_gets_its_own_share(gpu: GpuNode) -> N
         gpu.remove("phoenix")
 
 
+@pytest.mark.promise("containers")
 def test_a_container_that_restarts_in_place_gets_the_same_again(gpu: GpuNode) -> None:
     gpu.create(gpu_pod("restarts", one_card()))
     gpu.wait_running("restarts")

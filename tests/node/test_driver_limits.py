@@ -153,6 +153,7 @@ def test_what_fits_the_node_is_the_driver_and_a_pod_may_borrow_where_all_keep_th
         gpu.change_settings(memory_bursts="never")
 
 
+@pytest.mark.promise("isolation")
 def test_limits_are_set_before_the_first_process_and_removed_after_the_last(
     limits: Limits, say: Callable[[str], None]
 ) -> None:
@@ -204,6 +205,7 @@ def in_force(limits: Limits, uid: str) -> dict[str, dict[str, int]]:
     return found
 
 
+@pytest.mark.promise("limits of claims")
 def test_containers_of_one_claim_are_held_to_its_amount_together_by_their_pods_group(limits: Limits) -> None:
     gpu = limits.gpu
     gpu.cluster.request("POST", TEMPLATES, template("part", share("4000Mi")))

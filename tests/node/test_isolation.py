@@ -45,6 +45,7 @@ def _with_settings(gpu: GpuNode, **settings: object) -> Iterator[GpuNode]:
         yield gpu
 
 
+@pytest.mark.promise("isolation")
 def test_hami_core_gets_its_limits_its_library_and_a_directory_of_its_own(with_hami_core: GpuNode) -> None:
     gpu = with_hami_core
     limits = {COUNT: 2, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 30, "nvidia.com/priority": 1}
@@ -73,6 +74,7 @@ def is_small(taken: Callable[[str], int], pod: str) -> bool:
     return taken(pod) < 8 << 20
 
 
+@pytest.mark.promise("limits of claims")
 def test_places_for_hami_core_belong_to_one_container_and_have_a_bounded_size(with_hami_core: GpuNode) -> None:
     """Whoever runs there, root or not: it can neither fill the node's disk, nor keep others from CUDA's start."""
     gpu = with_hami_core

@@ -1,4 +1,4 @@
-"""Seeds of the chaos on a node that no run has had before, by `make test-long`. `make node-chaos` runs many."""
+"""Seeds of the chaos on a node that no run has had before, by `make test-all`. `make node-chaos` runs many."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOUND = {
     53: "a start that waited was answered for the pod that had got its slots meanwhile",
     98: "without CDI, Allocate failed for want of room, and pods with it",
 }
-"""Seed -> what was wrong in it. `make test-long` runs it again; a test of its own has the order of its events."""
+"""Seed -> what was wrong in it. `make test-all` runs it again; a test of its own has the order of its events."""
 
 
 @pytest.mark.long

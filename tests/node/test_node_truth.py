@@ -34,6 +34,7 @@ def faulty(gpu: GpuNode) -> Iterator[GpuNode]:
     gpu.wait_ready()
 
 
+@pytest.mark.promise("agent crashes")
 def test_a_card_with_a_fault_takes_no_pods_and_comes_back_and_its_holders_are_told(faulty: GpuNode) -> None:
     gpu, (first, *_) = faulty, faulty.state.cards
     gpu.create(gpu_pod("holder", one_card(), annotations={"nvidia.com/use-gpuuuid": first.uuid}))

@@ -77,6 +77,7 @@ def wait_for_the_next(gpu: GpuNode, pid: int) -> None:
     gpu.check("next")
 
 
+@pytest.mark.promise("agent crashes")
 def test_a_pod_that_ignores_sigterm_and_is_deleted_by_force_keeps_its_card_until_it_is_killed(
     stubborn: GpuNode,
 ) -> None:

@@ -1,6 +1,6 @@
 """The bind protocol under every order of events that these explorers can think of.
 
-Random lives are others in each run, as many as `make test` has time for, and thousands by `make test-long`; for more of
+Random lives are others in each run, as many as `make test` has time for, and thousands by `make test-all`; for more of
 them there is `python -m simulation`. What fails tells the command that repeats it.
 """
 
