@@ -1,5 +1,6 @@
 """What holds for all tests: Hypothesis' profile, the run's seed, which tests are long, and which run side by side."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ pytest_plugins = ["reporting"]
 
 settings.register_profile(
     "gpuledger",
-    max_examples=times(50, 200, check=10),  # others in each run
+    max_examples=times(30, 200, check=10),  # others in each run
     deadline=None,  # a busy machine must not fail a property
     database=DirectoryBasedExampleDatabase(cache_directory().parent / "hypothesis"),  # a failure is tried again first
     print_blob=True,
@@ -36,6 +37,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: in_order(group_of(item.nodeid)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out of collections what is there before a test: thousands of items, which take longer than most tests."""
+    if not gc.get_freeze_count():  # else a test before has not changed it
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -138,5 +138,6 @@ def run_elsewhere() -> dict[str, str]:
     return dict(_table()["by_file"])
 
 
+@functools.cache
 def _table() -> dict[str, Any]:
     return dict(yaml.safe_load((Path(__file__).parent / "commands.yaml").read_text()))

@@ -5,7 +5,7 @@ every other module. An exception below that is not needed any more fails the tes
 """
 
 import ast
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 
 import pytest
@@ -55,12 +55,12 @@ WITH_PATHS = {  # all of them commands
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield each file of the program outside `kube_api`, and its source."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        name = file.relative_to(PACKAGE)
-        if name.parts[0] != ALLOWED and "_generated" not in name.parts:
-            yield str(name), ast.parse(file.read_text())
+@functools.cache
+def modules() -> list[tuple[str, ast.Module]]:
+    """Return each file of the program outside `kube_api`, and its source."""
+    names = (file.relative_to(PACKAGE) for file in sorted(PACKAGE.rglob("*.py")))
+    outside = (name for name in names if name.parts[0] != ALLOWED and "_generated" not in name.parts)
+    return [(str(name), ast.parse((PACKAGE / name).read_text())) for name in outside]
 
 
 def connections(module: ast.Module) -> set[str]:

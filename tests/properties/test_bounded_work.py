@@ -128,7 +128,7 @@ def calls_of(question: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("ledger", LEDGERS.values(), ids=LEDGERS)
 @given(shapes(), st.sampled_from(sorted(CARD_RANKS)))
-@settings(max_examples=times(15, 2_000, check=3), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(6, 2_000, check=3), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_pod_makes_a_question_about_one_node_last(ledger: Ledger, shape: Shape, rank: Preference) -> None:
     room, entries = ledger.node_room(NODE), ledger.entries_of_node(NODE)
     assert calls_of(lambda: choose_cards(shape, room, rank)) < MOST_CALLS
@@ -171,7 +171,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("ledger", LEDGERS.values(), ids=LEDGERS)
 @given(manifests())
-@settings(max_examples=times(25, 2_000, check=5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(12, 2_000, check=5), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_a_user_writes_the_answers_cost_no_more_than_they_may(ledger: Ledger, pod: dict[str, Any]) -> None:
     requests: list[PodRequest | None] = []
 

@@ -102,7 +102,7 @@ def all_ways(shape: Shape, node: dict[str, tuple[Card, int]]) -> Iterator[Assign
     yield from product(*(combinations(node, len(node) if d.every_card else d.cards) for d in shape))
 
 
-@settings(max_examples=times(500, 5_000, check=100), deadline=None)
+@settings(max_examples=times(200, 5_000, check=100), deadline=None)
 @given(shape=shapes(), node=nodes(), preference=st.sampled_from(sorted(CARD_RANKS)))
 def test_what_is_given_keeps_the_rules_and_what_is_refused_is_impossible(
     shape: Shape, node: dict[str, tuple[Card, int]], preference: Preference

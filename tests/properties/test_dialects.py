@@ -212,7 +212,7 @@ POD_NAMES += [name for row in vendor_rows() for name in (row.use_uuid, row.avoid
 quantities = st.sampled_from(["0", "1", "2", "100", "3k", "30M", "1Gi", "500m", "-1", "x", "1e9", "9E"])
 
 
-@settings(max_examples=times(300, 300, check=60))
+@settings(max_examples=times(150, 1_000, check=60))
 @given(
     st.dictionaries(st.sampled_from(NODE_NAMES), annotation_texts, max_size=4),
     st.dictionaries(st.sampled_from(COUNTS), quantities, max_size=3),
@@ -229,7 +229,7 @@ def test_any_node_is_read_or_bad_input_and_every_card_that_is_read_can_be_stored
         assert all(0 < card.capacity.memory_mib <= crd.MAX_MEMORY_MIB for card in inventory.cards)
 
 
-@settings(max_examples=times(300, 300, check=60))
+@settings(max_examples=times(150, 1_000, check=60))
 @given(
     st.dictionaries(st.sampled_from(POD_NAMES), annotation_texts, max_size=4),
     st.lists(st.dictionaries(st.sampled_from(DIALECTS.resources()), quantities, max_size=3), min_size=1, max_size=3),
@@ -298,7 +298,7 @@ objects = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=times(300, 300, check=60))
+@settings(max_examples=times(150, 1_000, check=60))
 @given(documents | objects | st.fixed_dictionaries({"items": st.lists(objects, max_size=2)}))
 def test_any_object_is_inspected(document: Any) -> None:
     found = list(inspected(document, DIALECTS))

@@ -397,4 +397,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=times(60, 600, check=12), stateful_step_count=40)
+TestLedger.settings = settings(max_examples=times(40, 600, check=12), stateful_step_count=40)

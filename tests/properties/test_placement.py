@@ -237,7 +237,7 @@ def capacity(card: Card) -> tuple[int, int, int]:
 # One node.
 
 
-@settings(max_examples=times(500, 1_500, check=100))
+@settings(max_examples=times(200, 1_500, check=100))
 @given(shape=shapes, node=nodes(), cards=ranking)
 def test_what_is_given_is_valid_and_what_is_refused_is_impossible(
     shape: Shape, node: list[Spot], cards: Preference
@@ -259,7 +259,7 @@ def test_what_fits_does_not_depend_on_what_is_preferred(shape: Shape, node: list
     assert refusals == refusals[:1] * len(refusals)
 
 
-@settings(max_examples=times(150, 300, check=30))
+@settings(max_examples=times(80, 300, check=30))
 @given(demand=demands(), node=nodes(), ready=st.integers(0, 9).map(bool))
 def test_a_container_is_told_the_first_reason_that_is_true(demand: Demand, node: list[Spot], ready: bool) -> None:
     found = choose_cards((demand,), ledger_of(node, ready=ready).node_room(NODE), Preference.BINPACK)
@@ -281,7 +281,7 @@ def test_containers_are_refused_together_only_where_each_alone_would_fit(shape: 
         assert found.reason is Reason.CONTAINERS_TOGETHER
 
 
-@settings(max_examples=times(100, 200, check=20))
+@settings(max_examples=times(60, 200, check=20))
 @given(demand=demands(), node=nodes(), data=st.data())
 def test_a_reasons_text_does_not_change_while_others_come_and_go(
     demand: Demand, node: list[Spot], data: st.DataObject
@@ -444,6 +444,6 @@ class LargeClusterMachine(ChooserMachine):
 
 
 TestChooser = ChooserMachine.TestCase
-TestChooser.settings = settings(max_examples=times(20, 50, check=4), stateful_step_count=30)
+TestChooser.settings = settings(max_examples=times(10, 50, check=4), stateful_step_count=30)
 TestLargeCluster = LargeClusterMachine.TestCase
-TestLargeCluster.settings = settings(max_examples=times(10, 50, check=2), stateful_step_count=30)
+TestLargeCluster.settings = settings(max_examples=times(5, 50, check=2), stateful_step_count=30)

@@ -37,13 +37,13 @@ from simulation.prepared import prepared
 from simulation.scenario import Scenario
 from simulation.scenarios import BY_NAME, FAULTS, GANGS, SMALL, random_scenario
 
-LIVES = times(14, 200, check=4)
+LIVES = times(8, 200, check=4)
 """Random lives of each small scenario."""
 
-LIVES_WITH_FAULTS = times(6, 200, check=2)
+LIVES_WITH_FAULTS = times(4, 200, check=2)
 """The same of each scenario with more faults."""
 
-PARTS, PARTS_WITH_FAULTS = times(3, 1), times(10, 1)
+PARTS, PARTS_WITH_FAULTS = times(12, 1), times(40, 1)
 """Of everything that differs from their normal course in one thing, each run tries one of so many parts."""
 
 RANDOM_SCENARIOS_AT_ONCE = 10

@@ -97,7 +97,7 @@ KINDS = {"pod": BOUND, "pending_pod": PENDING, "node": NODE, "allocation": CARD}
 
 
 @given(st.data(), st.sampled_from(sorted(KINDS)), st.booleans())
-@settings(max_examples=times(300, 5_000, check=60), deadline=None)
+@settings(max_examples=times(150, 5_000, check=60), deadline=None)
 async def test_an_object_with_anything_in_it_stops_nothing(data: st.DataObject, kind: str, gone: bool) -> None:
     parts = OperatorParts(ApiServer())
     parts.api.put_node(NODE)
