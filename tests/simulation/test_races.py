@@ -103,7 +103,7 @@ LATE = {
     "the names of attempts": "bind and sweep",
     "marks on shares, and the names of attempts": "bind and sweep",
 }
-"""The same, where only one of the last orders shows it. test_the_simulation_notices.py tries them in each run, by a plan."""
+"""The same, where only one of the last orders shows it; test_the_simulation_notices.py tries them in each run."""
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpuledger.agent.kubelet.slot_owners import Pods
 from gpuledger.formats.kubernetes.annotations import MAX_NAMED, ends_annotation, read_containers, read_ends
@@ -35,6 +34,7 @@ from gpuledger.formats.kubernetes.pod import container_names, has_ended, is_fini
 from gpuledger.formats.resource_claims.claims import names_of_claims
 from gpuledger.formats.runtime.cdi import container_id, pod_uid
 from gpuledger.model.errors import ApiError, BadInput
+from gpuledger.model.json_object import Json
 
 OVER = frozenset("ZXx")
 """States of threads of which nothing is left but their exit status: see proc_pid_stat(5)."""
@@ -95,7 +95,6 @@ def _state(thread: Path) -> str:
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 LOOK_INTERVAL_S = 1.0
 LONGEST_INTERVAL_S = 5.0

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuledger.agent.fake_pods import next_status
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted
@@ -14,12 +13,11 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.writes import KubeletWrites
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
+from gpuledger.model.json_object import Json
 
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.3
-
-Json = dict[str, Any]
 
 
 class FakeKubelet:

@@ -11,11 +11,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from gpuledger.agent.fake_commands import AT_ONCE, ENDLESS, Run, run_of
 from gpuledger.formats.kubernetes.condition import condition_of
 from gpuledger.formats.kubernetes.pod import is_being_deleted, is_finished, started_at
+from gpuledger.model.json_object import Json
 
 JOB_RUNTIME_S = 30.0
 
@@ -27,8 +27,6 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, DOUBLINGS = 10.0, 300.0, 5
 
 ENDED = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 """Phase of a pod that has ended -> why it is not ready."""
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

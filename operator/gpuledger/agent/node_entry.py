@@ -14,7 +14,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER
@@ -24,6 +24,7 @@ from gpuledger.kube_api.watch import Api, follow
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, BadInput, NotFound
+from gpuledger.model.json_object import Json
 
 Value = TypeVar("Value")
 
@@ -63,8 +64,6 @@ class WritePace(Generic[Value]):
 
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 
 class Nodes(Protocol):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import listed
 
 if TYPE_CHECKING:
     from gpuledger.command_line.cluster_access import ClusterAccess
 
-Json = dict[str, Any]
 
 ALLOCATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 

@@ -21,13 +21,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.model.errors import ApiError, BadInput, GpuledgerError, Unreachable
+from gpuledger.model.json_object import Json
 
 if TYPE_CHECKING:
     from gpuledger.command_line.direct_requests import DirectRequests
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.kube_api.plain_client import PlainClient
 
-Json = dict[str, Any]
 
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 JSON = "application/json"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from gpuledger.command_line.cards import all_cards
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.formats.kubernetes.gang import gang_name_of
-
-Json = dict[str, Any]
 
 
 def names(cluster: ClusterAccess, kinds: Iterable[str], incomplete: str, namespace: str | None) -> list[str]:

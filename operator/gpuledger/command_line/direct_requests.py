@@ -10,10 +10,10 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from gpuledger.model.json_object import Json
+
 if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
-
-Json = dict[str, Any]
 
 
 class DirectRequests:

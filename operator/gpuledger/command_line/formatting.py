@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from typing import Any
 
 from gpuledger.model.card import Amounts
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 AGES = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 """Seconds -> the unit of that many."""

@@ -10,7 +10,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import urlencode
 
 import orjson
@@ -18,8 +17,7 @@ import orjson
 from gpuledger.command_line.cluster_access import ClusterAccess, Helper, cluster_access
 from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 VIEW_PORT = 8891
 TOKEN = "GPULEDGER_TOKEN"  # noqa: S105 - the variable's name

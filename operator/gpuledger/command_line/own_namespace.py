@@ -7,7 +7,6 @@ Where the account may not do that, either, the pod itself tells what was written
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.formats.kubernetes.condition import ALLOCATED, condition_of
@@ -18,11 +17,10 @@ from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished
 from gpuledger.formats.kubernetes.workload import GROUP
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
+from gpuledger.model.json_object import Json
 from gpuledger.reports.explanation import Explanation, PodState
 from gpuledger.reports.gang import GangReport, MemberState
 from gpuledger.reports.workload import is_named, workload_report
-
-Json = dict[str, Any]
 
 TRIES = 16
 """Each reaches one of the replicas at random, and only the active one answers."""

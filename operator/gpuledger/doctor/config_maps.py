@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
 
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 SETTINGS_VARIABLE = "GPULEDGER_SETTINGS"
 

@@ -16,6 +16,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.gang import PODGROUPS
 from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import scheduler_says
+from gpuledger.model.json_object import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +113,6 @@ OVER_HAMI = Permission("patch", "nodes")
 AS_INIT = (Permission("get", "customresourcedefinitions", "apiextensions.k8s.io", name=f"{PLURAL}.{GROUP}"),)
 """Permissions that the doctor itself also needs in the operator's pod."""
 
-
-Json = dict[str, Any]
 
 Value = TypeVar("Value")
 

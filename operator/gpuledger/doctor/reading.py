@@ -26,7 +26,6 @@ from gpuledger.doctor.facts import (
     OVER_HAMI,
     AccountAccess,
     Facts,
-    Json,
     Permission,
     Release,
     Unread,
@@ -48,6 +47,7 @@ from gpuledger.formats.scheduler.configuration import scheduler_configuration
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, claim_objects_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
+from gpuledger.model.json_object import Json
 
 logger = logging.getLogger(__name__)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuledger.configuration.file_content import FROM_CONFIG_MAPS
 from gpuledger.configuration.files import config_maps, values_of, with_config_files
 from gpuledger.configuration.settings import Settings
@@ -12,9 +10,8 @@ from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.workflows.config_maps import config_map_contents
-
-Json = dict[str, Any]
 
 FILES = (*FROM_CONFIG_MAPS, "vendors_file")
 """Settings that name files, which a workload gets from ConfigMaps, too."""

@@ -10,9 +10,8 @@ from gpuledger.formats.resource_claims.claims import MOST_CLAIMS, ClaimObjects, 
 from gpuledger.formats.resource_claims.demands import Entry, check_selectors, claim_alternatives
 from gpuledger.model.card import ALL_CORES, CardFilter
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import Demand, Lifetime
-
-Json = dict[str, Any]
 
 CLAIM, TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
 

@@ -33,9 +33,8 @@ from gpuledger.formats.resource_claims.claims import NO_CLAIM_OBJECTS, ClaimObje
 from gpuledger.model.card import ALL_CORES, Card, topology_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect, NodeConfig
-
-Json = dict[str, Any]
 
 
 def gang_shown(gang: Gang) -> Json:

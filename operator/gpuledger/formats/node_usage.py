@@ -6,14 +6,14 @@ LONGEST_ANSWER_BYTES. Whether the ledger knows the cards and pods that it names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
 
-Json = Mapping[str, Any]
 Part = TypeVar("Part")
 
 LONGEST_ANSWER_BYTES = 1024 * 1024
@@ -41,7 +41,7 @@ def read_node_usage(answer: object, node_name: str) -> NodeUsage:
     return NodeUsage(name, _time(found), cards, _parts(found, "containers", _container))
 
 
-def _card(found: Json, where: str) -> CardUsage:
+def _card(found: JsonMapping, where: str) -> CardUsage:
     return CardUsage(
         _text(found, "uuid", where),
         _number(found, "memoryUsedMiB", where, MOST_MIB),
@@ -49,7 +49,7 @@ def _card(found: Json, where: str) -> CardUsage:
     )
 
 
-def _container(found: Json, where: str) -> ContainerUsage:
+def _container(found: JsonMapping, where: str) -> ContainerUsage:
     paused, source = found.get("paused"), found.get("source")
     if not isinstance(paused, bool):
         raise BadInput(f"{where}: paused is neither true nor false")
@@ -68,7 +68,7 @@ def _container(found: Json, where: str) -> ContainerUsage:
     )
 
 
-def _parts(found: Json, key: str, read: Callable[[Json, str], Part]) -> tuple[Part, ...]:
+def _parts(found: JsonMapping, key: str, read: Callable[[JsonMapping, str], Part]) -> tuple[Part, ...]:
     parts = found.get(key)
     if not isinstance(parts, list):
         raise BadInput(f"the answer: {key} is no list")
@@ -76,20 +76,20 @@ def _parts(found: Json, key: str, read: Callable[[Json, str], Part]) -> tuple[Pa
     return tuple(read(_object(part, where), where) for where, part in places)
 
 
-def _object(found: object, where: str) -> Json:
+def _object(found: object, where: str) -> JsonMapping:
     if not isinstance(found, dict):
         raise BadInput(f"{where} is no object")
     return found
 
 
-def _text(found: Json, key: str, where: str) -> str:
+def _text(found: JsonMapping, key: str, where: str) -> str:
     text = found.get(key)
     if not isinstance(text, str) or not 0 < len(text) <= NAME_LENGTH:
         raise BadInput(f"{where}: {key} is no text of 1 to {NAME_LENGTH} characters")
     return text
 
 
-def _time(found: Json) -> str:
+def _time(found: JsonMapping) -> str:
     text = _text(found, "at", "the answer")
     try:
         if len(text) > TIME_LENGTH or datetime.fromisoformat(text).tzinfo is None:
@@ -99,12 +99,12 @@ def _time(found: Json) -> str:
     return text
 
 
-def _percent(found: Json, where: str) -> int | None:
+def _percent(found: JsonMapping, where: str) -> int | None:
     percent = _number(found, "utilizationPercent", where, MOST_MIB)
     return None if percent is None else min(percent, MOST_PERCENT)
 
 
-def _number(found: Json, key: str, where: str, most: int) -> int | None:
+def _number(found: JsonMapping, key: str, where: str, most: int) -> int | None:
     """Return a number in whole units, None for null and where it is left out."""
     number = found.get(key)
     if number is None:

@@ -27,6 +27,7 @@ from gpuledger.kube_api.answers import kind_of, read_json_in_turns
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
 from gpuledger.model.errors import AnswerTooLong, ApiError, Unreachable
+from gpuledger.model.json_object import Json
 
 PAGE_SIZE = 200
 """Objects of a page at most: one page is in memory at a time, and a large node has some 20 kB."""
@@ -37,7 +38,6 @@ PAGE_BYTES = 6 * 1024 * 1024
 LONG_BYTES = 256 * 1024
 """Answers of more bytes are long ones: few are in memory at a time."""
 
-Json = dict[str, Any]
 Request = Callable[..., Coroutine[Any, Any, Json]]
 
 

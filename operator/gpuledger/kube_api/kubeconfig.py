@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 
-Json = dict[str, Any]
-
 NO_CLUSTER = (
     "no cluster is named: no kubeconfig, and not in a pod. --kubeconfig FILE names one, or KUBECONFIG, "
     "and --context one of several"

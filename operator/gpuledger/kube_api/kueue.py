@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
-from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.writes import MERGE_PATCH
+from gpuledger.model.json_object import Json
 
 KUEUE = f"/apis/{GROUP}"
 WORKLOADS = f"{KUEUE}/workloads"

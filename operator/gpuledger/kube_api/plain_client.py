@@ -12,7 +12,6 @@ import json
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 from urllib.parse import urlencode
 
 import orjson
@@ -20,6 +19,7 @@ import orjson
 from gpuledger import __version__
 from gpuledger.kube_api.answers import kind_of, read_json
 from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.json_object import Json
 
 PIECE_BYTES = 1024 * 1024
 """Of a list: while the next piece is on its way, the objects of this one are read, and only these are in memory."""
@@ -29,8 +29,6 @@ ITEMS = re.compile(r'"items"\s*:\s*\[')
 BETWEEN = re.compile(r"[\s,]*")
 
 ASK_WHERE = "Is the right cluster named? --kubeconfig, --context"
-
-Json = dict[str, Any]
 
 
 class PlainClient:

@@ -11,8 +11,9 @@ from typing import TypeVar
 from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
 from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
 from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
-from gpuledger.kube_api.client import Json, KubeClient, Page
+from gpuledger.kube_api.client import KubeClient, Page
 from gpuledger.model.errors import NotFound
+from gpuledger.model.json_object import Json
 
 Picked = TypeVar("Picked")
 

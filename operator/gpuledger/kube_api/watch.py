@@ -13,9 +13,10 @@ import aiohttp
 import orjson
 
 from gpuledger.kube_api.answers import read_json_in_turns
-from gpuledger.kube_api.client import Json, pages_of
+from gpuledger.kube_api.client import pages_of
 from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, GpuledgerError
+from gpuledger.model.json_object import Json
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
-from gpuledger.kube_api.client import Json, KubeClient
+from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, claims_in, pods_in, quotas_in
 from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, Unreachable
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)

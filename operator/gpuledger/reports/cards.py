@@ -14,16 +14,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any
 
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
 from gpuledger.model.share import ContainerShare, Holder
 from gpuledger.model.stored_card import StoredCard
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.gang import GangStage
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Pod
 from gpuledger.reports.cards import amounts_json
-
-Json = dict[str, Any]
 
 
 class PodState(StrEnum):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import NodeReason
-
-Json = dict[str, Any]
 
 NODES_NAMED = 8
 """In the summary, those where most members fit."""

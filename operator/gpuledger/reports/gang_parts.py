@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
 
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import pod_identity, scheduler_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay
-
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 NAMED = 4
 """Schedulers or priorities that a sentence names."""
 
 
-def gangs_of(pods: Iterable[Json]) -> dict[GangName, list[Json]]:
+def gangs_of(pods: Iterable[JsonMapping]) -> dict[GangName, list[JsonMapping]]:
     """Return the pods of each gang. A pod whose words can't be read is left out: its owner is told."""
-    gangs: dict[GangName, list[Json]] = {}
+    gangs: dict[GangName, list[JsonMapping]] = {}
     for pod in pods:
         try:
             gang = gang_of(pod)
@@ -30,7 +28,7 @@ def gangs_of(pods: Iterable[Json]) -> dict[GangName, list[Json]]:
     return gangs
 
 
-def placed_by(pod: Json) -> tuple[str, int]:
+def placed_by(pod: JsonMapping) -> tuple[str, int]:
     """Return what `divided` needs of a pod: its scheduler, and its priority."""
     return scheduler_of(pod) or "no scheduler", pod_identity(pod).priority
 

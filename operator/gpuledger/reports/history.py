@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod, Share
 from gpuledger.reports.cards import amounts_json
-
-Json = dict[str, Any]
 
 
 class RecordKind(StrEnum):

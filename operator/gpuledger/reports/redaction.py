@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 OTHERS = "a pod of another namespace"
 

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Pod
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from gpuledger.formats.kubernetes.workload import why_not_admitted, workload
+from gpuledger.model.json_object import Json
 from gpuledger.reports.explanation import NodeReason
-
-Json = dict[str, Any]
 
 
 class WorkloadState(StrEnum):

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
+from gpuledger.model.json_object import Json
 from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
 from gpuledger.simulation.arrivals import ArrivalRun
 from gpuledger.simulation.load import percent
 from gpuledger.simulation.mix import History
 from gpuledger.simulation.trace_cluster import Why
-
-Json = dict[str, Any]
 
 CSV_HEAD = ("policy", "seed", "arrived_load", "allocation_ratio", "fragmentation")
 

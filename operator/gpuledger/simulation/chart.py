@@ -8,10 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 
 FORMATS = (".png", ".svg")
-
-Json = dict[str, Any]
 
 
 def check_chart(file: Path) -> None:

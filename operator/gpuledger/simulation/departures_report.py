@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any
 
+from gpuledger.model.json_object import Json
 from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
 from gpuledger.simulation.departures import DepartureRun
 from gpuledger.simulation.load import percent
 from gpuledger.simulation.mix import History
-
-Json = dict[str, Any]
 
 QUANTILES = (0.5, 0.9, 0.99)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -12,14 +12,13 @@ from gpuledger.formats.kubernetes.gang import PODGROUPS, pod_groups_named
 from gpuledger.formats.kubernetes.pod import created_at, is_being_deleted, pod_facts, scheduler_of
 from gpuledger.formats.resource_claims.claims import ListedClaims, has_claims
 from gpuledger.model.errors import Denied
+from gpuledger.model.json_object import Json
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.simulation.objects import Given, InputObjects, Remark, take_group, take_quota
 from gpuledger.simulation.what_if import Scene
 from gpuledger.workflows.resource_claims.claims import read_claims
 
 WHERE = "cluster"
-
-Json = dict[str, Any]
 
 
 class ClusterReads(Protocol):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
 from gpuledger.formats.kubernetes.node import NVIDIA, NodeFacts, node_facts
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Dialect
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import HostAmounts, PodRequest
-
-Json = Mapping[str, Any]
 
 
 def refused(request: PodRequest, rules: PodRules, node: NodeRules, free: HostAmounts | None) -> tuple[str, str] | None:
@@ -24,7 +20,7 @@ def refused(request: PodRequest, rules: PodRules, node: NodeRules, free: HostAmo
     return refused_by_rules(rules, node) or refused_by_host(request.host, free)
 
 
-def as_if_served(node: Json, facts: NodeFacts, dialects: Dialects) -> NodeFacts:
+def as_if_served(node: JsonMapping, facts: NodeFacts, dialects: Dialects) -> NodeFacts:
     """Return what would matter of a node if the device plugins answered that have listed its cards."""
     served = {register.served for register, _ in facts.registers}
     if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):

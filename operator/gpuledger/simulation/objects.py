@@ -14,6 +14,7 @@ from gpuledger.formats.kubernetes.gang import GroupWords, name_of, pod_group
 from gpuledger.formats.kubernetes.templates import MOST_PODS, PodTemplate, pod_templates, read_documents
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import listed
 from gpuledger.simulation.scene_claims import ClaimFiles
 
@@ -26,8 +27,6 @@ DEFAULT = "default"
 """The namespace of what names none."""
 
 SKIPPED = "skipped: neither a Node nor a Pod, nor anything that creates or limits pods"
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

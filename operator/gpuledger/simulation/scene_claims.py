@@ -9,8 +9,7 @@ from typing import Any
 
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, ListedClaims, read_claim, read_class, read_template
 from gpuledger.model.errors import BadInput
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any
 
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import gathered, listed, nodes_named, spans, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
 from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus
 from gpuledger.simulation.what_if import Answer, Placed
-
-Json = dict[str, Any]
 
 NO_GPU = "asks for no GPU: kube-scheduler places it"
 NO_GPUS = "ask for no GPU: kube-scheduler places them"

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from gpuledger.configuration.file_content import ConfigMapName, config_map_text, content_of
 from gpuledger.configuration.files import config_maps, settings_of
@@ -19,11 +18,11 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads, config_maps_in
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import BadInput, Denied, NotFound, Unreachable
+from gpuledger.model.json_object import Json
 from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 GONE = "it is gone"
 

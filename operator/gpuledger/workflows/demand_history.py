@@ -5,20 +5,18 @@ A help for preferences only. It is learned again after a start, from the pods th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import part_of_card
 from gpuledger.placement.choose import Chooser
-
-Json = Mapping[str, Any]
 
 PODS_REMEMBERED = 20_000
 """UIDs of pods that have come lately: a pod that is refused asks again and again, and counts once."""
@@ -27,7 +25,9 @@ PODS_REMEMBERED = 20_000
 class DemandHistory:
     """Tells the chooser of every pod once that it has come, and once that it has gone."""
 
-    def __init__(self, ledger: Ledger, chooser: Chooser, read_request: Callable[[Json], PodRequest | None]) -> None:
+    def __init__(
+        self, ledger: Ledger, chooser: Chooser, read_request: Callable[[JsonMapping], PodRequest | None]
+    ) -> None:
         self._ledger = ledger
         self._chooser = chooser
         self._read_request = read_request
@@ -41,7 +41,7 @@ class DemandHistory:
         """See PendingPodTracker."""
         return frozenset()
 
-    def observe_pending(self, pod: Json) -> None:
+    def observe_pending(self, pod: JsonMapping) -> None:
         """Observe a pod that wants cards, or has got some."""
         uid = pod["metadata"]["uid"]
         if uid in self._came:
@@ -52,7 +52,7 @@ class DemandHistory:
             if request is not None:
                 self._chooser.arrived(request)
 
-    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+    def observe_bound(self, pod: JsonMapping, bound_before: bool) -> None:
         """Observe a bound pod; one that was `bound_before` was not given its cards now."""
         uid = pod["metadata"]["uid"]
         if is_finished(pod):
@@ -70,7 +70,7 @@ class DemandHistory:
             self._chooser.given_out(self._running[uid])
         self.observe_pending(pod)  # if another operator has placed it, or this one before it was started again
 
-    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+    def forget_bound(self, pod_uid: str, last: JsonMapping | None) -> None:
         """Record that a pod needs its cards no more. Idempotent."""
         cards = self._running.pop(pod_uid, None)
         if cards is not None:

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from typing import Any
 
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 
 class EventsDuringList:

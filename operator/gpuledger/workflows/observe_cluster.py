@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -26,6 +25,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput, StateRolledBack
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -45,8 +45,6 @@ from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.skipping_bad_objects import skipping_bad_objects
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 
 NEEDED_PAUSE_S = 1.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, scheduler_of
 from gpuledger.ledger.hosts import Hosts
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import HostAmounts
-
-Json = dict[str, Any]
 
 
 class BoundPodTracker(Protocol):

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from gpuledger.model.errors import BadInput, StateRolledBack
+from gpuledger.model.json_object import Json
 from gpuledger.workflows.counts import Counts
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 
 @contextmanager

@@ -7,15 +7,13 @@ containers name are one. Kubernetes matches by the request, never by its subrequ
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpuledger.agent.grants.ledger_view import HeldClaims, HeldPart
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.model.errors import StartRefused
-
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ def shared_unit(held: HeldClaims) -> Unit:
     return Unit(_in_order(held.parts))
 
 
-def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
+def units_of_pod(held: HeldClaims, pod: JsonMapping) -> list[Unit]:
     """Return the units of a pod.
 
     Raises StartRefused if a container would get several; or cards by its own resources, or by a claim that pods share,
@@ -70,7 +68,7 @@ def units_of_pod(held: HeldClaims, pod: Json) -> list[Unit]:
     return [Unit(tuple(parts), _at_once(pod, users)) for users, parts in grouped.items()]
 
 
-def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
+def _users(held: HeldClaims, pod: JsonMapping) -> dict[str, set[tuple[str, str]]]:
     """Return the names of containers that use claims -> the claims' names in the pod, and their requests."""
     found: dict[str, set[tuple[str, str]]] = {}
     for container in _containers(pod):
@@ -85,7 +83,7 @@ def _users(held: HeldClaims, pod: Json) -> dict[str, set[tuple[str, str]]]:
     return found
 
 
-def _at_once(pod: Json, names: Iterable[str]) -> int:
+def _at_once(pod: JsonMapping, names: Iterable[str]) -> int:
     """Return how many of these containers can run at the same time: ordinary init containers run before, one by one."""
     early = [each for each in pod["spec"].get("initContainers") or () if each["name"] in names]
     sidecars: int = sum(each.get("restartPolicy") == "Always" for each in early)
@@ -93,7 +91,7 @@ def _at_once(pod: Json, names: Iterable[str]) -> int:
     return max(sidecars + late, sidecars + 1 if sidecars < len(early) else 0)
 
 
-def _users_of_shared(held: HeldClaims, pod: Json) -> frozenset[str]:
+def _users_of_shared(held: HeldClaims, pod: JsonMapping) -> frozenset[str]:
     """Return the names of containers that use claims that pods share."""
     given = pod["spec"].get("resourceClaims") or ()
     names = {each["name"] for each in given if each.get("resourceClaimName") in held.shared}
@@ -104,7 +102,7 @@ def _users_of_shared(held: HeldClaims, pod: Json) -> frozenset[str]:
     )
 
 
-def _containers(pod: Json) -> list[Json]:
+def _containers(pod: JsonMapping) -> list[JsonMapping]:
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 

@@ -17,6 +17,7 @@ from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.formats.kubernetes.pod import is_finished, pod_identity
 from gpuledger.formats.resource_claims.claims import has_claim
 from gpuledger.formats.runtime.cdi import Grant
+from gpuledger.model.json_object import JsonMapping
 
 
 class OrphanedGrants:
@@ -64,9 +65,6 @@ def _uid_of_living(pod: Mapping[str, Any]) -> str:
     return "" if is_finished(pod) else pod_identity(pod).uid
 
 
-Json = Mapping[str, Any]
-
-
 class OrphanedClaims:
     """Looks for them, again and again."""
 
@@ -91,14 +89,14 @@ class OrphanedClaims:
         if not twice:
             return frozenset()
 
-        def used_by(pod: Json) -> set[str]:
+        def used_by(pod: JsonMapping) -> set[str]:
             return set() if is_finished(pod) else {grant.name for grant in twice if uses(pod, grant)}
 
         used = await self._pods.pods_of_node(self._node_name, used_by)
         return frozenset(grant.name for grant in twice).difference(*used)
 
 
-def uses(pod: Json, grant: Grant) -> bool:
+def uses(pod: JsonMapping, grant: Grant) -> bool:
     """Return whether a pod has what a claim's grant brings."""
     metadata = pod["metadata"]
     if grant.claim is None or grant.of_one_pod:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.formats.kubernetes.node import NVIDIA
 from gpuledger.formats.runtime.cdi import VendorDevices, joined
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
 """Vendor -> kind of the CDI devices that its own tools write."""

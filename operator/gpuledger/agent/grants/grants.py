@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -42,15 +41,15 @@ from gpuledger.agent.isolation.together import why_not_together
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, vendor_devices
 from gpuledger.model.errors import BadInput, NotKnownYet, StartRefused
+from gpuledger.model.json_object import JsonMapping
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 ISOLATION_ANNOTATION = "gpuledger.dev/isolation"
 """On a pod: how it wishes its shares to be kept apart. A wish of its user."""
 
-NO_POD: Json = {"metadata": {}, "spec": {"containers": []}}
+NO_POD: JsonMapping = {"metadata": {}, "spec": {"containers": []}}
 """In place of a pod, where several have the same cards: it wishes nothing."""
 
 
@@ -82,7 +81,7 @@ class Grants:
         self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
 
     def give(
-        self, grant: Grant, pod: Json, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
+        self, grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
     ) -> None:
         """Complete a grant, which says only whose it is, and bring it to its container: cards in order of their index.
 
@@ -133,7 +132,12 @@ class Grants:
             logger.info("%s: over", _owner(grant))
 
     def _isolation(
-        self, grant: Grant, pod: Json, cards: Sequence[GrantedCard], capabilities: NodeCapabilities, opts_out: bool
+        self,
+        grant: Grant,
+        pod: JsonMapping,
+        cards: Sequence[GrantedCard],
+        capabilities: NodeCapabilities,
+        opts_out: bool,
     ) -> Isolation:
         """Return how these cards are kept apart from others' shares. Raises NotKnownYet if the node can't."""
         wish = str((pod["metadata"].get("annotations") or {}).get(ISOLATION_ANNOTATION, ""))
@@ -149,7 +153,7 @@ class Grants:
 
 
 def _with_bursts(
-    grant: Grant, pod: Json, cards: Sequence[GrantedCard], isolation: Isolation, allowed: Bursts
+    grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], isolation: Isolation, allowed: Bursts
 ) -> tuple[GrantedCard, ...]:
     """Return the cards with the limits that the pod wishes above its shares; without, if that can't be had."""
     try:
@@ -170,17 +174,17 @@ def _owner(grant: Grant) -> str:
     return f"claim {grant.claim.name}{of_pod}, {grant.container}"
 
 
-def _limit(pod: Json, container: str, resource: str) -> str:
+def _limit(pod: JsonMapping, container: str, resource: str) -> str:
     """Return how much of a resource a container asks for, an empty string for nothing."""
     return str(((_container(pod, container).get("resources") or {}).get("limits") or {}).get(resource, ""))
 
 
-def _environment(pod: Json, container: str) -> dict[str, str]:
+def _environment(pod: JsonMapping, container: str) -> dict[str, str]:
     """Return the variables of a container whose values its pod says itself."""
     return {each["name"]: str(each.get("value") or "") for each in _container(pod, container).get("env") or ()}
 
 
-def _container(pod: Json, name: str) -> Json:
+def _container(pod: JsonMapping, name: str) -> JsonMapping:
     """Return a container; an empty one for a claim, which none is called like."""
     spec = pod["spec"]
     listed = [*(spec.get("initContainers") or ()), *spec["containers"]]

@@ -19,10 +19,9 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.kubernetes.devices import MAX_UUID_LENGTH
 from gpuledger.formats.kubernetes.pod import annotated_cards, pod_identity
 from gpuledger.model.errors import NotFound, NotKnownYet, StartRefused
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod
 from gpuledger.model.stored_card import StoredCard
-
-Json = Mapping[str, Any]
 
 MOST_LOST = 16
 """Cards that are looked up although the driver does not show them: their names are in an annotation."""
@@ -42,7 +41,7 @@ class LedgerView:
         self._node_name, self._cards = node_name, cards
         self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
 
-    async def cards_of(self, pod: Json, container: str, count: int) -> tuple[GrantedCard, ...]:
+    async def cards_of(self, pod: JsonMapping, container: str, count: int) -> tuple[GrantedCard, ...]:
         """Return the `count` cards of a container, in the order of their index.
 
         The pod's annotation only says where to look first. Raises StartRefused if the ledger gives the container no
@@ -65,7 +64,7 @@ class LedgerView:
         """Return whether a pod holds a share of a card. Raises ApiError."""
         return any(holder.pod.uid == pod_uid for stored in await self._read([uuid]) for holder in stored.holders or ())
 
-    async def _found(self, pod: Json, container: str, uuids: Iterable[str]) -> dict[str, GrantedCard]:
+    async def _found(self, pod: JsonMapping, container: str, uuids: Iterable[str]) -> dict[str, GrantedCard]:
         uid = pod_identity(pod).uid
         found = {}
         for stored in await self._read(uuids):
@@ -91,7 +90,7 @@ class LedgerView:
 
         return [stored for stored in await asyncio.gather(*map(read, sorted(uuids))) if stored is not None]
 
-    def _refusal(self, pod: Json, container: str, count: int, found: int, lost: list[str]) -> str:
+    def _refusal(self, pod: JsonMapping, container: str, count: int, found: int, lost: list[str]) -> str:
         title = str(pod_identity(pod))
         if lost:
             return (

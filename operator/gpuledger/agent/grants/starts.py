@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from gpuledger.agent.claims.units import Unit, shared_unit, units_of_pod
 from gpuledger.agent.grants.files import GrantFiles
-from gpuledger.agent.grants.grants import NO_POD, Grants, Json
+from gpuledger.agent.grants.grants import NO_POD, Grants
 from gpuledger.agent.grants.ledger_view import ClaimLedger
 from gpuledger.agent.kubelet.dra import ClaimKey, PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
@@ -40,6 +40,7 @@ from gpuledger.formats.runtime.cdi import (
 )
 from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, NotKnownYet, StartRefused, Unreachable
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
@@ -155,9 +156,9 @@ class ClaimPreparations:
         self._forget_earlier(claim)
         return [device for unit in own for device in _devices(unit, claim.uid)]
 
-    async def _pod(self, holder: Pod) -> Json:
+    async def _pod(self, holder: Pod) -> JsonMapping:
         try:
-            pod: Json = await self._pods.pod(holder.namespace, holder.name)
+            pod: JsonMapping = await self._pods.pod(holder.namespace, holder.name)
         except NotFound as error:
             raise StartRefused(f"pod {holder} is gone") from error
         if pod["metadata"]["uid"] != holder.uid:
@@ -167,7 +168,7 @@ class ClaimPreparations:
     async def _check_sharers(self, claim: ClaimKey) -> None:
         """Raise NotKnownYet if no pod of this node uses the claim: the last one may have ended."""
 
-        def sharer(pod: Json) -> str:
+        def sharer(pod: JsonMapping) -> str:
             shares = pod["metadata"]["namespace"] == claim.namespace and not is_finished(pod)
             return str(pod["metadata"]["uid"]) if shares and has_claim(pod, claim.name) else ""
 
@@ -175,7 +176,7 @@ class ClaimPreparations:
         if not sharers.difference(self._over()):
             raise NotKnownYet(f"no pod of this node that uses claim {claim} is known")
 
-    def _give(self, holder: Pod, unit: Unit, pod: Json) -> None:
+    def _give(self, holder: Pod, unit: Unit, pod: JsonMapping) -> None:
         first = unit.first
         claim = GrantedClaim(first.claim.name, first.claim.uid, first.request)
         name = _name(unit)

@@ -27,6 +27,7 @@ from gpuledger.formats.runtime.cdi import CardLimit, bind_mount, create_runtime_
 from gpuledger.formats.runtime.limit_hook import SCRIPT, SHELL, TIMEOUT_S
 from gpuledger.formats.runtime.mps import SEVERAL, SHARED_MEMORY
 from gpuledger.model.card import MIG
+from gpuledger.model.json_object import Json
 
 
 class Isolation(StrEnum):
@@ -245,8 +246,6 @@ def why_no_burst(pod: Mapping[str, Any], isolation: Isolation, allowed: Bursts) 
         return "this node allows no limits above shares (setting memory_bursts)"
     return f"{isolation}, by which this node isolates, does not hold such limits"
 
-
-Json = dict[str, Any]
 
 VENDORS_HOOK = "apply-cuda-memory-limits"
 REQUEST, LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"

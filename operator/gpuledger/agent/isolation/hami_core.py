@@ -31,14 +31,12 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpuledger.agent.isolation.choice import GrantedCard, HamiCore
 from gpuledger.formats.runtime.cdi import bind_mount, memory_mount
 from gpuledger.formats.runtime.shared_region import check_shared_library
 from gpuledger.model.errors import BadInput
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 HAMI_HOME, HAMI_LOCK = "/usr/local/vgpu", "/tmp/vgpulock"  # noqa: S108 - where HAMi-core looks for them
 LOCK_SIZE, LOCK_FILES = "64k", 16

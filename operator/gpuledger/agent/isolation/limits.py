@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gpuledger.agent.isolation.choice import GrantedCard, Installed, Isolation, mps_edits
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 
 def limits(

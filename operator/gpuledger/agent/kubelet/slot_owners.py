@@ -23,10 +23,10 @@ from gpuledger.formats.kubernetes.pod import has_started, is_finished, pod_ident
 from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE, CheckpointEntry, is_name, own_name, read_checkpoint
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused
+from gpuledger.model.json_object import JsonMapping
 
 logger = logging.getLogger(__name__)
 
-Json = Mapping[str, Any]
 
 Picked = TypeVar("Picked")
 
@@ -56,7 +56,7 @@ class PodLister(Protocol):
 class Owner:
     """A pod that has these slots, and what each of its containers that has exactly these was answered."""
 
-    pod: Json
+    pod: JsonMapping
     names: Mapping[str, str]
     """Container -> name that Allocate gave it. With init containers there are several, and any of them starts."""
     noted: bool = True
@@ -135,10 +135,10 @@ class SlotOwners:
         entries = self.entries(resource)
         return None if entries is None else [entry for entry in entries if entry.slots == slots]
 
-    async def _live_pod(self, row: ContainerSlots | None, uid: str) -> Json:
+    async def _live_pod(self, row: ContainerSlots | None, uid: str) -> JsonMapping:
         if row is not None:
             try:
-                pod: Json = await self._pods.pod(row.namespace, row.pod)
+                pod: JsonMapping = await self._pods.pod(row.namespace, row.pod)
             except NotFound as error:
                 raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
             if pod["metadata"]["uid"] == uid:
@@ -167,7 +167,7 @@ class SlotOwners:
                 "of them"
             )
         try:
-            pod: Json = await self._pods.pod(row.namespace, row.pod)
+            pod: JsonMapping = await self._pods.pod(row.namespace, row.pod)
         except NotFound as error:
             raise StartRefused(f"pod {row.namespace}/{row.pod} is gone") from error
         # Of a pod that was recreated under this name, the kubelet says first that it has taken it up, and then lists
@@ -198,7 +198,7 @@ def _names(entries: Iterable[CheckpointEntry]) -> dict[str, str]:
     return {entry.container: name for entry in entries if (name := answered_name(entry))}
 
 
-def _may_start_init_container_with(pod: Json, resource: str) -> bool:
+def _may_start_init_container_with(pod: JsonMapping, resource: str) -> bool:
     """Return whether an init container that has slots, and ends before the others start, may not have ended yet."""
     ended = {
         each.get("name")

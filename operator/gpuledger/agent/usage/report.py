@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from prometheus_client.core import Metric
 
@@ -17,8 +16,7 @@ from gpuledger.agent.usage.metrics import compatible_metrics, monitor_metrics, p
 from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.model.card import Card
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 REUSED_S = 5.0
 """A look at the driver that is not older answers another question, too."""

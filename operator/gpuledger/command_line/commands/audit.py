@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from gpuledger.command_line import output as out
 from gpuledger.command_line.options import Failed, access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
 from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.workflows.repair.audit import AuditSettings, Report
 
-Json = dict[str, Any]
 Row = tuple[AuditFinding, bool]
 """A finding, and whether it was repaired."""
 

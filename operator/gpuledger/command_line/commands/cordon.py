@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import click
 
@@ -15,8 +14,7 @@ from gpuledger.command_line.names import Named, named_objects
 from gpuledger.command_line.options import access_options, completed_names, errors_shown
 from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 NO_REASON = "cordoned by hand"
 

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -24,11 +23,10 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.model.errors import NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
 from gpuledger.reports.grouping import family, pods_named, spans
 from gpuledger.reports.tables import Cell, Column, Terminal, table
-
-Json = dict[str, Any]
 
 FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""

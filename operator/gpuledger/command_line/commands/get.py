@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any
 
 import click
 
@@ -25,13 +24,12 @@ from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, read_device
 from gpuledger.formats.kubernetes.workload import queue_of
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
 from gpuledger.model.stored_card import StoredCard
 from gpuledger.reports.cards import amounts_json, report_of_stored
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, table
-
-Json = dict[str, Any]
 
 CROWD = 10
 """Who holds a card is named, as long as that is no screenful."""

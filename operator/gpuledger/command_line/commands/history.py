@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -22,11 +21,10 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import FEW, family, nodes_named, title_of
 from gpuledger.reports.history import RecordKind
 from gpuledger.reports.tables import Column, Terminal, table
-
-Json = dict[str, Any]
 
 BURST_S = 10.0
 """What happens to pods of one maker within so long is one row, if it is the same."""

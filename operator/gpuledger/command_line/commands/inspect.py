@@ -20,6 +20,7 @@ from gpuledger.command_line.options import (
     settings_option,
 )
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import family, gathered, title_of
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
 
-Json = dict[str, Any]
 
 MOST_NAMED = 8
 """Objects that are only mentioned: of a whole release there are dozens."""

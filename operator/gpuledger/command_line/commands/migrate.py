@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +13,7 @@ from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import access_options, in_cluster, settings_option
 from gpuledger.command_line.running_settings import named_settings, settings_in_use
+from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, ruled
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.ledger.adoption import Step
 
-Json = dict[str, Any]
 
 OTHER_SCHEDULERS = ("hami-scheduler", "volcano")
 """Pods of these are shown, even where the settings do not name them: then with that as what stands in the way."""

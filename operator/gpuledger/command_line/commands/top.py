@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Container, Iterable, Iterator
-from typing import Any
 
 import click
 
@@ -19,8 +18,7 @@ from gpuledger.command_line.options import (
     usage_operator_option,
 )
 from gpuledger.command_line.top.views import SORTS, VIEWS
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 
 @click.command(short_help="How much of the GPUs is used, and by which pods.")

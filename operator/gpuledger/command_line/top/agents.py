@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from gpuledger.command_line.cards import FROM_MEMORY
 from gpuledger.command_line.cluster_access import ClusterAccess, Objects, where_asked
@@ -16,12 +15,11 @@ from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import AnswerTooLong, ApiError, BadInput, Denied, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD
 from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
 from gpuledger.workflows.tasks.pauses import all_within
-
-Json = dict[str, Any]
 
 NAMESPACE = LEASE_NAMESPACE
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
 
 from gpuledger.command_line.cards import FROM_MEMORY
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.formats.kubernetes.gang import NAMING_LABELS, gang_name_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.gang import GangName
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport
-
-Json = dict[str, Any]
 
 
 def gang_named(text: str) -> GangName:

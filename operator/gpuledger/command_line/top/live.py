@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.formatting import plural, utc_now
@@ -18,10 +17,9 @@ from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.rows import Line, lines_of, top_json, top_table
 from gpuledger.command_line.top.screen import Screen
 from gpuledger.command_line.top.watching import CardWatch, followed
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Part, Terminal
-
-Json = dict[str, Any]
 
 PAUSE_S = 0.5
 """Between two pictures: people read no faster."""

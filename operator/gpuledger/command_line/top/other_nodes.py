@@ -14,8 +14,7 @@ from gpuledger.command_line.cluster_access import ClusterAccess, Objects
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
 from gpuledger.formats.kubernetes.host import counted_cards
 from gpuledger.model.errors import Denied, NotFound
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 NODES = "/api/v1/nodes"
 

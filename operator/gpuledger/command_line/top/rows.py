@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpuledger.command_line.bars import bar
 from gpuledger.command_line.formatting import in_reading_order
 from gpuledger.command_line.top.other_nodes import OtherNode
 from gpuledger.command_line.top.views import SORTS, VIEWS
 from gpuledger.model.card import NOTHING, Amounts, CardPhase, total
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
 from gpuledger.reports.grouping import pods_named
 from gpuledger.reports.tables import Cell, Column, Terminal, table
-
-Json = dict[str, Any]
 
 MIB_PER_GIB = 1024
 READY = CardPhase.READY.value

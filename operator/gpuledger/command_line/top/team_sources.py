@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gpuledger.command_line.cards import FROM_MEMORY, begin_cards, uncollected
 from gpuledger.command_line.cluster_access import ClusterAccess
@@ -17,10 +16,9 @@ from gpuledger.formats.kubernetes.other import limits_of
 from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL, GROUP, cluster_queue_of, queue_state
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.gang import QuotaLimit
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Terminal
-
-Json = dict[str, Any]
 
 PODS, QUOTAS = "/api/v1/pods", "/api/v1/resourcequotas"
 CLUSTER_QUEUES = f"/apis/{GROUP}/clusterqueues"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
 from gpuledger.command_line.top.views import SORTS
 from gpuledger.formats.kubernetes.workload import THOUSANDTHS, QueueAmount, QueueState
 from gpuledger.model.card import NOTHING, Amounts
 from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport, amounts_json
 from gpuledger.reports.tables import Cell, Column, Terminal, table
-
-Json = dict[str, Any]
 
 NO_QUEUE = "-"
 """Name of the row with the pods that are in no queue."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
@@ -16,10 +15,9 @@ from gpuledger.command_line.top.agents import agents_asked, begin_agents
 from gpuledger.command_line.top.usage_rows import SORTS, notes, usage_rows, usage_table
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import by_node, node_use, report_of_stored
 from gpuledger.reports.tables import harmless
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

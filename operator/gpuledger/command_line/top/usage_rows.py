@@ -12,12 +12,11 @@ from typing import Any
 
 from gpuledger.command_line.bars import bar
 from gpuledger.command_line.formatting import AGES, in_reading_order
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
 from gpuledger.reports.cards import UseState
 from gpuledger.reports.grouping import listed
 from gpuledger.reports.tables import Cell, Column, Terminal, table
-
-Json = dict[str, Any]
 
 MIB_PER_GIB = 1024
 VIEWS = {"containers": ("NODE", "INDEX", "POD", "CONTAINER"), "cards": ("NODE", "INDEX"), "nodes": ("NODE",)} | {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any
 
 import aiohttp
 
@@ -16,9 +15,8 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.watch import follow
 from gpuledger.model.errors import ApiError
+from gpuledger.model.json_object import Json
 from gpuledger.model.stored_card import StoredCard
-
-Json = dict[str, Any]
 
 
 class CardWatch:

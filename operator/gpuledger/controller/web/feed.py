@@ -13,11 +13,12 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import orjson
 
 from gpuledger.model.clock import BoundedMap
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import NodeCards
 
 SLICE_S = 0.002
@@ -40,7 +41,6 @@ GONE_KNOWN = 1_000
 
 CHUNK_BYTES = 64 * 1024
 
-Json = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import aiohttp
 import orjson
@@ -20,6 +19,7 @@ from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
 from gpuledger.ledger.book import ChangeLog, Ledger
 from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
 from gpuledger.workflows.gangs.gang_report import GangReporter
@@ -121,9 +121,6 @@ class AgentsUsage:
             return f"its agent can't be reached: {type(error).__name__}"
         except (BadInput, orjson.JSONDecodeError) as error:
             return f"its agent's answer can't be read: {error}"
-
-
-Json = dict[str, Any]
 
 
 class LedgerSource:

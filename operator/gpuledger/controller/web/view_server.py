@@ -9,7 +9,7 @@ import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, fields
 from importlib import resources
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 from aiohttp import hdrs, web
@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 from gpuledger.controller.web.access import Access, add_headers, guard, refusal
 from gpuledger.controller.web.feed import CHUNK_BYTES, ClusterSource, Feed, Pace
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import IDLE_AFTER_S
 
 CLIENTS_LIMIT = 50
@@ -50,8 +51,6 @@ TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Any
 
 from gpuledger.doctor.compare import differences
-from gpuledger.doctor.facts import Facts, Json, Release, known, name_of, some_of
+from gpuledger.doctor.facts import Facts, Release, known, name_of, some_of
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 from gpuledger.formats.custom_resource.resource import GROUP, KIND, PLURAL, VERSION
+from gpuledger.model.json_object import Json
 
 OLDEST = (1, 30)
 """Policies on requests, and the conditions of webhooks, are in every server from this one on: docs/admission.md."""

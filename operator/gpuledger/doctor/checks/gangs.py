@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 from gpuledger.doctor.checks.scheduler import DEPLOYMENT
 from gpuledger.doctor.facts import Facts, known
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.kubernetes.gang import described
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.reports.gang_parts import divided, gangs_of, placed_by
-
-Json = Mapping[str, Any]
 
 SPINS = (1, 36)
 """The kube-scheduler that tries a group that waits without a pause, unless a gate is off."""
@@ -55,7 +53,7 @@ def check_groups(facts: Facts) -> Iterator[Finding]:
         yield Finding.of(FindingKind.GROUP_DIVIDED, f"{gang.namespace}, {described(gang)}", text)
 
 
-def _gates(container: Json) -> dict[str, str]:
+def _gates(container: JsonMapping) -> dict[str, str]:
     """Return the feature gates of a container's command; the last word on each counts."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     flags = [word.partition("=")[2] for word in words if word.startswith("--feature-gates=")]
@@ -63,6 +61,6 @@ def _gates(container: Json) -> dict[str, str]:
     return {name.strip(): value.strip().lower() for name, _, value in pairs}
 
 
-def _version(container: Json) -> tuple[int, int] | None:
+def _version(container: JsonMapping) -> tuple[int, int] | None:
     tag = re.search(r":v?(\d+)\.(\d+)[^/]*$", container.get("image") or "")
     return (int(tag[1]), int(tag[2])) if tag else None

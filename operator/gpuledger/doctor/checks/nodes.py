@@ -13,7 +13,6 @@ from itertools import combinations
 from gpuledger.doctor.facts import (
     AGENT_APP,
     Facts,
-    Json,
     Release,
     known,
     labels_of,
@@ -54,6 +53,7 @@ from gpuledger.formats.resource_claims.claims import (
 )
 from gpuledger.model.card import CardPhase
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
 
 GPU_LABELS = (

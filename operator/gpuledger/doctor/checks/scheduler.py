@@ -11,7 +11,6 @@ from gpuledger.doctor.compare import differences
 from gpuledger.doctor.facts import (
     OPERATOR_APP,
     Facts,
-    Json,
     known,
     name_of,
     pods_of_app,
@@ -24,6 +23,7 @@ from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE, hold
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, is_ready, scheduler_of
 from gpuledger.formats.scheduler.configuration import CLAIMS_PLUGIN
 from gpuledger.formats.scheduler.extender_access import url_without
+from gpuledger.model.json_object import Json
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
 DEPLOYMENT = f"Deployment {LEASE_NAMESPACE}/gpuledger"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, literal, mentions, table
 from gpuledger.formats.dialects.vocabulary import Dialects
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 MANAGED_LABEL = "gpuledger.dev/managed"
 """On pods that ask for cards: so that they can be selected."""

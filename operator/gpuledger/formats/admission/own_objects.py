@@ -5,15 +5,14 @@ operator and kube-scheduler have one account. So what kube-scheduler itself writ
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.admission.rules import unchanged
 from gpuledger.formats.custom_resource.crd import literal
 from gpuledger.formats.kubernetes.workload import CONTROLLER
 from gpuledger.formats.kubernetes.workload import GROUP as KUEUE_VERSION
 from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 OWN_CLAIMS: Final = "gpuledger-own-claims"
 OWN_WORKLOADS: Final = "gpuledger-own-workloads"

@@ -85,8 +85,7 @@ from gpuledger.formats.dialects.unsupported import (
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 LIMITS = "c.?resources.?limits.orValue({})"
 

@@ -8,7 +8,7 @@ queue of a job that runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN
 from gpuledger.formats.admission.sums import containers_of, pods_in, template_rules
@@ -16,8 +16,7 @@ from gpuledger.formats.custom_resource.crd import literal, mentions
 from gpuledger.formats.dialects.queue_labels import PLACES, QUEUE_NAME, queue_label_names
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 QUEUES_POLICY: Final = "gpuledger-queues"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
@@ -38,8 +38,7 @@ from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 OPERATOR = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger"
 """The account of operator and kube-scheduler."""

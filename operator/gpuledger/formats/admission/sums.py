@@ -7,7 +7,7 @@ whatever a user has written there, and written again they are the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.admission.defaults import CLUSTERS_OWN
 from gpuledger.formats.custom_resource.crd import literal, mentions
@@ -24,9 +24,8 @@ from gpuledger.formats.dialects.sums import (
     TemplatePlace,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import ANY_NVIDIA
-
-Json = dict[str, Any]
 
 SUMS_POLICY: Final = "gpuledger-sums"
 

@@ -44,8 +44,7 @@ from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.errors import BadInput
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 
 @dataclass(frozen=True, slots=True)

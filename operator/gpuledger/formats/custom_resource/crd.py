@@ -28,8 +28,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
     VERSION,
     GPUAllocation,
 )
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 VERSION_ANNOTATION: Final = f"{GROUP}/version"
 """The release of the program that a definition comes from."""

@@ -24,11 +24,10 @@ from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotati
 from gpuledger.formats.kubernetes.devices import checked_amount, checked_uuid
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import AnnotatedCard, Counted, Dialect, OldDevices
 from gpuledger.model.request import Lifetime
 from gpuledger.model.share import Pod, Share
-
-Json = Mapping[str, Any]
 
 HAMI_NODE = "hami.io/vgpu-node"
 HAMI_TIME = "hami.io/vgpu-time"
@@ -179,7 +178,9 @@ def _json(told: object) -> str:
     return orjson.dumps(told).decode()
 
 
-def unmatched(pod: Json, dialect: Dialect | None = None, answers: Sequence[str] = ()) -> tuple[Dialect, int] | None:
+def unmatched(
+    pod: JsonMapping, dialect: Dialect | None = None, answers: Sequence[str] = ()
+) -> tuple[Dialect, int] | None:
     """Return whose device plugin has still to find this pod, None if none has; of Volcano's the number of cards, too.
 
     Vendors' own plugins answer in annotations of their own, `answers`; they are told of pods beside HAMi's.
@@ -197,7 +198,7 @@ def unmatched(pod: Json, dialect: Dialect | None = None, answers: Sequence[str] 
 
 
 def plugin_assigned(
-    pod: Json, counted: Sequence[Counted], volcano_memory_unit_mib: int, hami_annotations: Sequence[str]
+    pod: JsonMapping, counted: Sequence[Counted], volcano_memory_unit_mib: int, hami_annotations: Sequence[str]
 ) -> dict[Dialect, frozenset[str]]:
     """Return whose device plugin was told which cards to give to a pod's containers, by UUID.
 
@@ -230,7 +231,7 @@ def _cards_asked(counted: Sequence[Counted]) -> Counter[str]:
 
 
 def old_devices(
-    pod: Json, volcano_memory_unit_mib: int, hami_annotations: Sequence[str] = (HAMI_ALLOCATED,)
+    pod: JsonMapping, volcano_memory_unit_mib: int, hami_annotations: Sequence[str] = (HAMI_ALLOCATED,)
 ) -> OldDevices | None:
     """Return what other systems' annotations say of a pod's cards, None if there are none.
 
@@ -295,7 +296,7 @@ def _int(text: str) -> object:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else text
 
 
-def _annotations(pod: Json) -> Mapping[str, str]:
+def _annotations(pod: JsonMapping) -> Mapping[str, str]:
     annotations = (pod.get("metadata") or {}).get("annotations")
     if not isinstance(annotations, dict):
         return {}

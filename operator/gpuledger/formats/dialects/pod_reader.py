@@ -7,7 +7,7 @@ has written them, so that messages use its own words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,10 +21,10 @@ from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import PodWarning, pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.host import host_request
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Counted
 from gpuledger.model.request import HostAmounts, PodRequest
 
-Json = Mapping[str, Any]
 Read = TypeVar("Read")
 
 REMEMBERED = 512
@@ -47,31 +47,33 @@ class PodReader:
         self._host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
         self._counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
 
-    def request(self, pod: Json) -> PodRequest | None:
+    def request(self, pod: JsonMapping) -> PodRequest | None:
         """Return what its containers ask for, see `pod_request`. Raises BadInput."""
         return self._request(pod)
 
-    def warnings(self, pod: Json) -> tuple[PodWarning, ...]:
+    def warnings(self, pod: JsonMapping) -> tuple[PodWarning, ...]:
         """Return what it says that has no effect, see `pod_warnings`."""
         return self._warnings(pod)
 
-    def host(self, pod: Json) -> HostAmounts:
+    def host(self, pod: JsonMapping) -> HostAmounts:
         """Return what it takes of its node beside cards, and how many of those that are only counted."""
         return self._host(pod)
 
-    def counted(self, pod: Json) -> tuple[Counted, ...]:
+    def counted(self, pod: JsonMapping) -> tuple[Counted, ...]:
         """Return what the kubelet asks device plugins for, see `counted`."""
         return self._counted(pod)
 
 
-def _remembering(read: Callable[[Json], Read], part_of: Callable[[Json], Json]) -> Callable[[Json], Read]:
+def _remembering(
+    read: Callable[[JsonMapping], Read], part_of: Callable[[JsonMapping], JsonMapping]
+) -> Callable[[JsonMapping], Read]:
     """Return what reads a part of a pod, once for all pods in which it is the same."""
 
     @lru_cache(REMEMBERED)
     def read_text(text: bytes) -> Read:
         return read(orjson.loads(text))
 
-    def remembered(pod: Json) -> Read:
+    def remembered(pod: JsonMapping) -> Read:
         try:
             text = orjson.dumps(part_of(pod), option=orjson.OPT_PASSTHROUGH_DATETIME)
         except orjson.JSONEncodeError:  # a pod of a YAML file
@@ -80,7 +82,7 @@ def _remembering(read: Callable[[Json], Read], part_of: Callable[[Json], Json]) 
 
     in_use: WeakValueDictionary[bytes, Any] = WeakValueDictionary()  # hash of a long text -> what it says
 
-    def read_long(pod: Json, text: bytes) -> Read:
+    def read_long(pod: JsonMapping, text: bytes) -> Read:
         key = blake2b(text, digest_size=16).digest()
         found: Read | None = in_use.get(key)
         if found is None:
@@ -92,14 +94,14 @@ def _remembering(read: Callable[[Json], Read], part_of: Callable[[Json], Json]) 
     return remembered
 
 
-def _said_by(pod: Json) -> Json:
+def _said_by(pod: JsonMapping) -> JsonMapping:
     """Return all of a pod that matters for what it asks for, and for what of that has no effect."""
     metadata = pod.get("metadata") or {}
     words = {"annotations": metadata.get("annotations"), "labels": metadata.get("labels")}
     return {"metadata": words, **_asked_by(pod)}
 
 
-def _asked_by(pod: Json) -> Json:
+def _asked_by(pod: JsonMapping) -> JsonMapping:
     """Return all of a pod that matters for what it takes of its node, whatever is written to it in the meantime."""
     spec = pod.get("spec") or {}
     of_pod = {name: spec[name] for name in OF_POD if name in spec}
@@ -107,7 +109,7 @@ def _asked_by(pod: Json) -> Json:
     return {"spec": {**of_pod, **of_containers}}
 
 
-def _of_container(container: Json) -> Json:
+def _of_container(container: JsonMapping) -> JsonMapping:
     return {name: container[name] for name in OF_CONTAINER if name in container}
 
 
@@ -125,13 +127,13 @@ OF_CLAIMS = ResourceNames(count="count", memory="capacity.requests.memory", core
 """What a request of a ResourceClaim says these by."""
 
 
-def resource_names(pod: Json, container_name: str, dialects: Dialects) -> ResourceNames:
+def resource_names(pod: JsonMapping, container_name: str, dialects: Dialects) -> ResourceNames:
     """Return the names that a pod's container has, or a request of its claims; none if there is no such container."""
     if "/" in container_name:  # no container's name has one: it is a request of a claim
         return OF_CLAIMS
     spec = pod.get("spec") or {}
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    found: Json | None = next((each for each in containers if each.get("name") == container_name), None)
+    found: JsonMapping | None = next((each for each in containers if each.get("name") == container_name), None)
     resources = (found or {}).get("resources") or {}
     names = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 

@@ -7,8 +7,8 @@ batch API), KAI-Scheduler 0.17 (docs/queues, docs/migrationguides).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterator
+from typing import Final
 
 from gpuledger.formats.dialects.request import container_requests
 from gpuledger.formats.dialects.sums import templates
@@ -16,8 +16,7 @@ from gpuledger.formats.dialects.unsupported import Place, unsupported_fields
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.errors import BadInput
-
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 PLACES: Final[tuple[Place, ...]] = ("annotations", "labels")
 
@@ -30,7 +29,7 @@ def queue_label_names(place: Place) -> tuple[str, ...]:
     return tuple(word.name for word in unsupported_fields() if word.queue and place in word.places)
 
 
-def local_queue(found: Json, dialects: Dialects, schedulers: Collection[str]) -> str:
+def local_queue(found: JsonMapping, dialects: Dialects, schedulers: Collection[str]) -> str:
     """Return the LocalQueue that a pod, or an object with templates of pods, names in other words.
 
     Empty for one whose pods ask for no cards or are of other schedulers, and for one with Kueue's own label.
@@ -42,7 +41,7 @@ def local_queue(found: Json, dialects: Dialects, schedulers: Collection[str]) ->
     return next((name for holder in holders for name in _names(holder) if re.fullmatch(QUEUE_NAME, name)), "")
 
 
-def _asks(pod: Json, dialects: Dialects, schedulers: Collection[str]) -> bool:
+def _asks(pod: JsonMapping, dialects: Dialects, schedulers: Collection[str]) -> bool:
     try:
         asks = any(container_requests(pod, dialects))
     except (BadInput, KeyError):  # its pods will be refused
@@ -50,11 +49,11 @@ def _asks(pod: Json, dialects: Dialects, schedulers: Collection[str]) -> bool:
     return asks and (pod["spec"].get("schedulerName") or "") in schedulers
 
 
-def _names(holder: Json) -> Iterator[str]:
+def _names(holder: JsonMapping) -> Iterator[str]:
     for place in PLACES:
         given = _at(holder, place)
         yield from (str(given[word]) for word in queue_label_names(place) if word in given)
 
 
-def _at(holder: Json, place: Place) -> Json:
+def _at(holder: JsonMapping, place: Place) -> JsonMapping:
     return (holder.get("metadata") or {}).get(place) or {}

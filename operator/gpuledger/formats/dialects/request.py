@@ -6,10 +6,9 @@ compute, modules of cards, bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import Selection, selection
@@ -22,6 +21,7 @@ from gpuledger.formats.resource_claims.demands import Entry
 from gpuledger.formats.resource_claims.pod_claims import NO_CLAIMS, ClaimsOfPod, claims_of_pod
 from gpuledger.model.card import ALL_CORES, CardFilter
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Counted
 from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
 
@@ -80,9 +80,6 @@ def cores_of(template: Template, vocabulary: Vocabulary) -> int:
     return template.core_units * ALL_CORES // vocabulary.cores_of_card
 
 
-Json = Mapping[str, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
     """One container's request, and the parts of it that are defaults."""
@@ -95,7 +92,7 @@ class ContainerRequest:
     warnings: tuple[str, ...] = ()
 
 
-def reader_of(container: Json, dialects: Dialects) -> ContainerReader | None:
+def reader_of(container: JsonMapping, dialects: Dialects) -> ContainerReader | None:
     """Return what reads a container's request, None if it names none of the resources. Raises BadInput."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
@@ -109,7 +106,7 @@ def reader_of(container: Json, dialects: Dialects) -> ContainerReader | None:
     return ContainerReader(container, asked, vocabulary, counts[0] if counts else "")
 
 
-def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
+def _vocabulary(container: JsonMapping, used: Sequence[Vocabulary], named: Sequence[str]) -> Vocabulary:
     """Return the vocabulary of a container: whose words stand beside the count; else the first that has the count."""
     if len({each.vendor for each in used}) > 1 or len({each.model for each in used}) > 1:
         raise BadInput(
@@ -129,7 +126,7 @@ def _vocabulary(container: Json, used: Sequence[Vocabulary], named: Sequence[str
 class ContainerReader:
     """Reads one container in one vocabulary."""
 
-    def __init__(self, container: Json, asked: Json, vocabulary: Vocabulary, count_name: str) -> None:
+    def __init__(self, container: JsonMapping, asked: JsonMapping, vocabulary: Vocabulary, count_name: str) -> None:
         self._where = f"container {container['name']}"
         self._container = container
         self._asked = asked
@@ -349,7 +346,7 @@ MOST_CONTAINERS = 256
 """Of a pod with GPUs, those without any included: their names stay in memory for as long as it waits."""
 
 
-def pod_request(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None) -> PodRequest | None:
+def pod_request(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None = None) -> PodRequest | None:
     """Return what the pod asks for, None if it asks for no card.
 
     Its ResourceClaims count where it is known what they ask for: `claims` says so. Where they can be served in several
@@ -375,7 +372,7 @@ def pod_request(pod: Json, dialects: Dialects, claims: ClaimObjects | None = Non
 
 
 def _request(
-    pod: Json,
+    pod: JsonMapping,
     dialects: Dialects,
     found: Sequence[ContainerRequest],
     chosen: Selection,
@@ -417,7 +414,7 @@ def too_many_containers(most: int) -> str:
     return f"more than {most} containers of this pod ask for GPUs: spread them over several pods"
 
 
-def container_requests(pod: Json, dialects: Dialects) -> Iterator[ContainerRequest | None]:
+def container_requests(pod: JsonMapping, dialects: Dialects) -> Iterator[ContainerRequest | None]:
     """Yield for every container, the init containers first, what it asks for: None for no card. Raises BadInput."""
     chosen: Selection | None = None
     for container, lifetime in containers(pod):
@@ -432,7 +429,7 @@ def container_requests(pod: Json, dialects: Dialects) -> Iterator[ContainerReque
         yield replace(request, demand=demand)
 
 
-def containers(pod: Json) -> Iterator[tuple[Json, Lifetime]]:
+def containers(pod: JsonMapping) -> Iterator[tuple[JsonMapping, Lifetime]]:
     """Yield the containers, the init containers first, and when each runs."""
     spec = pod.get("spec") or {}
     for container in spec.get("initContainers") or ():
@@ -441,7 +438,7 @@ def containers(pod: Json) -> Iterator[tuple[Json, Lifetime]]:
         yield container, Lifetime.MAIN
 
 
-def counted(pod: Json, dialects: Dialects) -> tuple[Counted, ...]:
+def counted(pod: JsonMapping, dialects: Dialects) -> tuple[Counted, ...]:
     """Return what the kubelet asks device plugins for, whatever else the pod says; readable or not for us."""
     found: list[Counted] = []
     for container, _ in containers(pod):
@@ -461,7 +458,7 @@ def _cards(amount: object) -> int:
         return MAX_CARDS
 
 
-def _wanted(pod: Json, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:
+def _wanted(pod: JsonMapping, vocabulary: Vocabulary, chosen: Selection) -> CardFilter:
     # The annotations for models and modes are about NVIDIA's cards, as with HAMi.
     chosen_cards = chosen.cards if vocabulary.vendor == ANY_NVIDIA.vendor else ANY_NVIDIA
     wanted = replace(chosen_cards, vendor=vocabulary.vendor, model=vocabulary.model)

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gpuledger.formats.kubernetes.quantity import truth
 from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import ANY_NVIDIA
-
-Json = Mapping[str, Any]
 
 PREFIXES = ("gpuledger.dev", "nvidia.com", "hami.io", "volcano.sh")
 """HAMi has the choice of cards under nvidia.com, and its documentation also under hami.io."""
@@ -73,7 +71,7 @@ class Selection:
     warnings: tuple[str, ...] = ()
 
     @staticmethod
-    def entries_of(pod: Json, annotation: str) -> tuple[str, ...]:
+    def entries_of(pod: JsonMapping, annotation: str) -> tuple[str, ...]:
         """Return the list in a vendor's own annotation."""
         return _entries(_annotations(pod), (annotation,)) if annotation else ()
 
@@ -81,7 +79,7 @@ class Selection:
 NOTHING_CHOSEN = Selection()
 
 
-def selection(pod: Json) -> Selection:
+def selection(pod: JsonMapping) -> Selection:
     """Return what the pod's annotations choose.
 
     Raises BadInput for a word that can't be understood: ignoring it would give the pod a card that it did not want.
@@ -112,7 +110,7 @@ def selection(pod: Json) -> Selection:
     )
 
 
-def isolation_wish(pod: Json) -> tuple[str, ...]:
+def isolation_wish(pod: JsonMapping) -> tuple[str, ...]:
     """Return the mode of cards that a pod's label of Koordinator requires; none without it. Raises BadInput."""
     labels = (pod.get("metadata") or {}).get("labels")
     provider = labels.get(ISOLATION_PROVIDER) if isinstance(labels, dict) else None
@@ -125,7 +123,7 @@ def isolation_wish(pod: Json) -> tuple[str, ...]:
     return ("hami-core",)
 
 
-def _annotations(pod: Json) -> Mapping[str, object]:
+def _annotations(pod: JsonMapping) -> Mapping[str, object]:
     annotations = (pod.get("metadata") or {}).get("annotations")
     return annotations if isinstance(annotations, dict) else {}
 

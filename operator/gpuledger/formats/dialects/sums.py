@@ -8,16 +8,15 @@ get, since nobody knows yet which card it will be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuledger.formats.dialects.request import ContainerRequest
 from gpuledger.formats.dialects.selection import selection
 from gpuledger.model.card import ALL_CORES
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import ANY_NVIDIA, Demand
-
-Json = Mapping[str, Any]
 
 SUM_MEMORY: Final = "gpuledger.dev/memory-mib"
 SUM_CORES: Final = "gpuledger.dev/cores"
@@ -76,7 +75,7 @@ class CardModels:
     largest: bool = True
     """Which of the models that a pod may get counts: the one with the most memory, or the one with the least."""
 
-    def memory_of(self, pod: Json) -> int:
+    def memory_of(self, pod: JsonMapping) -> int:
         """Return the MiB of a card for a pod, or a template of one; of any where it chooses none. Raises BadInput."""
         wanted = selection(pod).cards
         product = ((pod.get("spec") or {}).get("nodeSelector") or {}).get(PRODUCT_LABEL) or ""
@@ -100,7 +99,7 @@ def container_sums(request: ContainerRequest | None, card_mib: int) -> dict[str,
     return {**{name: demand.cards * amount for name, amount in each.items() if amount}, SUM_GPUS: demand.cards}
 
 
-def templates(found: Json) -> Iterator[tuple[tuple[str, ...], Json]]:
+def templates(found: JsonMapping) -> Iterator[tuple[tuple[str, ...], JsonMapping]]:
     """Yield keys and content of each template of pods in an object; of a Pod, itself."""
     for place in PLACES:
         outer = _at(found, place.at)

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from importlib import resources
 from itertools import islice
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -24,8 +24,7 @@ from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects, Vocabulary
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.errors import BadInput
-
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 MOST_NAMES = 512
 """Annotations, labels, and resources of one pod that are looked at, of each: honest pods have fewer."""
@@ -113,7 +112,7 @@ class UnsupportedField(BaseModel):
         return f"has no effect. For {self.system}, it {self.means}; here: {self.here}"
 
 
-def pod_warnings(pod: Json, dialects: Dialects) -> tuple[PodWarning, ...]:
+def pod_warnings(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]:
     """Return what the owner of a pod should know, whether its request can be read or not. Bounded work."""
     try:
         request = pod_request(pod, dialects)
@@ -123,7 +122,7 @@ def pod_warnings(pod: Json, dialects: Dialects) -> tuple[PodWarning, ...]:
     return (*own, *passed_over(pod, dialects))
 
 
-def passed_over(pod: Json, dialects: Dialects) -> tuple[PodWarning, ...]:
+def passed_over(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]:
     """Return what a pod says that has no effect here. Of a pod that asks for no GPU in any words: nothing."""
     names = _names(pod)
     if not _asks(names, dialects):
@@ -146,7 +145,7 @@ def served_domains() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition("/")[0] for each in known for name in each.resources))
 
 
-def _names(pod: Json) -> dict[Place, tuple[str, ...]]:
+def _names(pod: JsonMapping) -> dict[Place, tuple[str, ...]]:
     metadata = pod.get("metadata") or {}
     asked: dict[str, None] = {}
     for container, _ in containers(pod):
@@ -172,7 +171,7 @@ def _asks(names: Mapping[Place, tuple[str, ...]], dialects: Dialects) -> bool:
     return any(word is not None for word in words)
 
 
-def _found(pod: Json, names: Mapping[Place, tuple[str, ...]], dialects: Dialects) -> Iterator[PodWarning]:
+def _found(pod: JsonMapping, names: Mapping[Place, tuple[str, ...]], dialects: Dialects) -> Iterator[PodWarning]:
     yield from _sandbox(pod)
     own = _vocabulary(dialects.vocabularies)
     for place, each in names.items():
@@ -188,7 +187,7 @@ def _found(pod: Json, names: Mapping[Place, tuple[str, ...]], dialects: Dialects
                 yield from _unknown(name, place, own)
 
 
-def _goes_there(pod: Json, place: str, name: str) -> bool:
+def _goes_there(pod: JsonMapping, place: str, name: str) -> bool:
     """Return whether a pod is in the LocalQueue that a word names as its queue: then the word means what happens."""
     metadata = pod["metadata"]
     return bool(metadata[place][name] == (metadata.get("labels") or {}).get(ASKED_LABEL))
@@ -205,7 +204,7 @@ def _unknown(name: str, place: Place, own: _Own) -> Iterator[PodWarning]:
         yield PodWarning(WarningKind.UNKNOWN, f"{SINGULAR[place]} {name[:LONGEST_NAME]} is not known{meant}", name)
 
 
-def _sandbox(pod: Json) -> Iterator[PodWarning]:
+def _sandbox(pod: JsonMapping) -> Iterator[PodWarning]:
     runtime = (pod.get("spec") or {}).get("runtimeClassName")
     labels = (pod.get("metadata") or {}).get("labels") or {}
     if isinstance(runtime, str) and runtime.startswith(KATA):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import bound_node, is_ready
-
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 PORT_NAME = "health"
 """As manifests/agent/daemonset.yaml has it."""
@@ -29,7 +27,7 @@ class AgentPod:
     ready: bool
 
 
-def agent_pod(pod: Json) -> AgentPod:
+def agent_pod(pod: JsonMapping) -> AgentPod:
     """Return what is needed to ask an agent, of a pod as the API server has it."""
     status, containers = pod.get("status") or {}, (pod.get("spec") or {}).get("containers") or ()
     declared = (port for container in containers for port in container.get("ports") or ())

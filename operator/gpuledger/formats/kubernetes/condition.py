@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 ALLOCATED = "GPUAllocated"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -18,9 +17,8 @@ from pydantic import BaseModel, ValidationError
 from gpuledger.formats.kubernetes.host import counted_cards, host_capacity, host_request
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import NO_HOST, HostAmounts
-
-Json = Mapping[str, Any]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 """The taint that an unschedulable node counts as having."""
@@ -147,7 +145,7 @@ class NodeRules:
     taints: tuple[Taint, ...]
 
 
-def pod_rules(pod: Json) -> PodRules:
+def pod_rules(pod: JsonMapping) -> PodRules:
     """Read a pod's demands. Raises BadInput."""
     try:
         spec = _PodSpec.model_validate(pod.get("spec") or {})
@@ -159,7 +157,7 @@ def pod_rules(pod: Json) -> PodRules:
     return PodRules(spec.nodeSelector or {}, terms, tuple(spec.tolerations or ()))
 
 
-def node_rules(node: Json) -> NodeRules:
+def node_rules(node: JsonMapping) -> NodeRules:
     """Read what a node says. Raises BadInput."""
     try:
         spec = _NodeSpec.model_validate(node.get("spec") or {})
@@ -212,7 +210,7 @@ RESOURCES_LOOKED_AT = 8
 _HOSTS_OWN = ("cpu", "memory")
 
 
-def against_rules(pod: Json, node: Json) -> tuple[str, str] | None:
+def against_rules(pod: JsonMapping, node: JsonMapping) -> tuple[str, str] | None:
     """Return a code and a sentence where taints, cordon, selector or affinity keep a pod off a node, else None."""
     try:
         return refused_by_rules(pod_rules(pod), node_rules(node))
@@ -224,13 +222,15 @@ Taken = tuple[HostAmounts, ...]
 """What a pod takes of its node: of CPU and memory, and after that, as cards, of each resource that is looked at."""
 
 
-def taken_of(pod: Json, short_of: Sequence[str]) -> Taken | None:
+def taken_of(pod: JsonMapping, short_of: Sequence[str]) -> Taken | None:
     """Return what a pod takes of its node, None if it has ended; `short_of` as in `lacking`."""
     names = ("", *short_of[:RESOURCES_LOOKED_AT])
     return None if is_finished(pod) else tuple(host_request(pod, name) for name in names)
 
 
-def lacking(pod: Json, node: Json, others: Sequence[Taken], short_of: Sequence[str]) -> tuple[str, str] | None:
+def lacking(
+    pod: JsonMapping, node: JsonMapping, others: Sequence[Taken], short_of: Sequence[str]
+) -> tuple[str, str] | None:
     """Return a code and a sentence on the first resource of which a node has too little for a pod, else None.
 
     `others` are the pods that are bound to it, and live; `short_of` are the resources that kube-scheduler has named.
@@ -244,7 +244,7 @@ def lacking(pod: Json, node: Json, others: Sequence[Taken], short_of: Sequence[s
     )
 
 
-def _host_lacks(pod: Json, node: Json, taken: HostAmounts) -> tuple[str, str] | None:
+def _host_lacks(pod: JsonMapping, node: JsonMapping, taken: HostAmounts) -> tuple[str, str] | None:
     capacity = host_capacity(node)
     if capacity is None:
         return None
@@ -258,7 +258,7 @@ def _host_lacks(pod: Json, node: Json, taken: HostAmounts) -> tuple[str, str] | 
     return None
 
 
-def _lacks(pod: Json, node: Json, name: str, taken: HostAmounts) -> tuple[str, str] | None:
+def _lacks(pod: JsonMapping, node: JsonMapping, name: str, taken: HostAmounts) -> tuple[str, str] | None:
     asked, offered = host_request(pod, name).cards, counted_cards(node, name)
     if name in _HOSTS_OWN or not asked:
         return None
@@ -270,7 +270,7 @@ def _lacks(pod: Json, node: Json, name: str, taken: HostAmounts) -> tuple[str, s
     return None
 
 
-def _full(node: Json, pods: int) -> tuple[str, str] | None:
+def _full(node: JsonMapping, pods: int) -> tuple[str, str] | None:
     most = counted_cards(node, "pods")
     return ("pods", f"has as many pods as it may: {most}") if most and pods >= most else None
 
@@ -300,7 +300,7 @@ ANYWHERE = {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projec
 """Volumes that any node can mount. The API server adds one to each pod, with a name of its own."""
 
 
-def where_it_can_go(pod: Json) -> str:
+def where_it_can_go(pod: JsonMapping) -> str:
     """Return what is the same for pods that can go to the same nodes. It may differ for others that can.
 
     32 characters, as users choose how much decides it.

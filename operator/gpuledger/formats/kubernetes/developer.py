@@ -7,9 +7,7 @@ takes `Authorization` out of what it passes on to a Service.
 
 from __future__ import annotations
 
-from typing import Any
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 AUDIENCE = "gpuledger.dev/explain"
 TOKEN_HEADER = "X-Gpuledger-Token"  # noqa: S105 - a name

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
 
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
-
-Json = dict[str, Any]
 
 MESSAGE_LENGTH = 1024
 """Kubernetes' limit."""

@@ -6,13 +6,11 @@ nodes, `unschedulable`, what the profile adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
 
 import orjson
 
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 MOST_BYTES = 8 * 1024
 """As JSON; users choose how long they are."""
@@ -25,7 +23,7 @@ ON_ANY_NODE = frozenset(("name", "configMap", "secret", "projected", "downwardAP
 """Kinds of volumes that every node has, and the name of each volume."""
 
 
-def demands_on_nodes(pod: Json) -> bytes | None:
+def demands_on_nodes(pod: JsonMapping) -> bytes | None:
     """Return 16 bytes that are the same for pods to which kube-scheduler would allow the same nodes.
 
     None where that depends on more than the node, such as other pods, volumes or claims, and for very long demands.
@@ -41,5 +39,5 @@ def demands_on_nodes(pod: Json) -> bytes | None:
     return blake2b(text, digest_size=16).digest() if len(text) <= MOST_BYTES else None
 
 
-def _picked(found: Json, names: tuple[str, ...]) -> Json:
+def _picked(found: JsonMapping, names: tuple[str, ...]) -> JsonMapping:
     return {name: found[name] for name in names if found.get(name)}

@@ -15,8 +15,8 @@ from typing import Any
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay, PodGroup
+from gpuledger.model.json_object import JsonMapping
 
-Json = Mapping[str, Any]
 Path = tuple[str, ...]
 
 GANG_LABEL = "gpuledger.dev/gang"
@@ -103,13 +103,13 @@ _KEYS = frozenset(label for pair in LABEL_PAIRS.values() for label in pair) | {p
 _ELSEWHERE = tuple(place for place in _PLACES if place[:-1] not in (LABELS, ANNOTATIONS))
 
 
-def gang_name_of(pod: Json) -> GangName | None:
+def gang_name_of(pod: JsonMapping) -> GangName | None:
     """Return the name of a pod's gang, None if it has none. A minimum that can't be had does not matter."""
     name = ((pod.get("metadata") or {}).get("labels") or {}).get(GANG_LABEL)
     return GangName(_namespace(pod), str(name)) if name else next(iter(pod_groups_named(pod)), None)
 
 
-def gang_of(pod: Json) -> Gang | None:
+def gang_of(pod: JsonMapping) -> Gang | None:
     """Return the gang of a pod, None if it has none. Our labels win over what others call a gang.
 
     Raises BadInput for a minimum that can't be had, a name that can be none, and gangs named in two ways of others.
@@ -135,14 +135,14 @@ def gang_of(pod: Json) -> Gang | None:
     return Gang(GangName(_namespace(pod), name, words.way), 0)
 
 
-def _names_nothing(pod: Json) -> bool:
+def _names_nothing(pod: JsonMapping) -> bool:
     """Return whether a pod has none of these words, as most have: each is asked several times."""
     metadata = pod.get("metadata") or {}
     given = (metadata.get("labels") or (), metadata.get("annotations") or ())
     return all(map(_KEYS.isdisjoint, given)) and not any(at(pod, place) for place in _ELSEWHERE)
 
 
-def pod_groups_named(pod: Json) -> list[GangName]:
+def pod_groups_named(pod: JsonMapping) -> list[GangName]:
     """Return all PodGroups that a pod names, whether that counts or not."""
     return [
         GangName(_namespace(pod), name[:SHOWN], words.way) for words in PODGROUPS for _, name in _names(pod, words)[:1]
@@ -166,7 +166,7 @@ def at(found: Any, path: Path) -> Any:
     return found
 
 
-def _by_labels(pod: Json, way: GangWay) -> Gang | None:
+def _by_labels(pod: JsonMapping, way: GangWay) -> Gang | None:
     labels, (name_label, minimum_label) = at(pod, LABELS) or {}, LABEL_PAIRS[way]
     name, said = labels.get(name_label), labels.get(minimum_label)
     if not name:
@@ -184,7 +184,7 @@ def _by_labels(pod: Json, way: GangWay) -> Gang | None:
     return Gang(GangName(_namespace(pod), str(name), way), minimum)
 
 
-def _names(pod: Json, words: GroupWords) -> list[tuple[Path, str]]:
+def _names(pod: JsonMapping, words: GroupWords) -> list[tuple[Path, str]]:
     found = ((place, at(pod, place)) for place in words.named_at)
     return [(place, name) for place, name in found if name and isinstance(name, str)]
 
@@ -194,7 +194,7 @@ def _place(place: Path) -> str:
     return f"{kinds[place[:-1]]} {place[-1]}" if place[:-1] in kinds else ".".join(place)
 
 
-def _namespace(pod: Json) -> str:
+def _namespace(pod: JsonMapping) -> str:
     return str((pod.get("metadata") or {}).get("namespace") or "")
 
 
@@ -206,13 +206,13 @@ TOGETHER = "PodGroup"
 """Kubernetes 1.36's word for what is a key, `all`, from 1.37 on."""
 
 
-def name_of(group: Json, words: GroupWords) -> GangName:
+def name_of(group: JsonMapping, words: GroupWords) -> GangName:
     """Return which gang a PodGroup is about."""
     metadata = group.get("metadata") or {}
     return GangName(str(metadata.get("namespace") or ""), str(metadata.get("name") or ""), words.way)
 
 
-def pod_group(group: Json, words: GroupWords) -> PodGroup:
+def pod_group(group: JsonMapping, words: GroupWords) -> PodGroup:
     """Return what a PodGroup says. Raises BadInput for a minimum that can't be had.
 
     Without one, or with 1, no pod has to wait for another: they are no gang.

@@ -6,15 +6,13 @@ name of an extended resource, counted as kube-scheduler counts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 from gpuledger.formats.kubernetes.quantity import amount
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import NO_HOST, HostAmounts
-
-Json = Mapping[str, Any]
 
 MIB = 1 << 20
 
@@ -22,7 +20,7 @@ LARGEST = 1 << 53
 """Of any amount: more is a mistake, and would not be exact as a float, in which prices are computed."""
 
 
-def host_capacity(node: Json) -> HostAmounts | None:
+def host_capacity(node: JsonMapping) -> HostAmounts | None:
     """Return the CPU and memory that a Node offers to pods, None if it does not say so."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     if "cpu" not in allocatable or "memory" not in allocatable:
@@ -30,12 +28,12 @@ def host_capacity(node: Json) -> HostAmounts | None:
     return _amounts(allocatable, "")
 
 
-def counted_cards(node: Json, count: str) -> int:
+def counted_cards(node: JsonMapping, count: str) -> int:
     """Return how many cards a Node offers to pods under this name."""
     return _amounts((node.get("status") or {}).get("allocatable") or {}, count).cards
 
 
-def host_request(pod: Json, count: str = "") -> HostAmounts:
+def host_request(pod: JsonMapping, count: str = "") -> HostAmounts:
     """Return what a pod asks for as a whole.
 
     Source: Kubernetes' rule for a pod's effective request. Each init container runs beside the sidecars declared
@@ -57,17 +55,17 @@ def host_request(pod: Json, count: str = "") -> HostAmounts:
     return whole + _amounts(_mapping(spec.get("overhead")), "")
 
 
-def _asked(described: Json, count: str) -> HostAmounts:
+def _asked(described: JsonMapping, count: str) -> HostAmounts:
     """Return the requests of a container, or of a pod; limits stand for what is not said."""
     resources = _mapping(described.get("resources"))
     return _amounts({**_mapping(resources.get("limits")), **_mapping(resources.get("requests"))}, count)
 
 
-def _mapping(value: object) -> Json:
+def _mapping(value: object) -> JsonMapping:
     return value if isinstance(value, dict) else {}
 
 
-def _amounts(quantities: Json, count: str) -> HostAmounts:
+def _amounts(quantities: JsonMapping, count: str) -> HostAmounts:
     cards = _amount(quantities.get(count), 1) if count else 0
     return HostAmounts(_amount(quantities.get("cpu"), 1000), _amount(quantities.get("memory"), 1) // MIB, cards)
 
@@ -84,7 +82,7 @@ def _known_amount(quantity: str, per_unit: int) -> int:
         return 0
 
 
-def resources_asked(pod: Json) -> Iterator[str]:
+def resources_asked(pod: JsonMapping) -> Iterator[str]:
     """Yield the names of all resources that a pod's containers ask for."""
     spec = pod.get("spec") or {}
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):

@@ -25,9 +25,6 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.request import NO_HOST, HostAmounts
 
-Json = Mapping[str, Any]
-
-
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
 """On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, pcieRoot, mode, healthy,
 links}, and fault where a card is not healthy: why, in words that stay the same."""

@@ -21,6 +21,7 @@ from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Counted, QuotaLimit, dashed
+from gpuledger.model.json_object import JsonMapping
 
 LONGEST_SELECTOR = 16 * 1024
 """Characters: a request with a longer one is near what servers take, and budgets are read by the dozen."""
@@ -72,8 +73,6 @@ def label_selector(selector: Mapping[str, Any]) -> str:
     return ",".join(parts)
 
 
-Json = Mapping[str, Any]
-
 PREFIX = "limits."
 
 MOST_LIMITS = 64
@@ -90,7 +89,7 @@ class _Key(NamedTuple):
     model: str
 
 
-def limits_of(quota: Json, dialects: Dialects) -> tuple[list[QuotaLimit], list[str]]:
+def limits_of(quota: JsonMapping, dialects: Dialects) -> tuple[list[QuotaLimit], list[str]]:
     """Return the limits of a ResourceQuota, and sentences on those that can't be used. Other keys are not ours."""
     spec = quota.get("spec") or {}
     name = str((quota.get("metadata") or {}).get("name") or "")
@@ -116,7 +115,7 @@ def limits_of(quota: Json, dialects: Dialects) -> tuple[list[QuotaLimit], list[s
     return found, problems
 
 
-def used_of(quota: Json, limits: Iterable[QuotaLimit]) -> dict[str, int]:
+def used_of(quota: JsonMapping, limits: Iterable[QuotaLimit]) -> dict[str, int]:
     """Return what the status of a ResourceQuota says is used of these limits, by their keys, as far as it does."""
     said = (quota.get("status") or {}).get("used") or {}
     found: dict[str, int] = {}

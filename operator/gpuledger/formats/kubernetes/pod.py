@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from sys import intern
-from typing import Any
 
 import orjson
 
@@ -16,10 +15,9 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.resource_claims.claims import ClaimObjects
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Counted, OldDevices, PodFacts, UnaccountedPod
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
-
-Json = Mapping[str, Any]
 
 LONGEST_PROOF_BYTES = 256 * 1024
 """JSON of a pod into which its kubelet can write its status for certain: that repeats names and images of the
@@ -30,7 +28,7 @@ LONGEST_GRACE_S = 3_600
 """Pods that may take longer to end are evicted last, and no pod waits longer for them."""
 
 
-def pod_identity(pod: Json) -> Pod:
+def pod_identity(pod: JsonMapping) -> Pod:
     """Return who the pod is. Raises BadInput for something that is not a pod."""
     try:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
@@ -41,7 +39,7 @@ def pod_identity(pod: Json) -> Pod:
         raise BadInput(f"not a pod: {error!r} in its metadata") from error
 
 
-def pod_facts(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None) -> PodFacts:
+def pod_facts(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None = None) -> PodFacts:
     """Return what matters of a pod. What can't be read is said in it; raises BadInput only if this is no pod."""
     identity = pod_identity(pod)
     request, bad_request, annotated, bad_annotation = None, "", None, ""
@@ -70,7 +68,7 @@ def pod_facts(pod: Json, dialects: Dialects, claims: ClaimObjects | None = None)
     )
 
 
-def stranger(pod: Json, asked: tuple[Counted, ...], dialects: Dialects) -> UnaccountedPod | None:
+def stranger(pod: JsonMapping, asked: tuple[Counted, ...], dialects: Dialects) -> UnaccountedPod | None:
     """Return what a pod may have got from its node's device plugin; None if that can't have given it anything.
 
     `asked` is what the kubelet asks plugins for, see `counted`.
@@ -85,7 +83,7 @@ def stranger(pod: Json, asked: tuple[Counted, ...], dialects: Dialects) -> Unacc
     return UnaccountedPod(pod_identity(pod), bound_node(pod), asked, annotated)
 
 
-def is_taken_up(pod: Json) -> bool:
+def is_taken_up(pod: JsonMapping) -> bool:
     """Return whether a bound pod's kubelet has taken it up, or soon has to decide on it, as a scheduler has bound it.
 
     Who names the node in a new pod has said nothing by that. No user can write what is looked at here. A pod whose
@@ -94,16 +92,16 @@ def is_taken_up(pod: Json) -> bool:
     return has_started(pod) or (bool(bound_at(pod)) and not is_long(pod))
 
 
-def is_long(pod: Json) -> bool:
+def is_long(pod: JsonMapping) -> bool:
     """Return whether a kubelet may be unable to write the pod's status: then that it does not says nothing."""
     return len(orjson.dumps(pod)) > LONGEST_PROOF_BYTES
 
 
-def _old_devices(pod: Json, dialects: Dialects) -> OldDevices | None:
+def _old_devices(pod: JsonMapping, dialects: Dialects) -> OldDevices | None:
     return old_devices(pod, dialects.volcano_memory_unit_mib, dialects.hami_annotations)
 
 
-def annotated_cards(pod: Json) -> frozenset[str]:
+def annotated_cards(pod: JsonMapping) -> frozenset[str]:
     """Return the UUIDs in the pod's device annotation, none if it can't be read. Users can write it: it is a hint."""
     try:
         devices = orjson.loads((pod["metadata"].get("annotations") or {})[DEVICES_ANNOTATION])
@@ -112,44 +110,44 @@ def annotated_cards(pod: Json) -> frozenset[str]:
         return frozenset()
 
 
-def created_at(pod: Json) -> str:
+def created_at(pod: JsonMapping) -> str:
     """Return when the pod was created, RFC 3339 in whole seconds of UTC: earlier is less."""
     return str((pod.get("metadata") or {}).get("creationTimestamp") or "")
 
 
-def scheduler_of(pod: Json) -> str:
+def scheduler_of(pod: JsonMapping) -> str:
     """Return the name of the scheduler profile that has to place the pod; it can't be changed."""
     return str((pod.get("spec") or {}).get("schedulerName") or "")
 
 
-def is_unschedulable(pod: Json) -> bool:
+def is_unschedulable(pod: JsonMapping) -> bool:
     """Return whether a scheduler has tried the pod and found no node for it."""
     return _not_scheduled_because(pod) == "Unschedulable"
 
 
-def was_tried(pod: Json) -> bool:
+def was_tried(pod: JsonMapping) -> bool:
     """Return whether a scheduler has tried the pod in vain: it found no node, or failed to carry out its decision."""
     return _not_scheduled_because(pod) in ("Unschedulable", "SchedulerError")
 
 
-def _not_scheduled_because(pod: Json) -> str:
+def _not_scheduled_because(pod: JsonMapping) -> str:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return next((str(c.get("reason") or "") for c in conditions if c.get("type") == "PodScheduled"), "")
 
 
-def nominated_node(pod: Json) -> str:
+def nominated_node(pod: JsonMapping) -> str:
     """Return the node for which a pod is nominated: room is being made for it there. Empty if there is none."""
     return str((pod.get("status") or {}).get("nominatedNodeName") or "")
 
 
-def scheduler_says(pod: Json) -> str | None:
+def scheduler_says(pod: JsonMapping) -> str | None:
     """Return a scheduler's words on why the pod has no node, None if it has said nothing."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     dialects = (c.get("message") for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False")
     return next((str(text) for text in dialects if text), None)
 
 
-def resource_version(pod: Json) -> str:
+def resource_version(pod: JsonMapping) -> str:
     """Return which state of the pod this is."""
     return str((pod.get("metadata") or {}).get("resourceVersion") or "")
 
@@ -159,23 +157,23 @@ def later_version(one: str, other: str) -> str:
     return max(one, other, key=lambda version: int(version or 0))
 
 
-def controller_uid(pod: Json) -> str:
+def controller_uid(pod: JsonMapping) -> str:
     """Return the UID of the object that has made the pod and replaces it, such as a Job; empty if there is none."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
     return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
 
 
-def is_finished(pod: Json) -> bool:
+def is_finished(pod: JsonMapping) -> bool:
     """Return whether all containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def has_succeeded(pod: Json) -> bool:
+def has_succeeded(pod: JsonMapping) -> bool:
     """Return whether all containers have done what they were to do."""
     return (pod.get("status") or {}).get("phase") == "Succeeded"
 
 
-def has_ended(pod: Json) -> bool:
+def has_ended(pod: JsonMapping) -> bool:
     """Return whether its kubelet has said that all containers of the pod have ended for good: then nothing of it runs.
 
     Kubernetes' garbage collector writes `Failed` without a word of the kubelet, where the node is gone or out of
@@ -184,79 +182,79 @@ def has_ended(pod: Json) -> bool:
     return is_finished(pod) and not _is_given_up(pod) and not any(map(_runs, _statuses(pod)))
 
 
-def _runs(status: Json) -> bool:
+def _runs(status: JsonMapping) -> bool:
     return "running" in (status.get("state") or {})
 
 
-def _is_given_up(pod: Json) -> bool:
+def _is_given_up(pod: JsonMapping) -> bool:
     """Return whether the garbage collector has written that the pod has failed."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == "DisruptionTarget" and c.get("reason") == "DeletionByPodGC" for c in conditions)
 
 
-def _statuses(pod: Json) -> Iterator[Json]:
+def _statuses(pod: JsonMapping) -> Iterator[JsonMapping]:
     """Yield what the kubelet has reported of each container."""
     status = pod.get("status") or {}
     for kind in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
         yield from status.get(kind) or ()
 
 
-def is_being_deleted(pod: Json) -> bool:
+def is_being_deleted(pod: JsonMapping) -> bool:
     """Return whether the pod is on its way out: the API server binds it to no node any more."""
     return bool(leaves_at(pod))
 
 
-def has_started(pod: Json) -> bool:
+def has_started(pod: JsonMapping) -> bool:
     """Return whether a kubelet has ever taken the pod up: then processes of it may exist."""
     return bool(started_at(pod))
 
 
-def is_ready(pod: Json) -> bool:
+def is_ready(pod: JsonMapping) -> bool:
     """Return whether the pod serves: it runs, is Ready, and is not on its way out."""
     status = pod.get("status") or {}
     ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
     return ready and status.get("phase") == "Running" and not is_being_deleted(pod)
 
 
-def bound_at(pod: Json) -> str:
+def bound_at(pod: JsonMapping) -> str:
     """Return when the pod was bound, RFC 3339; empty if its status does not say. No user can write it."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     found = (c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "True")
     return next((str(c.get("lastTransitionTime") or "") for c in found), "")
 
 
-def container_names(pod: Json) -> dict[str, str]:
+def container_names(pod: JsonMapping) -> dict[str, str]:
     """Return the runtime's id of each of the pod's containers -> its name, as far as the kubelet has reported them."""
     found = (each for each in _statuses(pod) if each.get("containerID"))
     return {str(each["containerID"]).rpartition("//")[2]: str(each.get("name", "")) for each in found}
 
 
-def bound_node(pod: Json) -> str:
+def bound_node(pod: JsonMapping) -> str:
     """Return the node that the pod is bound to, or an empty string."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
-def started_at(pod: Json) -> str:
+def started_at(pod: JsonMapping) -> str:
     """Return when a kubelet has taken the pod up, RFC 3339; empty if none has."""
     return str((pod.get("status") or {}).get("startTime") or "")
 
 
-def leaves_at(pod: Json) -> str:
+def leaves_at(pod: JsonMapping) -> str:
     """Return when a pod that is being deleted will be gone, RFC 3339, its time to end included; empty for others."""
     return str((pod.get("metadata") or {}).get("deletionTimestamp") or "")
 
 
-def grace_s(pod: Json) -> int:
+def grace_s(pod: JsonMapping) -> int:
     """Return how many seconds the pod may take to end once it is deleted."""
     given = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if given is None else int(given)
 
 
-def leaves_slowly(pod: Json) -> bool:
+def leaves_slowly(pod: JsonMapping) -> bool:
     """Return whether it makes no sense to wait until the pod has left: the API server takes 63 bits of seconds."""
     return grace_s(pod) > LONGEST_GRACE_S
 
 
-def may_preempt(pod: Json) -> bool:
+def may_preempt(pod: JsonMapping) -> bool:
     """Return whether the pod lets others be evicted for it."""
     return (pod.get("spec") or {}).get("preemptionPolicy") != "Never"

@@ -16,8 +16,7 @@ import yaml
 
 from gpuledger.formats.dialects.vendors import UNREADABLE
 from gpuledger.model.errors import BadInput
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 MAX_DEPTH, MAX_VALUES, MAX_TEMPLATES = 16, 20_000, 100
 """How far an object is searched."""

@@ -16,8 +16,7 @@ import orjson
 from gpuledger.formats.kubernetes.condition import condition_of, shortened
 from gpuledger.formats.kubernetes.quantity import amount
 from gpuledger.model.errors import BadInput
-
-Json = Mapping[str, Any]
+from gpuledger.model.json_object import JsonMapping
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 
@@ -36,7 +35,7 @@ GATE = "kueue.x-k8s.io/admission"
 THOUSANDTHS = 1000
 
 
-def queue_of(pod: Json) -> str:
+def queue_of(pod: JsonMapping) -> str:
     """Return the LocalQueue that a pod is in, and behind it the ClusterQueue if that is known; empty without one."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     local = labels.get(LOCAL_QUEUE_LABEL) or labels.get(ASKED_LABEL) or ""
@@ -44,12 +43,12 @@ def queue_of(pod: Json) -> str:
     return f"{local} of ClusterQueue {cluster}" if local and cluster else str(local or cluster)
 
 
-def cluster_queue_of(pod: Json) -> str:
+def cluster_queue_of(pod: JsonMapping) -> str:
     """Return the ClusterQueue from which a pod was admitted, empty if none is said."""
     return str(((pod.get("metadata") or {}).get("labels") or {}).get(CLUSTER_QUEUE_LABEL) or "")
 
 
-def why_not_admitted(workload: Json) -> str:
+def why_not_admitted(workload: JsonMapping) -> str:
     """Return what keeps a workload, in the words of Kueue or of the first check that has not agreed.
 
     Empty for one that is admitted or has finished.
@@ -95,7 +94,7 @@ class QueueState:
     """Extended resource -> what the queue has of it: these have a slash in their names, unlike Kubernetes' own."""
 
 
-def queue_state(found: Json) -> QueueState:
+def queue_state(found: JsonMapping) -> QueueState:
     """Read a ClusterQueue. An amount that can't be read counts as none."""
     spec, status = found.get("spec") or {}, found.get("status") or {}
     admitted, reserving = int(status.get("admittedWorkloads") or 0), int(status.get("reservingWorkloads") or 0)
@@ -116,7 +115,7 @@ def queue_state(found: Json) -> QueueState:
     return state
 
 
-def _resources(flavors: Iterable[Json]) -> Iterator[Json]:
+def _resources(flavors: Iterable[JsonMapping]) -> Iterator[JsonMapping]:
     for flavor in flavors:
         yield from (each for each in flavor.get("resources") or () if "/" in str(each.get("name")))
 
@@ -202,7 +201,7 @@ class Workload:
     is_admitted: bool
     is_evicted: bool
     is_finished: bool
-    checks: tuple[Json, ...]
+    checks: tuple[JsonMapping, ...]
     """What each admission check has said, as it is stored."""
 
     @property
@@ -210,7 +209,7 @@ class Workload:
         """Return whether it has quota, and keeps it."""
         return bool(self.cluster_queue) and not (self.is_evicted or self.is_finished)
 
-    def check(self, names: Collection[str]) -> Json | None:
+    def check(self, names: Collection[str]) -> JsonMapping | None:
         """Return what the first of these checks has said; None if it needs none of them."""
         return next((each for each in self.checks if str(each.get("name")) in names), None)
 
@@ -220,7 +219,7 @@ class Workload:
         return [str(each.get("name")) for each in others if each.get("state") != CheckState.READY]
 
 
-def workload(found: Json) -> Workload:
+def workload(found: JsonMapping) -> Workload:
     """Read a workload, without its pods."""
     metadata, spec, status = found["metadata"], found.get("spec") or {}, found.get("status") or {}
     admission, quota = status.get("admission") or {}, condition_of(found, "QuotaReserved") or {}
@@ -241,7 +240,7 @@ def workload(found: Json) -> Workload:
     )
 
 
-def pod_sets(found: Json) -> list[PodSet]:
+def pod_sets(found: JsonMapping) -> list[PodSet]:
     """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants.
 
     Raises BadInput for those that `picked` has found to be too long.
@@ -262,7 +261,7 @@ def pod_sets(found: Json) -> list[PodSet]:
     return sets
 
 
-def picked(found: Json) -> bytes:
+def picked(found: JsonMapping) -> bytes:
     """Return, as JSON, what is read of a workload beside `Workload`; of one that is too long, nothing of its pods."""
     metadata = {name: found["metadata"][name] for name in ("namespace", "name", "uid")}
     assigned = [_only(each, ("name", "count", "flavors", "resourceUsage")) for each in _assignments(found)]
@@ -274,7 +273,7 @@ def picked(found: Json) -> bytes:
     return orjson.dumps({"metadata": metadata, "spec": {_TOO_LONG: len(text)}, "status": status})
 
 
-def _picked_set(pod_set: Json) -> Json:
+def _picked_set(pod_set: JsonMapping) -> JsonMapping:
     template = pod_set.get("template") or {}
     spec = template.get("spec") or {}
     containers = {kind: [_only(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
@@ -283,16 +282,16 @@ def _picked_set(pod_set: Json) -> Json:
     return {**_only(pod_set, ("name", "count")), "template": pod}
 
 
-def _only(found: Json, names: Collection[str]) -> Json:
+def _only(found: JsonMapping, names: Collection[str]) -> JsonMapping:
     return {name: found[name] for name in names if name in found}
 
 
-def pod_counts(found: Json) -> dict[str, int]:
+def pod_counts(found: JsonMapping) -> dict[str, int]:
     """Return how many pods of each set a workload was admitted with."""
     return {str(each.get("name")): int(each.get("count") or 0) for each in _assignments(found)}
 
 
-def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
+def workload_of(pod: JsonMapping) -> tuple[WorkloadName, str] | None:
     """Return of which workload a pod says that it is, and of which of its sets of pods; None if of none."""
     metadata = pod.get("metadata") or {}
     name = (metadata.get("annotations") or {}).get(WORKLOAD_ANNOTATION)
@@ -303,7 +302,7 @@ def workload_of(pod: Json) -> tuple[WorkloadName, str] | None:
     )
 
 
-def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str) -> Json:
+def check_patch(of: Workload, check: str, state: CheckState, message: str, now: str) -> JsonMapping:
     """Return a merge patch of a workload's status in which one check says something else.
 
     The API server refuses it if the workload has changed since it was read. Of one that is to be evicted, nothing says
@@ -321,12 +320,12 @@ def check_patch(of: Workload, check: str, state: CheckState, message: str, now: 
     return {"metadata": {"uid": of.uid, "resourceVersion": of.version}, "status": {"admissionChecks": checks}}
 
 
-def is_ours(check: Json) -> bool:
+def is_ours(check: JsonMapping) -> bool:
     """Return whether an AdmissionCheck is one that gpuledger answers."""
     return (check.get("spec") or {}).get("controllerName") == CONTROLLER
 
 
-def active_patch(check: Json, now: str) -> Json | None:
+def active_patch(check: JsonMapping, now: str) -> JsonMapping | None:
     """Return a merge patch that says that somebody answers an AdmissionCheck; None if it says so already."""
     condition = condition_of(check, "Active")
     if condition is not None and condition.get("status") == "True":
@@ -348,10 +347,10 @@ class Flavor(NamedTuple):
     """What a ResourceFlavor adds to the pods that are assigned it."""
 
     labels: Mapping[str, str]
-    tolerations: tuple[Json, ...]
+    tolerations: tuple[JsonMapping, ...]
 
 
-def flavor(found: Json) -> Flavor:
+def flavor(found: JsonMapping) -> Flavor:
     """Read a ResourceFlavor."""
     spec = found.get("spec") or {}
     return Flavor(dict(spec.get("nodeLabels") or {}), tuple(spec.get("tolerations") or ()))
@@ -384,7 +383,7 @@ class ClusterQueue:
     """What it has reserved beyond its own quota."""
 
 
-def cluster_queue(found: Json) -> ClusterQueue:
+def cluster_queue(found: JsonMapping) -> ClusterQueue:
     """Read a ClusterQueue. Raises BadInput."""
     spec, status = found.get("spec") or {}, found.get("status") or {}
     preemption = spec.get("preemption") or {}
@@ -403,7 +402,7 @@ def cluster_queue(found: Json) -> ClusterQueue:
     )
 
 
-def usage(found: Json) -> Usage:
+def usage(found: JsonMapping) -> Usage:
     """Return what a workload takes of its quota. Raises BadInput."""
     taken: Usage = {}
     for each in _assignments(found):
@@ -414,10 +413,10 @@ def usage(found: Json) -> Usage:
     return taken
 
 
-def _assignments(found: Json) -> Sequence[Json]:
+def _assignments(found: JsonMapping) -> Sequence[JsonMapping]:
     """Return what a workload was assigned, by its sets of pods; nothing if it has no quota."""
     return ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
 
 
-def _is_true(found: Json, kind: str) -> bool:
+def _is_true(found: JsonMapping, kind: str) -> bool:
     return (condition_of(found, kind) or {}).get("status") == "True"

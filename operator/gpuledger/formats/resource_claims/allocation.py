@@ -14,10 +14,9 @@ import orjson
 from gpuledger.formats.resource_claims.claims import CORES, DRIVER, MEMORY, SLOTS, ClaimObjects, ClaimSpec, OpaqueConfig
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.model.card import Card
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodClaim
 from gpuledger.model.share import ContainerShare, Pod, Share
-
-Json = dict[str, Any]
 
 MOST_CONSUMERS = 256
 """Pods that can use one claim at a time: the API server's limit for reservedFor."""

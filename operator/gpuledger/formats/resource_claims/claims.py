@@ -14,13 +14,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 import orjson
 
 from gpuledger.model.card import OWN_DOMAIN, Payer
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 
 DRIVER: Final = OWN_DOMAIN
 """Our DRA driver: in slices, in results of allocations, and in the node's plugin. As the resource of a demand: it is
@@ -47,15 +48,13 @@ with the allocation, when the last of them has ended. Source: resource.k8s.io/v1
 MOST_CLAIMS: Final = 32
 """Of one pod: more than any needs, and each is looked up."""
 
-Json = Mapping[str, Any]
 
-
-def has_claims(pod: Json) -> bool:
+def has_claims(pod: JsonMapping) -> bool:
     """Return whether a pod brings ResourceClaims, of whichever driver."""
     return bool((pod.get("spec") or {}).get("resourceClaims"))
 
 
-def claim_names(pod: Json) -> Iterator[tuple[str, str, str]]:
+def claim_names(pod: JsonMapping) -> Iterator[tuple[str, str, str]]:
     """Yield of each claim its name in the pod, the name of its ResourceClaim, and that of its template.
 
     Either can be empty: a claim that is made from a template has no name before that.
@@ -69,18 +68,18 @@ def claim_names(pod: Json) -> Iterator[tuple[str, str, str]]:
         yield name, made.get(name, "") if template else str(each.get("resourceClaimName") or ""), template
 
 
-def named_claims(pod: Json) -> list[tuple[str, str, str]]:
+def named_claims(pod: JsonMapping) -> list[tuple[str, str, str]]:
     """Return `claim_names`; none of a pod that has too many, which gets no cards, and could name 20,000."""
     found = list(islice(claim_names(pod), MOST_CLAIMS + 1))
     return found if len(found) <= MOST_CLAIMS else []
 
 
-def has_claim(pod: Json, name: str) -> bool:
+def has_claim(pod: JsonMapping, name: str) -> bool:
     """Return whether a pod has a ResourceClaim of its namespace, whatever else it has."""
     return any(found == name for _, found, _ in claim_names(pod))
 
 
-def names_of_claims(pod: Json) -> frozenset[str]:
+def names_of_claims(pod: JsonMapping) -> frozenset[str]:
     """Return the names of the ResourceClaims that a pod names, or that were made for it, as far as these are known."""
     return frozenset(name for _, name, _ in named_claims(pod) if name)
 
@@ -251,7 +250,7 @@ class NoClaimObjects:
 NO_CLAIM_OBJECTS = NoClaimObjects()
 
 
-def read_claim(claim: Json) -> Claim:
+def read_claim(claim: JsonMapping) -> Claim:
     """Return a ResourceClaim. Raises KeyError, TypeError or AttributeError for what is none."""
     metadata, status = claim["metadata"], claim.get("status") or {}
     devices = (status.get("allocation") or {}).get("devices") or {}
@@ -273,17 +272,17 @@ def read_claim(claim: Json) -> Claim:
     )
 
 
-def _owner(metadata: Json) -> str:
+def _owner(metadata: JsonMapping) -> str:
     owners = (each for each in metadata.get("ownerReferences") or () if each.get("controller"))
     return next((str(each["uid"])[:UID_LENGTH] for each in owners if each.get("kind") == "Pod"), "")
 
 
-def read_template(template: Json) -> ClaimSpec:
+def read_template(template: JsonMapping) -> ClaimSpec:
     """Return what the claims of a ResourceClaimTemplate ask for."""
     return read_spec((template.get("spec") or {}).get("spec") or {})
 
 
-def read_spec(spec: Json) -> ClaimSpec:
+def read_spec(spec: JsonMapping) -> ClaimSpec:
     """Return what a claim asks for. Equal specs are one object; one that is too long is refused, in it.
 
     Parameters so deep that they can't be written again are no parameters of ours, and read as null.
@@ -306,15 +305,15 @@ _TOO_LONG = (
 )
 
 
-def _text(devices: Json) -> bytes:
+def _text(devices: JsonMapping) -> bytes:
     return orjson.dumps(devices, option=orjson.OPT_SORT_KEYS)
 
 
-def _without_parameters(config: Json) -> Json:
+def _without_parameters(config: JsonMapping) -> JsonMapping:
     return {**config, "opaque": {**(config.get("opaque") or {}), "parameters": None}}
 
 
-def read_class(device_class: Json) -> DeviceClass:
+def read_class(device_class: JsonMapping) -> DeviceClass:
     """Return a DeviceClass."""
     spec = device_class.get("spec") or {}
     return DeviceClass(device_class["metadata"]["name"], _selectors(spec), _config(spec))
@@ -338,14 +337,14 @@ def _spec_of(text: bytes) -> ClaimSpec:
     return found
 
 
-def _wishes(request: Json) -> list[Wish]:
+def _wishes(request: JsonMapping) -> list[Wish]:
     name = str(request["name"])
     if request.get("exactly"):
         return [_wish(name, request["exactly"])]
     return [_wish(f"{name}/{each['name']}", each) for each in request.get("firstAvailable") or ()]
 
 
-def _wish(name: str, request: Json) -> Wish:
+def _wish(name: str, request: JsonMapping) -> Wish:
     capacity = (request.get("capacity") or {}).get("requests") or {}
     return Wish(
         name=name,
@@ -358,12 +357,12 @@ def _wish(name: str, request: Json) -> Wish:
     )
 
 
-def _selectors(holder: Json) -> tuple[str, ...]:
+def _selectors(holder: JsonMapping) -> tuple[str, ...]:
     cel = (each.get("cel") or {} for each in holder.get("selectors") or ())
     return tuple(str(each["expression"]) for each in cel if "expression" in each)
 
 
-def _constraint(constraint: Json) -> Constraint:
+def _constraint(constraint: JsonMapping) -> Constraint:
     distinct = constraint.get("distinctAttribute")
     return Constraint(
         attribute=str(distinct or constraint.get("matchAttribute") or ""),
@@ -372,7 +371,7 @@ def _constraint(constraint: Json) -> Constraint:
     )
 
 
-def _config(holder: Json) -> tuple[OpaqueConfig, ...]:
+def _config(holder: JsonMapping) -> tuple[OpaqueConfig, ...]:
     found = []
     for each in holder.get("config") or ():
         opaque = each.get("opaque") or {}
@@ -390,9 +389,9 @@ class ListedClaims:
 
     def __init__(
         self,
-        claims: Iterable[Json] = (),
-        templates: Iterable[Json] = (),
-        classes: Iterable[Json] = (),
+        claims: Iterable[JsonMapping] = (),
+        templates: Iterable[JsonMapping] = (),
+        classes: Iterable[JsonMapping] = (),
         holders: Mapping[str, str] | None = None,
     ) -> None:
         """Make one; `holders` are the pods that the ledger has cards for by a claim: UID of the claim -> of the pod."""
@@ -402,7 +401,12 @@ class ListedClaims:
         self._holders = dict(holders or {})
         self.add(claims, templates, classes)
 
-    def add(self, claims: Iterable[Json] = (), templates: Iterable[Json] = (), classes: Iterable[Json] = ()) -> None:
+    def add(
+        self,
+        claims: Iterable[JsonMapping] = (),
+        templates: Iterable[JsonMapping] = (),
+        classes: Iterable[JsonMapping] = (),
+    ) -> None:
         """Read objects, as from a page of a list: none of them is kept."""
         self.claims |= {(each.namespace, each.name): each for each in map(read_claim, claims)}
         self._templates |= {_name(each): read_template(each) for each in templates}
@@ -453,7 +457,7 @@ class ListedClaims:
         self._holders[claim.uid] = pod_uid
 
 
-def _name(obj: Json) -> Name:
+def _name(obj: JsonMapping) -> Name:
     return str(obj["metadata"].get("namespace") or ""), str(obj["metadata"]["name"])
 
 
@@ -467,7 +471,7 @@ class UsedClaim:
     shared: bool
 
 
-def check_containers(pod: Json, claims: Sequence[UsedClaim], with_resources: Collection[str]) -> None:
+def check_containers(pod: JsonMapping, claims: Sequence[UsedClaim], with_resources: Collection[str]) -> None:
     """Raise BadInput if a container would need several of our devices.
 
     `with_resources` are the names of the containers that ask for cards by their own resources.

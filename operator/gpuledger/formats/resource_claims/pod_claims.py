@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any
 
 from gpuledger.formats.resource_claims.claims import (
     DRIVER,
@@ -20,9 +19,8 @@ from gpuledger.formats.resource_claims.claims import (
 from gpuledger.formats.resource_claims.demands import MOST_ALTERNATIVES, Entry, check_selectors, claim_alternatives
 from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import JoinedClaim, Lifetime, PodClaim
-
-Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ NO_CLAIMS = ClaimsOfPod(ways=((),))
 
 
 def claims_of_pod(
-    pod: Json, objects: ClaimObjects, chosen: CardFilter, with_resources: Collection[str] = ()
+    pod: JsonMapping, objects: ClaimObjects, chosen: CardFilter, with_resources: Collection[str] = ()
 ) -> ClaimsOfPod:
     """Return what a pod's claims ask for; those of other drivers are passed over where its scheduler serves them.
 
@@ -81,13 +79,13 @@ def claims_of_pod(
     return ClaimsOfPod(entries, tuple(claims), tuple(joined))
 
 
-def _lifetime(pod: Json) -> Lifetime:
+def _lifetime(pod: JsonMapping) -> Lifetime:
     """Return how long claims are held: from the pod's first container on, to its end."""
     return Lifetime.SIDECAR if (pod.get("spec") or {}).get("initContainers") else Lifetime.MAIN
 
 
 def _resolved(
-    pod: Json, name: str, object_name: str, template: str, objects: ClaimObjects, is_bound: bool
+    pod: JsonMapping, name: str, object_name: str, template: str, objects: ClaimObjects, is_bound: bool
 ) -> PodClaim | JoinedClaim | None:
     """Return a claim of the pod as far as it is known; None for one that asks for nothing. Raises BadInput.
 

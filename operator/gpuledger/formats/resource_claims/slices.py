@@ -12,12 +12,11 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.resource_claims.claims import CORES, DRIVER, MEMORY, ONLY_TAINT, SLOTS
 from gpuledger.model.card import ALL_CORES, ATTRIBUTES, MIG_PARENT, OWN_DOMAIN, Card
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 UNHEALTHY_TAINT: Final = "gpuledger.dev/unhealthy"
 NO_SCHEDULE: Final = "NoSchedule"

@@ -26,8 +26,7 @@ from typing import Any
 import orjson
 
 from gpuledger.model.errors import BadInput
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 KIND = "gpuledger.dev/share"
 """Vendor and class of our devices: a device is what one container got."""

@@ -9,7 +9,7 @@ nodes are available: ", then either a sentence about all nodes, or "COUNT REASON
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -24,6 +24,7 @@ from gpuledger.formats.kubernetes.lease import (
     RENEW_DEADLINE_S,
     RETRY_PERIOD_S,
 )
+from gpuledger.model.json_object import JsonMapping
 
 PLACED_BY_US = ("NodeResourcesFit", "NodeResourcesBalancedAllocation")
 """In-tree plugins whose scores would weigh against the policy, and that no pod has asked for: emptier nodes first."""
@@ -137,8 +138,6 @@ def _profile(scores: bool, ignored: Sequence[str], claims_too: bool) -> dict[str
     return {name: value for name, value in (("plugins", plugins), ("pluginConfig", arguments)) if value}
 
 
-Json = Mapping[str, Any]
-
 LONGEST = 16 * 1024
 """Characters of a message that are read: a condition's message can't be longer than 32 KiB."""
 
@@ -190,7 +189,7 @@ class SchedulerWords:
         return ", ".join(f"{text} ({count})" if count else text for text, count in self.own)
 
 
-def scheduler_words(pod: Json) -> SchedulerWords:
+def scheduler_words(pod: JsonMapping) -> SchedulerWords:
     """Return what kube-scheduler wrote into a pod's status; nothing if it has not, or it can't be read."""
     last = condition_of(pod, "PodScheduled")
     if last is None or last.get("status") != "False":

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, resource_version
@@ -18,6 +17,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.gang import Gang
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
@@ -29,8 +29,6 @@ from gpuledger.workflows.quota.quota_fence import QuotaFence
 from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
 from gpuledger.workflows.tasks.pauses import gather_all, sleep_backoff
-
-Json = dict[str, Any]
 
 BINDING_ATTEMPTS = 6
 """Bindings sent without success before the pod's shares are given back, though a GET shows it unbound."""

@@ -10,17 +10,17 @@ time a namespace may have more, so that it always goes on, however many others c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
 from gpuledger.formats.kubernetes.condition import condition_of
 from gpuledger.formats.kubernetes.pod import is_being_deleted, pod_identity
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import Pod
 from gpuledger.workflows.tasks.pauses import Step
 
-Json = Mapping[str, Any]
 Answer = TypeVar("Answer")
 
 CHEAP_S = 0.005
@@ -44,7 +44,7 @@ class CostlyQuestions:
         self._unasked: defaultdict[str, dict[str, int]] = defaultdict(dict)  # namespace -> UID of a pod -> its priority
         self._namespaces: dict[str, str] = {}  # UID of each of these pods -> its namespace
 
-    def observe_pending(self, pod: Json) -> None:
+    def observe_pending(self, pod: JsonMapping) -> None:
         """See PendingPodTracker."""
         known = pod_identity(pod)
         if condition_of(pod, "PodScheduled") is not None or is_being_deleted(pod):
@@ -67,7 +67,7 @@ class CostlyQuestions:
         return set(self._namespaces)
 
     def answered(
-        self, asked: Json, is_binding: Callable[[str], bool], steps: Generator[Step, None, Answer]
+        self, asked: JsonMapping, is_binding: Callable[[str], bool], steps: Generator[Step, None, Answer]
     ) -> Generator[Step, None, Answer]:
         """Take the steps that answer a question about a pod, and note what they cost.
 

@@ -38,6 +38,7 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -46,7 +47,6 @@ from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 UNLOCKING_S = 2.0
 """How long HAMi's plugin may take to remove the lock of a pod that it has served."""

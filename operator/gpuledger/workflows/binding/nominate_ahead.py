@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any
 
 from gpuledger.formats.kubernetes.feasible_nodes import demands_on_nodes
 from gpuledger.formats.kubernetes.gang import gang_of
@@ -37,6 +36,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
@@ -48,7 +48,6 @@ from gpuledger.workflows.queues.reservations import Reservations
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 MOST_AHEAD = 256
 """Pods of the queue that are looked at."""

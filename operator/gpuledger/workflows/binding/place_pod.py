@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Generator
 from dataclasses import replace
-from typing import Any
 
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identity, resource_version
@@ -22,6 +21,7 @@ from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
 from gpuledger.model.gang import Gang
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -51,7 +51,6 @@ from gpuledger.workflows.tasks.pauses import Step, nothing, run_cooperatively, r
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 Refusals = dict[str, Refusal]  # by node name
 
 

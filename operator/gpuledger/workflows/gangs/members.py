@@ -20,12 +20,11 @@ from gpuledger.formats.scheduler.configuration import scheduler_words
 from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.pod_groups import PodGroups
-
-Json = dict[str, Any]
 
 GONE_KEPT = 4_096
 """Pods of which is remembered that they wait no more."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpuledger.formats.kubernetes.gang import OF_WAY, PODGROUPS, GroupWords, name_of, pod_group
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay, PodGroup
+from gpuledger.model.json_object import Json
 from gpuledger.workflows.counts import Counts
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 NOT_READ_YET = "PodGroups have not been read yet"
 

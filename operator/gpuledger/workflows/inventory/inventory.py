@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
 from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
@@ -26,6 +25,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import EventReason
 from gpuledger.placement.policy import FALLBACK, Policy, Preference
 from gpuledger.workflows.counts import Counts
@@ -34,8 +34,6 @@ from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 from gpuledger.workflows.tasks.pauses import Throttle
-
-Json = dict[str, Any]
 
 AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
 """Label of the agents' pods, in our own namespace: no user can write there."""

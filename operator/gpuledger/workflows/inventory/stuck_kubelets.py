@@ -13,19 +13,18 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 LEAST_WAIT_S = 5.0
 """How long it takes at least until a pod is looked at again that was bound before this operator came."""

@@ -6,13 +6,13 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CLAIMS, MAX_CONFLICTS
 from gpuledger.formats.custom_resource.stored_card import claim_json, holder_json, misfit_json, pods_column, used_json
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import NOTHING, Amounts, CardPhase
 from gpuledger.model.errors import GpuledgerError, ShareRefused
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, Share
 from gpuledger.model.stored_card import Misfit
 
@@ -222,9 +222,6 @@ class HandOver(Entry):
 
 def _without_claims(share: Share) -> Share:
     return replace(share, containers=tuple(replace(part, claim=None) for part in share.containers))
-
-
-Json = dict[str, Any]
 
 
 def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:

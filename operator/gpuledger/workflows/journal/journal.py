@@ -14,7 +14,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import Any
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.store import KubeStore
@@ -105,7 +104,6 @@ class CardReader:
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 WRITE_TIMEOUT_S = 2.0
 """Less than the time that a Bind has: a lost answer is noticed while there is time to look."""

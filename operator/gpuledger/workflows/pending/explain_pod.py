@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpuledger.formats.dialects.pod_reader import ResourceNames
 from gpuledger.formats.dialects.unsupported import PodWarning
@@ -25,6 +24,7 @@ from gpuledger.ledger.kept import has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.explain import NodeVerdict, explain_node
@@ -57,8 +57,6 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.tasks.pauses import TURN_S, run_cooperatively, yield_to_loop
-
-Json = dict[str, Any]
 
 NODES_AT_ONCE = 8
 """Nodes that are looked at before others have a turn."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.formats.kubernetes.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, pod_identity
@@ -22,14 +22,13 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import Conflict, Invalid, NotFound
 from gpuledger.model.gang import GangStage
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import ASSIGNED, EventReason
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import Explanation, PodState
 from gpuledger.reports.history import Record, RecordKind
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-
-Json = dict[str, Any]
 
 PODS_AT_ONCE = 1
 WRITE_PAUSE_S = 0.05

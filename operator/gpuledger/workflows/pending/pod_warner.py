@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.kubernetes.pod import pod_identity
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import EventReason
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
-
-Json = dict[str, Any]
 
 MOST_EVENTS = 4
 """Of one pod, however often its annotations change."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, why_not_admitted, workload_of
 from gpuledger.formats.scheduler.configuration import SchedulerWords
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 
 async def why_gated(store: KubeStore, pod: Json, words: SchedulerWords) -> str:

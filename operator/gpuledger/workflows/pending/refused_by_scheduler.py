@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import created_at, pod_identity
 from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.reports.waiting import WaitingReport
-
-Json = dict[str, Any]
 
 
 class RefusedByScheduler:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from gpuledger.formats.kubernetes.constraints import against_rules, lacking, taken_of
 from gpuledger.formats.scheduler.configuration import SchedulerWords
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.json_object import Json
 from gpuledger.reports.explanation import SchedulerReason
-
-Json = dict[str, Any]
 
 NODES_READ = 24
 """Nodes, the nearest ones, that are looked up for one pod; each is a request to the API server."""

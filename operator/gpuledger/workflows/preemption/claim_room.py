@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s
 from gpuledger.kube_api.store import KubeStore
@@ -17,8 +16,6 @@ from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.preemption.find_victims import Victims
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.tasks.pauses import gather_all
-
-Json = dict[str, Any]
 
 
 class RoomClaimer:

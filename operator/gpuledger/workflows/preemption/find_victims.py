@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuledger.formats.kubernetes.other import budget
 from gpuledger.kube_api.store import KubeStore
@@ -29,7 +28,6 @@ from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 SLOW = 2**32
 """Is added, where costs are compared, to the priority of a pod that may take hours to end: it is asked last."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler.extender import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.placement.policy import StepBudget
@@ -29,7 +29,6 @@ from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 HARD_STEPS = 2 * WORK_LIMIT
 """Steps for a pod of several containers while kube-scheduler waits for the answer: some 0.2 s."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import nominated_node, resource_version
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Backoff, Clock
 from gpuledger.model.errors import ApiError
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """Between two nominations of one pod that are made again: kube-scheduler tries a pod when its nomination changes, and

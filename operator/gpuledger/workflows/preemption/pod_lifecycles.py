@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import (
     LONGEST_GRACE_S,
@@ -14,8 +13,7 @@ from gpuledger.formats.kubernetes.pod import (
     started_at,
 )
 from gpuledger.model.clock import Clock, Listeners
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 FAR_S = 2**40
 

@@ -22,6 +22,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.request import PodRequest
@@ -39,7 +40,6 @@ from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 SETTLE_S = 0.1
 """Between a refusal and the decision: kube-scheduler sometimes asks for one node first, and then for all of them."""

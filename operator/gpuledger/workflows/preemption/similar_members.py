@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from gpuledger.formats.kubernetes.constraints import where_it_can_go
 from gpuledger.model.gang import GangWay
+from gpuledger.model.json_object import Json
 from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.members import Members
-
-Json = dict[str, Any]
 
 
 class SimilarMembers:

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
 
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, workload
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, ShareRefused, WorkLimitExceeded
+from gpuledger.model.json_object import Json
 from gpuledger.placement.group import GangPlanner, Trial
 from gpuledger.placement.group import Seat as Planned
 from gpuledger.placement.selectors import why_it_waits
@@ -33,7 +33,6 @@ from gpuledger.workflows.tasks.rounds import Round
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 PASS_S = 0.1
 """How long workloads are tried before others go on; those that have not had their turn are tried next time."""

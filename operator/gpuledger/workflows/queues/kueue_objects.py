@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,11 +18,10 @@ from gpuledger.formats.kubernetes.workload import (
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
-
-Json = Mapping[str, Any]
 
 
 class KueueObjects:
@@ -30,7 +29,9 @@ class KueueObjects:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._checks: dict[str, tuple[str, Json | None]] = {}  # UID of a check of ours -> name, and what to write there
+        self._checks: dict[
+            str, tuple[str, JsonMapping | None]
+        ] = {}  # UID of a check of ours -> name, and what to write there
         self._flavors: dict[str, tuple[str, Flavor]] = {}  # UID -> name, and what it adds to pods
         self._queues: dict[str, ClusterQueue] = {}  # UID -> the ClusterQueue
         self.changes = 0
@@ -48,7 +49,7 @@ class KueueObjects:
         by_name = dict(self._flavors.values())
         return [by_name[name] for name in names if name in by_name]
 
-    def check(self, found: Json, gone: bool) -> None:
+    def check(self, found: JsonMapping, gone: bool) -> None:
         """Observe an AdmissionCheck."""
         uid = str(found["metadata"]["uid"])
         if gone or not is_ours(found):
@@ -58,7 +59,7 @@ class KueueObjects:
         self._checks[uid] = str(found["metadata"]["name"]), patch
         self.on_change()
 
-    def flavor(self, found: Json, gone: bool) -> None:
+    def flavor(self, found: JsonMapping, gone: bool) -> None:
         """Observe a ResourceFlavor."""
         uid = str(found["metadata"]["uid"])
         known = None if gone else (str(found["metadata"]["name"]), flavor(found))
@@ -69,7 +70,7 @@ class KueueObjects:
             self.changes += 1
             self.on_change()
 
-    def queue(self, found: Json, gone: bool) -> None:
+    def queue(self, found: JsonMapping, gone: bool) -> None:
         """Observe a ClusterQueue. One that can't be read takes nothing back, and gives nothing."""
         uid = str(found["metadata"]["uid"])
         before = self._queues.pop(uid, None)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from sys import intern
-from typing import Any
 
 from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, refused_by_rules
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.workflows.tasks.pauses import in_slices
-
-Json = Mapping[str, Any]
 
 MOST_CONDITIONS = 256
 """Of a pod. Users choose how many, and each is compared with each node."""
@@ -28,7 +26,7 @@ class NodesByRules:
         self.changes = 0
         """How often a node has come, gone, or changed so far."""
 
-    def observe(self, node: Json) -> None:
+    def observe(self, node: JsonMapping) -> None:
         """Observe a Node. One that can't be read takes no pods of this kind."""
         if not self._is_wanted:
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 import orjson
 
@@ -14,6 +13,7 @@ from gpuledger.formats.kubernetes.workload import Workload, picked, pod_counts, 
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.placement.group import Asking, demand_order
@@ -23,8 +23,6 @@ from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
 from gpuledger.workflows.queues.reservations import SEAT, Seat
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks.pauses import run_cooperatively
-
-Json = dict[str, Any]
 
 EMPTY = (-1, -1)
 

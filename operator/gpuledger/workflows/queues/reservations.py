@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from gpuledger.formats.kubernetes.workload import WorkloadName, workload_of
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.gang import Gang, GangName
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-
-Json = Mapping[str, Any]
 
 SEAT = " (seat)"
 
@@ -61,7 +59,7 @@ class Reservations:
         """Return the workload's reservation, or None."""
         return self._of.get(name)
 
-    def are_for(self, found_pod: Json) -> bool:
+    def are_for(self, found_pod: JsonMapping) -> bool:
         """Return whether room is kept for the workload of a pod."""
         named = workload_of(found_pod) if self._of else None
         return named is not None and named[0] in self._of
@@ -115,7 +113,7 @@ class Reservations:
         return min((found.deadline_s for found in self._of.values()), default=None)
 
     def take(
-        self, found_pod: Json, pod: Pod, request: PodRequest, node_names: Collection[str], gang: Gang | None
+        self, found_pod: JsonMapping, pod: Pod, request: PodRequest, node_names: Collection[str], gang: Gang | None
     ) -> None:
         """Let a pod have the room that is kept for one like it: on hold for the pod itself, or kept for its gang."""
         named = workload_of(found_pod) if self._of else None
@@ -155,7 +153,7 @@ class Reservations:
         placement, hold = self._given.get(pod_uid), self._ledger.hold_of(pod_uid)
         return placement if placement is not None and hold is not None and hold.placement == placement else None
 
-    def observe_pending(self, pod: Json) -> None:
+    def observe_pending(self, pod: JsonMapping) -> None:
         """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import GangPlanner
@@ -31,8 +31,6 @@ from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workload_pods import WorkloadPods
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.kept_objects import Kind
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,9 @@ what is reserved for the workload, and which pods leave when Kueue evicts it.
 
 from __future__ import annotations
 
-from typing import Any
-
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.kubernetes.workload import WorkloadName, queue_of, workload_of
-
-Json = dict[str, Any]
+from gpuledger.model.json_object import Json
 
 
 class WorkloadPods:

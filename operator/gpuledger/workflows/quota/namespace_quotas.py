@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.other import limits_of, used_of
@@ -23,6 +23,7 @@ from gpuledger.ledger.quotas import Quotas
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.gang import QuotaLimit
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
@@ -31,8 +32,6 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 
 class KnownQuota(NamedTuple):

@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from math import inf
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpuledger.formats.kubernetes.annotations import read_ends
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.model.share import Holder
 from gpuledger.workflows.inventory.inventory import AgentPods
 
 logger = logging.getLogger(__name__)
-
-Json = dict[str, Any]
 
 
 class EndReport(Enum):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, fitting_variant
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any
 from uuid import uuid4
 
 from gpuledger.formats.dialects.totals import MAX_CARDS
@@ -34,6 +33,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import GpuledgerError, Invalid, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share
 from gpuledger.workflows.counts import Counts
@@ -49,7 +49,6 @@ from gpuledger.workflows.tasks.pauses import sleep_backoff
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 PODS_AT_ONCE = 64
 

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpuledger.formats.kubernetes.pod import has_ended, is_finished, scheduler_of
 from gpuledger.formats.resource_claims.claims import has_claims
@@ -23,6 +22,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.findings import Adopt
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput, NotFound, ShareRefused
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import PodFacts, UnaccountedPod
 from gpuledger.model.share import Holder, Pod, Share
 from gpuledger.model.stored_card import Misfit
@@ -34,7 +34,6 @@ from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 ENTER_TIMEOUT_S = 15.0
 """How long the API server may take to enter a share."""

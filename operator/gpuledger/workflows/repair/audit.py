@@ -43,6 +43,7 @@ from gpuledger.ledger.findings import (
 )
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Pod
@@ -58,7 +59,6 @@ from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWri
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 AT_ONCE = 32
 

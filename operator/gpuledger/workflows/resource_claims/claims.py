@@ -33,6 +33,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Payer
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import ApiError, BindInProgress, Denied, NotFound
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, SeenClaim
 from gpuledger.model.share import Pod
 from gpuledger.model.stored_card import StoredCard
@@ -43,7 +44,6 @@ from gpuledger.workflows.tasks.pauses import gather_all
 
 logger = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 
 LISTS_WAIT_S = 5.0
 """How long the first question about a pod with claims waits for the lists: kube-scheduler asks again after that."""

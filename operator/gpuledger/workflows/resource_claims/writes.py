@@ -43,13 +43,13 @@ from gpuledger.kube_api.store import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BindFailed, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import JoinedClaim, PodClaim, PodRequest
 from gpuledger.model.share import ClaimRef, Holder, HolderState, Placement, Pod, stamped
 from gpuledger.workflows.journal.journal import CardReader
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks.pauses import gather_all, pause_s, sleep_backoff
 
-Json = dict[str, Any]
 Change = Callable[[Mapping[str, Any]], Json | None]
 """From a claim's status to the fields of it that are to be written, None removes one; None instead: all is as it is to
 be. Asked again about what was written, until there is nothing to change."""
