@@ -7,8 +7,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import ALL_CORES, Amounts, Card
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, Lifetime, PodRequest
-from gpuledger.model.share import ContainerShare, Holder, Placement, Pod, Share
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import ContainerShare, Holder, Placement, Pod, Share, StoredCard
 
 MEMORY_MIB = 16_000
 SLOTS = 10

@@ -39,12 +39,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: in_order(group_of(item.nodeid)))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Leave out of collections what is there before a test: thousands of items, which take longer than most tests."""
-    if not gc.get_freeze_count():  # else a test before has not changed it
-        gc.collect()
-        gc.freeze()
+def pytest_collection_finish() -> None:
+    """Leave out of collections what is there before the tests: thousands of items take longer than most tests."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

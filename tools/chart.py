@@ -25,8 +25,8 @@ from chart_values import table
 from gpuledger import __version__
 from gpuledger.configuration.dialects import policies, webhook_configuration
 from gpuledger.configuration.settings import RESOURCES, Settings, adapter_of
-from gpuledger.formats.admission.defaults import mutations
 from gpuledger.formats.admission.policies import as_yaml
+from gpuledger.formats.admission.rules import mutations
 from gpuledger.formats.admission.webhook import WebhookAddress
 from gpuledger.formats.custom_resource import crd
 from gpuledger.model.errors import BadInput

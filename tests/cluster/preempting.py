@@ -15,7 +15,7 @@ from chaos.gang_rule import GANG
 from cluster.cluster import COUNT, DEADLINE_S, Cluster, container, uuids
 from control_plane import ControlPlane
 from faults.proxy import Proxy
-from gpuledger.agent.fake_kubelet import FakeKubelet
+from gpuledger.agent.simulated import FakeKubelet
 from gpuledger.kube_api.client import KubeClient
 from installation import NO_KUBELET, Installation
 

@@ -8,7 +8,7 @@ import pytest
 
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PODS, Cluster, phase, pod, uuids
 from control_plane import ControlPlane
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Amounts
 from installation import NAMESPACE, USER, Installation

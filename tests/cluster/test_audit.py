@@ -34,7 +34,7 @@ from cluster.cluster import (
     uuids,
 )
 from effort import times
-from gpuledger.agent.fake_nodes import FakeNode, fake_nodes
+from gpuledger.agent.simulated import FakeNode, fake_nodes
 from gpuledger.command_line.program import main
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 

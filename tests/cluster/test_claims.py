@@ -23,7 +23,7 @@ from cluster.claims import (
     template,
 )
 from cluster.cluster import COUNT, MEMORY, Cluster, pod, uuids
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 
 pytestmark = pytest.mark.promise("claims")
 

@@ -25,7 +25,7 @@ from cluster.claims import (
 )
 from cluster.cluster import COUNT, MEMORY, Cluster, container, pod
 from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.resource_claims.claims import DRIVER
 
 Json = dict[str, Any]

@@ -12,7 +12,7 @@ from cluster.claims import API, CLASSES, TEMPLATES, claiming, claims_of, create_
 from cluster.cluster import COUNT, Cluster, pod, uuids
 from cluster.kubernetes import MINOR, at_least
 from control_plane import ControlPlane
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.resource_claims.claims import DRIVER, ONLY_TAINT
 from gpuledger.formats.resource_claims.slices import NodeOwner, slices_of
 from installation import NO_KUBELET, Installation

@@ -26,7 +26,7 @@ from cluster.claims import (
 from cluster.cluster import ALLOCATIONS, NODES, Cluster, uuids
 from cluster.test_audit import audit, stop_operator
 from cluster.test_kubectl_gpuledger import Plugin
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.kinds import Finding
 from gpuledger.doctor.reading import Reading

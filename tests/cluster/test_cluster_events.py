@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, NODES, PERCENT, Cluster, phase, pod, uuids
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Amounts, Card
 

@@ -22,7 +22,7 @@ from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Delay, Hold
 from faults.proxy import Armed
 from faults.requests import Match, entering, of_kind
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 
 SETTINGS = {
     "hold_ttl_s": 2,

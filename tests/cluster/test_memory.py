@@ -185,7 +185,7 @@ from gpuledger.kube_api import lean_import
 lean_import.install()
 from gpuledger.agent.agent import AgentStore
 from gpuledger.agent.ended_pods import EndedPods, sees_processes
-from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
+from gpuledger.agent.agent import wait_for_bound_pods
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import PODS
 from gpuledger.kube_api.watch import follow

@@ -18,7 +18,7 @@ from cluster.cluster import (
     pod,
     uuids,
 )
-from gpuledger.agent.fake_nodes import FakeNode
+from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from installation import USER
 

@@ -10,7 +10,7 @@ import yaml
 
 from documents.pages import ROOT, Run, commands, reasons, run_elsewhere, runs, shown
 from fakes.objects import a_node_object
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 
 TIMEOUT_S = 240
 NODES_CSV = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,V100\nn2,64000,262144,4,T4\n"

@@ -12,18 +12,17 @@ from fakes.device_manager import DeviceManager, Given
 from fakes.node_api import NodeApi
 from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.devices.source import MemoryLimit
 from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilities
 from gpuledger.agent.grants.ledger_view import ClaimLedger, LedgerView
-from gpuledger.agent.grants.starts import ClaimPreparations
+from gpuledger.agent.grants.starts import ClaimPreparations, ContainerStarts
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.kubelet import pod_resources
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse, NodePods
 from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.runtime.cdi import CheckpointEntry, VendorDevices, read_grant
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share

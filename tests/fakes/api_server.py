@@ -31,12 +31,10 @@ from gpuledger.formats.custom_resource.stored_card import (
 )
 from gpuledger.formats.kubernetes.pod import bound_node
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient, Page
-from gpuledger.kube_api.store import KubeStore
-from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubeStore
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
-from gpuledger.model.share import Claim, Holder
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Claim, Holder, StoredCard
 
 Json = dict[str, Any]
 

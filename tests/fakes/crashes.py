@@ -40,14 +40,11 @@ def crashed_at_line(work: Callable[[], object], files: Collection[str], line: in
         return False
 
     gc.freeze()  # what is older needn't be looked at below
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # files that were open when it ended
-            # A thread of its own: where a trace function ends an `except`, CPython goes on handling that exception for
-            # ever, which would be the context of all later ones, and keep their files open until some other test.
-            with ThreadPoolExecutor(1) as thread:
-                crashed = thread.submit(run_to_crash).result()
-            gc.collect()  # an exception and its frames refer to each other
-    finally:
-        gc.unfreeze()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # files that were open when it ended
+        # A thread of its own: where a trace function ends an `except`, CPython goes on handling that exception for
+        # ever, which would be the context of all later ones, and keep their files open until some other test.
+        with ThreadPoolExecutor(1) as thread:
+            crashed = thread.submit(run_to_crash).result()
+        gc.collect()  # an exception and its frames refer to each other
     return crashed

@@ -9,7 +9,7 @@ from typing import Any
 
 from fakes.objects import GPU, a_node_object, a_pod_object
 from gpuledger import __version__
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import AccountAccess, Facts
 from gpuledger.doctor.reading import release_for

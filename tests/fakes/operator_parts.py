@@ -9,7 +9,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import DIALECTS
 from fakes.virtual_time import LoopClock, settle
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller.lists_read import ListsRead
+from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
@@ -18,7 +18,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
-from gpuledger.workflows.binding.filter_result import FilterResult
+from gpuledger.workflows.binding.place_pod import FilterResult
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.wiring import connect
 

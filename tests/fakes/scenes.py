@@ -13,9 +13,8 @@ from gpuledger.command_line.program import main
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.share import ContainerShare, Share
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.live import read_scene
 from gpuledger.simulation.objects import InputObjects
-from gpuledger.simulation.what_if import Answer, answer
+from gpuledger.simulation.what_if import Answer, answer, read_scene
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import Any
 
-from gpuledger.agent.fake_nodes import MODELS_MIB
+from gpuledger.agent.simulated import MODELS_MIB
 from gpuledger.controller.web.source import LedgerSource
 from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.ledger.book import Ledger
@@ -16,8 +16,7 @@ from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound
 from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.node import NodeUsage
-from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, StoredCard
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
 
 Json = dict[str, Any]

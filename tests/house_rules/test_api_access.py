@@ -39,18 +39,16 @@ CONNECTED = {  # file -> what it uses
 }
 
 WITH_PATHS = {  # all of them commands
-    "command_line/cards.py",
+    "command_line/output.py",
     "command_line/commands/get.py",
     "command_line/commands/inspect.py",
     "command_line/commands/top.py",
-    "command_line/completion.py",
+    "command_line/names.py",
     "command_line/operator_view.py",
     "command_line/own_namespace.py",
-    "command_line/top/agents.py",
-    "command_line/top/gangs.py",
-    "command_line/top/other_nodes.py",
-    "command_line/top/team_sources.py",
     "command_line/top/usage.py",
+    "command_line/top/nodes_and_gangs.py",
+    "command_line/top/teams.py",
     "doctor/reading.py",
 }
 

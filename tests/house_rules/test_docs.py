@@ -12,7 +12,7 @@ import yaml
 
 from builders import a_ledger
 from fakes.objects import DIALECTS
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger

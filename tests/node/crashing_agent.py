@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.grants.files import GrantFiles
+from gpuledger.agent.grants.starts import ContainerStarts
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.node_entry import NodeAnnotation

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuledger.agent import agent as startup
-from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import Sight
-from gpuledger.agent.grants import edits, grants
 from gpuledger.agent.grants import files as grant_files
+from gpuledger.agent.grants import grants
+from gpuledger.agent.grants import grants as edits
 from gpuledger.agent.grants.files import DirectoryFiles
 from gpuledger.agent.grants.grants import Grants
 from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.grants.starts import ContainerStarts
 from gpuledger.agent.isolation import choice, hami_core
 from gpuledger.agent.isolation.driver_limits import DriverLimits
 from gpuledger.agent.usage.monitor import Monitor

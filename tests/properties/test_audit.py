@@ -18,12 +18,11 @@ from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.stored_card import misfit_json
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import pod_facts, pod_identity
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, Invalid
-from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, shares_of
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Misfit, Pod, Share, shares_of
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.repair.audit import Auditor, Report

@@ -15,8 +15,8 @@ from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Shape
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference, StepBudget
-from gpuledger.placement.preemption.cost import Cost, Tenant, cost_of
 from gpuledger.placement.preemption.group import EXACT_TOGETHER, GroupEviction, GroupNode, Kind, cheapest_group_eviction
+from gpuledger.placement.preemption.tenants import Cost, Tenant, cost_of
 from properties.test_victims import Scene, a_scene, with_gangs, with_rules
 
 AT_ONCE = 60

@@ -22,8 +22,7 @@ from effort import times
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import ShareRefused
-from gpuledger.model.share import Placement, Share
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Placement, Share, StoredCard
 from properties.naive_ledger import Held, Line, Naive, a_claim, sums
 
 NODES = ["node-a", "node-b", "node-c"]

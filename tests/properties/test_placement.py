@@ -16,8 +16,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
-from gpuledger.model.share import Assignment
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Assignment, StoredCard
 from gpuledger.placement import choose as fitting_nodes
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import choose_cards

@@ -13,8 +13,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import QuotaExceeded, ShareRefused
 from gpuledger.model.gang import Counted, QuotaLimit
-from gpuledger.model.share import Holder, Placement, Pod
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Holder, Placement, Pod, StoredCard
 from properties.test_ledger_machine import PODS, LedgerMachine
 
 NAMESPACE, OTHER = "default", "other"

@@ -15,14 +15,12 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card, CardRule
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
-from gpuledger.model.share import Holder, Placement
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Holder, Placement, StoredCard
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import CARD_RANKS, Preference
 from gpuledger.placement.preemption import search
 from gpuledger.placement.preemption import search as sets
-from gpuledger.placement.preemption.card_needs import need_on
-from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, joined, together
+from gpuledger.placement.preemption.tenants import FREE, LOWEST_PRIORITY, joined, need_on, together
 from gpuledger.placement.preemption.victims import Cost, Eviction, Tenant, cheapest_eviction, cost_of, node_without
 
 AT_ONCE = 100

@@ -4,11 +4,10 @@ from typing import Any
 
 from gpuledger.model.share import Holder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.evict import Evictor
+from gpuledger.workflows.preemption.execute import Deadlines, Evictor
+from gpuledger.workflows.preemption.for_scheduler import Beginnings
 from gpuledger.workflows.preemption.pod_lifecycles import unix_s
 from simulation import api_server, card_checks
 from simulation.api_server import ApiServer

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.workflows.binding.bind_pod import PodBinder
-from gpuledger.workflows.gangs.bind_barrier import BindBarrier
-from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
+from gpuledger.workflows.gangs.gangs import BindBarrier
+from gpuledger.workflows.pending.requeue import GangRequeuer
 from simulation.breaks import Break, Patch
 
 TOO_EARLY = "members of its gang have their cards"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, cast
 
 from fakes.virtual_time import LoopClock
 from gpuledger.controller import startup
-from gpuledger.controller.lists_read import NODES
+from gpuledger.controller.kopf_session import NODES
 from gpuledger.controller.startup import Operator, build_operator
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
-from gpuledger.workflows.binding.filter_result import FilterResult
+from gpuledger.workflows.binding.place_pod import FilterResult
 from simulation.api_server import Json, Kind, everything
 from simulation.network import Client
 from simulation.nodes import NodesSeen

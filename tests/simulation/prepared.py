@@ -42,5 +42,7 @@ def prepared() -> Iterator[None]:
             yield
     finally:
         gc.unfreeze()
+        gc.collect()
+        gc.freeze()  # as before
         logger.removeHandler(handler)
         logger.level, logger.propagate = before

@@ -18,7 +18,7 @@ from fakes.operator_parts import OperatorParts
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Operation

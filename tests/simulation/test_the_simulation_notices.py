@@ -15,18 +15,17 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, Share
 from gpuledger.workflows.binding import bind_pod
-from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
+from gpuledger.workflows.binding.bind_pod import OpenBindRequest
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.journal import entries as patches
 from gpuledger.workflows.journal import journal
 from gpuledger.workflows.journal.entries import Add
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.quota.quota_fence import QuotaFence
+from gpuledger.workflows.preemption.for_scheduler import Beginnings
+from gpuledger.workflows.quota import QuotaFence
 from gpuledger.workflows.release.deadlines import Held, ReleaseDeadlines
-from gpuledger.workflows.release.judged_pod import JudgedPod
-from gpuledger.workflows.release.release import PodReleaser
+from gpuledger.workflows.release.release import JudgedPod, PodReleaser
 from simulation import card_checks
 from simulation.api_server import ApiServer, Operation
 from simulation.breaks import Break, Json, Patch, lives

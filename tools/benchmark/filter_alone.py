@@ -28,13 +28,12 @@ from benchmark.shapes import CARDS_PER_NODE, QUARTER, SHAPES, Limits, cards_of, 
 from benchmark.table import wide_console
 from fakes.api_server import ApiServer
 from fakes.operator_parts import OperatorParts
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler.extender import filter_answer, filter_arguments
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
-from gpuledger.model.share import Holder, Pod
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Holder, Pod, StoredCard
 from gpuledger.placement.policy import Preference
 from gpuledger.workflows.system_clock import SystemClock
 

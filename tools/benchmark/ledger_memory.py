@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmark.machine import memory_mib
 from benchmark.shapes import CARDS_PER_NODE, QUARTER, pod
 from benchmark.table import wide_console
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import kopf_frame

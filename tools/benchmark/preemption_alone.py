@@ -19,13 +19,12 @@ from rich.table import Table
 
 from benchmark.shapes import CARDS_PER_NODE
 from benchmark.table import wide_console
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, PodRequest
-from gpuledger.model.share import ContainerShare, Holder, Pod, Share, shares_of
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import ContainerShare, Holder, Pod, Share, StoredCard, shares_of
 from gpuledger.placement.policy import Preference
 from gpuledger.placement.preemption.victims import Eviction, Tenant, cheapest_eviction
 

@@ -20,8 +20,8 @@ from benchmark.machine import cpu_s
 from benchmark.shapes import CARDS_PER_NODE, NO_CARD, SLIVER, STOCK_CLAIMS, pod, scheduler_of
 from benchmark.watching import PODS, PodWatch
 from control_plane import ControlPlane, ManagedProcess, free_port
-from gpuledger.agent.fake_nodes import FakeNode, fake_nodes, register_node
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.agent.simulated import FakeNode, fake_nodes, register_node
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import Unreachable
 from installation import NO_KUBELET, NOTHING_RUNS, Installation, scheduler_flags

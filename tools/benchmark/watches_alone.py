@@ -32,7 +32,7 @@ from benchmark.api_of_one_kind import serve_one_kind
 from benchmark.machine import memory_mib
 from benchmark.shapes import CARDS_PER_NODE, QUARTER, pod
 from benchmark.table import wide_console
-from gpuledger.agent.fake_nodes import FakeNode, fake_nodes
+from gpuledger.agent.simulated import FakeNode, fake_nodes
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_frame import configure

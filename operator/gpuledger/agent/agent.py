@@ -1,6 +1,11 @@
 """One process of the agent, on the node whose cards it serves: its parts, its Events, and its end.
 
 It ends upon a signal, a failure, or other settings.
+
+In its last seconds the kubelet still accepts pods that were bound in time. A pod for which the kubelet gets no slots
+from its plugin has failed for good. From the moment that the agent's own pod is being deleted, as in an upgrade, the
+operator sends no pod here; those that it has sent before, the kubelet takes up within moments. So the plugin goes on
+serving until it has.
 """
 
 from __future__ import annotations
@@ -19,17 +24,16 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.claims.claim_service import ClaimService
+from gpuledger.agent.claims import ClaimService
 from gpuledger.agent.config import AgentConfig, agent_config, device_source
-from gpuledger.agent.container_starts import ContainerStarts
 from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, why_no_limits
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
-from gpuledger.agent.graceful_shutdown import wait_for_bound_pods
 from gpuledger.agent.grants.cleanup import OrphanedGrants
 from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader
 from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.grants.starts import ContainerStarts
 from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
@@ -37,17 +41,17 @@ from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.agent.isolation.mps_view import MpsView, report_faults
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin, NodeSlots, PluginServer, VendorSlots, serve_all
 from gpuledger.agent.kubelet.pod_resources import PodResources
-from gpuledger.agent.kubelet.slot_owners import SlotOwners
+from gpuledger.agent.kubelet.slot_owners import Pods, SlotOwners
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
-from gpuledger.agent.usage.comparison import Comparison, ContainerOfPod
+from gpuledger.agent.usage.metrics import Comparison, ContainerOfPod
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
 from gpuledger.formats.kubernetes.event import node_event, node_event_once
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
-from gpuledger.formats.kubernetes.pod import container_names
+from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import NODES, PODS, KubeReads
@@ -57,10 +61,40 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict
 from gpuledger.model.refusal import EventReason
 from gpuledger.serving.application import application_served
-from gpuledger.workflows.config_maps import settings_in_cluster, until_settings_differ
-from gpuledger.workflows.tasks.pauses import wait_first
+from gpuledger.workflows.list_and_watch import settings_in_cluster, until_settings_differ
+from gpuledger.workflows.tasks import wait_first
 
 logger = logging.getLogger(__name__)
+
+LAST_BINDINGS_S = 1.0
+"""How long the operator may take to notice, and what it has begun to arrive."""
+
+LONGEST_S = 6.0
+"""Less than the supervisor's patience, and than the pod's time to end."""
+
+POLL_INTERVAL_S = 0.3
+
+
+async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
+    """Return when the kubelet has taken up every pod that is bound to this node, or after LONGEST_S."""
+    try:
+        async with asyncio.timeout(LONGEST_S):
+            await asyncio.sleep(LAST_BINDINGS_S)
+            while waiting := await _waiting(node_name, store):
+                logger.info("the agent exits after the kubelet has accepted %d bound pods", waiting)
+                await asyncio.sleep(POLL_INTERVAL_S)
+    except TimeoutError:
+        logger.warning("the kubelet has not accepted its bound pods in time; those that request GPUs may fail")
+    except ApiError as error:
+        logger.warning("the pods that wait for the kubelet can't be listed: %s", error)
+
+
+async def _waiting(node_name: str, store: Pods) -> int:
+    return sum(await store.pods_of_node(node_name, _waits))
+
+
+def _waits(pod: dict[str, Any]) -> bool:
+    return not started_at(pod) and not is_finished(pod) and not leaves_at(pod)
 
 
 class EventStore(Protocol):

@@ -1,11 +1,41 @@
-"""The objects that a command line names, as kubectl has them: KIND/NAME, KIND NAME, or KIND for all of that kind."""
+"""The objects that a command line names, as kubectl has them: KIND/NAME, KIND NAME, or KIND for all of that kind.
+
+Shells complete names of pods, gangs, cards and nodes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.output import all_cards
+from gpuledger.formats.kubernetes.gang import gang_name_of
 from gpuledger.model.errors import BadInput
+
+
+def names(cluster: ClusterAccess, kinds: Iterable[str], incomplete: str, namespace: str | None) -> list[str]:
+    """Return what a word can become: first a kind, then "card/GPU-...". Raises BadInput and ApiError."""
+    kind, slash, begin = incomplete.partition("/")
+    if not slash:
+        return [f"{each}/" for each in kinds if each.startswith(kind)]
+    if kind not in kinds:
+        return []
+    return [f"{kind}/{name}" for name in _of_kind(cluster, kind, namespace) if name.lower().startswith(begin.lower())]
+
+
+def _of_kind(cluster: ClusterAccess, kind: str, namespace: str | None) -> Iterator[str]:
+    if kind == "pod":
+        path = f"/api/v1/namespaces/{namespace or cluster.namespace()}/pods"
+        yield from (item["metadata"]["name"] for item in cluster.begin(path))
+        return
+    if kind == "gang":
+        path = f"/api/v1/namespaces/{namespace or cluster.namespace()}/pods"
+        yield from sorted({gang.name for item in cluster.begin(path) if (gang := gang_name_of(item))})
+        return
+    field = "uuid" if kind == "card" else "nodeName"
+    yield from sorted({str(item["spec"][field]) for item in all_cards(cluster)})
+
 
 KINDS = {
     "pod": ("pod", "pods", "po"),
@@ -16,7 +46,9 @@ KINDS = {
 }
 """Kind -> how people call it."""
 
+
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words}
+
 
 SHOWN = {"pod": "pod/NAME", "gang": "gang/NAME", "workload": "workload/NAME", "node": "node/NAME", "card": "card/UUID"}
 

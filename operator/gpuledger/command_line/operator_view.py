@@ -1,4 +1,4 @@
-"""The operator's view server: by its address, or through a `kubectl port-forward` that ends with the command."""
+"""Answers of the operator for commands: by its address, or through a `kubectl port-forward`."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def explanation_of(
         try:
             return _ask_leader(cluster, path, question)
         except Denied:
-            from gpuledger.command_line.own_namespace import ask_as_developer  # seldom needed, and slow to import
+            from gpuledger.command_line.own_namespace import ask_as_developer
 
             return ask_as_developer(cluster, kind, namespace, name)
 

@@ -1,4 +1,7 @@
-"""Parts that several commands share: options, the settings, and exit statuses."""
+"""Parts that several commands share: options, exit statuses, and the settings.
+
+What a command says of a cluster has to rest on the settings of the operator in that cluster.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.model.errors import BadInput, Denied, GpuledgerError, NotFound
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.command_line.cluster_access import ClusterAccess
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
+
 
 Result = TypeVar("Result")
 
@@ -80,7 +85,7 @@ def read_settings(file: Path | None, kubeconfig: str | None = None, context: str
     names = config_maps(settings)
     if not names:
         return settings
-    from gpuledger.workflows.config_maps import config_map_contents
+    from gpuledger.workflows.list_and_watch import config_map_contents
 
     contents = in_cluster(kubeconfig, context, lambda client: config_map_contents(client, names))
     with settings_refused():
@@ -176,8 +181,7 @@ def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, st
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from gpuledger.command_line.cluster_access import cluster_access
-        from gpuledger.command_line.completion import names
-        from gpuledger.command_line.names import KIND_OF
+        from gpuledger.command_line.names import KIND_OF, names
 
         flags = context.params
         try:
@@ -236,3 +240,36 @@ usage_operator_option = click.option(
     help="With --usage: URL of the operator's view server, which then asks the agents in the command's place.  "
     "[env: GPULEDGER_URL; a bearer token in GPULEDGER_TOKEN]",
 )
+
+
+DEPLOYMENT, CONTAINER = "gpuledger", "operator"
+
+
+def named_settings(file: Path | None, kubeconfig: str | None, context: str | None) -> Settings | None:
+    """Return the settings of a file that was named, None if none was. A bad one ends the program with a message."""
+    return None if file is None else read_settings(file, kubeconfig, context)
+
+
+async def settings_in_use(client: KubeClient, named: Settings | None) -> Settings:
+    """Return the settings that were named; else those of the cluster's Deployment; without one, the defaults.
+
+    Raises BadInput if the Deployment's settings can't be read, and says that --settings names others.
+    """
+    from gpuledger.configuration.settings import Settings
+    from gpuledger.doctor.reading import settings_of_workload
+    from gpuledger.kube_api.reads import KubeReads
+
+    if named is not None:
+        return named
+    try:
+        deployment = await KubeReads(client).deployment(LEASE_NAMESPACE, DEPLOYMENT)
+    except NotFound:  # it runs outside, or is not installed yet
+        return Settings()
+    except Denied as error:
+        raise BadInput(f"the operator's settings can't be read: {error}; name them by --settings") from error
+    try:
+        found = await settings_of_workload(client, deployment, CONTAINER)
+    except (BadInput, Denied, NotFound) as error:
+        where = f"Deployment {LEASE_NAMESPACE}/{DEPLOYMENT}"
+        raise BadInput(f"the settings of {where} can't be read: {error}; name them by --settings") from error
+    return found[1] if found else Settings()

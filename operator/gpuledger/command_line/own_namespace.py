@@ -1,4 +1,4 @@
-"""`explain` for somebody who may work in one namespace, and may not reach the operator's pods.
+"""`explain` for people who may work in one namespace, and may not reach the operator's pods.
 
 First the operator is asked through its Service, with a token of the namespace (docs/kubectl-gpuledger.md, Developers).
 Where the account may not do that, either, the pod itself tells what was written into it.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.formats.kubernetes.condition import ALLOCATED, condition_of
 from gpuledger.formats.kubernetes.developer import PORT_NAME, SERVICE, TOKEN_HEADER, token_request
+from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
 from gpuledger.formats.kubernetes.gang import gang_name_of, gang_of
 from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
@@ -19,16 +19,21 @@ from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
 from gpuledger.reports.explanation import Explanation, PodState
-from gpuledger.reports.gang import GangReport, MemberState
-from gpuledger.reports.workload import is_named, workload_report
+from gpuledger.reports.gang import GangReport, MemberState, is_named, workload_report
 
 TRIES = 16
 """Each reaches one of the replicas at random, and only the active one answers."""
 
+
 ON_STANDBY, BUSY = 421, 429
-PAUSE_S = 0.2
+
+
+LOOK_AGAIN_S = 0.2
+
 
 ROLE = "gpuledger-developer"
+
+
 TO_ALLOW = (
     f"for each card's part in it, your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
     "and `create` on serviceaccounts/token in its own, as `edit` has it"
@@ -59,7 +64,7 @@ def _ask(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
             if error.status not in (ON_STANDBY, BUSY):
                 raise
             why = error
-            time.sleep(PAUSE_S)
+            time.sleep(LOOK_AGAIN_S)
     if why.status == BUSY:
         raise BadInput(f"the operator is busy with others' questions: retry in a moment ({why})")
     raise BadInput(f"no replica of the operator is active: look at `kubectl get pods -n {LEASE_NAMESPACE}`")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuledger.configuration.file_content import content_of
-from gpuledger.configuration.settings import Settings
+from gpuledger.configuration.settings import Settings, content_of
 from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
 from gpuledger.formats.admission.webhook import (
     AdmissionRules,
@@ -15,7 +14,7 @@ from gpuledger.formats.admission.webhook import (
     validating_webhooks,
 )
 from gpuledger.formats.dialects.sums import CardModels
-from gpuledger.formats.dialects.vendors import VendorRow, check_names, in_use, vendor_rows
+from gpuledger.formats.dialects.vendors import VendorRow, check_names, rows_in_use, vendor_rows
 from gpuledger.formats.dialects.vocabulary import (
     HAMI,
     KOORDINATOR,
@@ -25,8 +24,7 @@ from gpuledger.formats.dialects.vocabulary import (
     NodeRegister,
     Vocabulary,
 )
-from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION, WOKEN_ANNOTATION
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import NVIDIAS_COUNT
@@ -34,7 +32,7 @@ from gpuledger.model.request import NVIDIAS_COUNT
 
 def dialects_of(settings: Settings) -> Dialects:
     """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
-    rows = in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
+    rows = rows_in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
     nvidia = (
         replace(
             _with_defaults(HAMI, settings),

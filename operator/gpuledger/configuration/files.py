@@ -11,14 +11,14 @@ from typing import Any
 
 import yaml
 
-from gpuledger.configuration.file_content import (
+from gpuledger.configuration.settings import (
     FROM_CONFIG_MAPS,
     ConfigMapName,
     FileContent,
+    Settings,
     config_map_name,
     content_of,
 )
-from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.config_maps import DeviceConfig, device_config, node_configs
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput

@@ -3,20 +3,83 @@
 The scheduler's configuration, the operator and the simulated nodes all take them from the same file, so the names of
 the resources can't differ between them. Values are checked by pydantic, against the type of their default and their
 declaration. pydantic takes 0.1 s to import: programs that only need the defaults do not import it.
+
+Files that a setting names are a path, or a ConfigMap of the cluster.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import Field as Option
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from gpuledger.configuration.file_content import FROM_CONFIG_MAPS, PREFIX, config_map_name
+from gpuledger.model.errors import BadInput
+
+PREFIX = "configmap:"
+_PATTERN = re.compile(PREFIX + r"([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9.-]{0,252})")
+
+FROM_CONFIG_MAPS = ("hami_config_file", "volcano_config_file", "node_config_file")
+"""Settings that can name a ConfigMap."""
+
+
+class ConfigMapName(NamedTuple):
+    """Where a ConfigMap is."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class FileContent(str):
+    """The value of a setting that names a file, with the content that was read of it elsewhere."""
+
+    __slots__ = ("content",)
+
+    content: str
+
+    @classmethod
+    def of(cls, named: str, content: str) -> FileContent:
+        """Return the name of a file with its content."""
+        found = cls(named)
+        found.content = content
+        return found
+
+
+def config_map_name(named: str) -> ConfigMapName | None:
+    """Return which ConfigMap `configmap:NAMESPACE/NAME` names, None for a path. Raises ValueError for another form."""
+    if not named.startswith(PREFIX):
+        return None
+    found = _PATTERN.fullmatch(named)
+    if found is None:
+        raise ValueError(f"a ConfigMap is named as configmap:NAMESPACE/NAME, not {named!r}")
+    return ConfigMapName(found[1], found[2])
+
+
+def config_map_text(data: Mapping[str, str]) -> str:
+    """Return a ConfigMap's data as a file has it that holds the ConfigMap. The same data give the same text."""
+    return json.dumps({"kind": "ConfigMap", "data": dict(data)}, sort_keys=True)
+
+
+def content_of(named: str, option: str) -> str:
+    """Return the content of a file that a setting names. Raises BadInput."""
+    if isinstance(named, FileContent):
+        return named.content
+    if config_map_name(named) is not None:
+        raise BadInput(f"settings: {option}: {named} has not been read from the cluster")
+    try:
+        return Path(named).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"settings: {option}: {error}") from error
+
 
 POLICIES = ("binpack", "spread", "topology", "topology-aware", "fragmentation")
 """How to choose among nodes, and among cards: docs/placement.md."""

@@ -24,12 +24,11 @@ from typing import Any
 import kopf
 
 from gpuledger.controller.kopf_session import session
-from gpuledger.controller.run_options import RunOptions, options_from
-from gpuledger.controller.startup import Operator, build_operator, run_parts, serve
+from gpuledger.controller.startup import Operator, RunOptions, build_operator, options_from, run_parts, serve
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.kube_api import lean_import
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.workflows.config_maps import settings_in_cluster
+from gpuledger.workflows.list_and_watch import settings_in_cluster
 from gpuledger.workflows.system_clock import SystemClock
 
 RETRY_S = 1.0

@@ -8,13 +8,17 @@ version alone, to watch from there; it would have a task for each node in the li
 That a session can be ours is documented by Kopf, and middlewares are by aiohttp;
 only that the content of an answer is replaced is not documented.
 tests/unit/controller/test_kopf_session.py runs Kopf over it, and says what a next release has to keep.
+
+Each list of a watch, Kopf's or a plain one, is noticed. A watch can break in a way that makes it list everything again.
+What was deleted in between is in no list and gets no event. So each such list is followed by a comparison of memory
+with full lists.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -22,11 +26,35 @@ import aiohttp
 import kopf
 import orjson
 
-from gpuledger.controller.lists_read import ListsRead
-from gpuledger.kube_api.client import LONGEST_WAIT_S, KubeClient, read_at_most
-from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
+from gpuledger.kube_api.client import LONGEST_LINE_BYTES, LONGEST_WAIT_S, KubeClient, read_at_most, whole_lines
 from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import AnswerTooLong
+
+NODES = "nodes"
+"""The kind that Kopf watches, as its path ends."""
+
+
+class ListsRead:
+    """Which lists have been read. `first` is set when Kopf was first given that of nodes, `again` after any later list.
+
+    A plain watch begins where the operator itself has read the first list.
+    """
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.again = asyncio.Event()
+
+    def read(self, kind: str) -> None:
+        """Record that Kopf was given a list."""
+        if self.first.is_set():
+            self.again.set()
+        elif kind == NODES:
+            self.first.set()
+
+    def listing(self) -> Callable[[set[str]], None]:
+        """Record that a plain watch is listing; return what notes that it has."""
+        return lambda _: self.again.set()
+
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ import yaml
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler.configuration import scheduler_configuration
-from gpuledger.formats.scheduler.extender_access import url_with
+from gpuledger.formats.scheduler.extender import url_with
 from gpuledger.reports.history import Record
 from gpuledger.workflows.pending.trail import Trail
 

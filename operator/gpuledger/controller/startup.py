@@ -1,6 +1,8 @@
 """The parts of the operator, how they are connected, and what each of them runs and serves.
 
 Events for people are posted once, in the background, as the log has them in any case.
+
+Options are those of `gpuledger run`, or the same as variables of the environment.
 """
 
 from __future__ import annotations
@@ -8,26 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpuledger.configuration.dialects import dialects_of
-from gpuledger.configuration.files import config_maps
+from gpuledger.configuration.files import config_maps, settings_before_cluster
 from gpuledger.configuration.settings import Settings
-from gpuledger.controller.extender_secret import extender_secret
-from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
-from gpuledger.controller.lists_read import ListsRead
-from gpuledger.controller.run_options import RunOptions
+from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth, extender_secret
+from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text, trail_written
 from gpuledger.controller.telemetry.metrics import GcTuning, Metrics
 from gpuledger.controller.web.access import access_for
-from gpuledger.controller.web.developer_server import DeveloperServer
 from gpuledger.controller.web.source import LedgerSource, operators_source
-from gpuledger.controller.web.view_server import ViewServer
+from gpuledger.controller.web.view_server import DeveloperServer, ViewServer
 from gpuledger.formats.kubernetes.event import named_once, node_event, pod_event
 from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
@@ -41,27 +42,73 @@ from gpuledger.kube_api.reads import (
     leases_in,
     pods_in,
 )
-from gpuledger.kube_api.store import KubeStore
 from gpuledger.kube_api.watch import follow
-from gpuledger.kube_api.writes import KubeWrites
+from gpuledger.kube_api.writes import KubeStore, KubeWrites
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, Conflict, Unreachable
+from gpuledger.model.errors import ApiError, BadInput, Conflict, Unreachable
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 from gpuledger.serving.application import application_served
 from gpuledger.serving.port import Limits
-from gpuledger.workflows.config_maps import until_settings_differ
 from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
 from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.list_and_watch import until_settings_differ
 from gpuledger.workflows.preemption.preempt import SETTLE_S
-from gpuledger.workflows.queues.queue_watch import follow_queues
-from gpuledger.workflows.resource_claims.claim_watch import follow_claims
-from gpuledger.workflows.tasks.pauses import wait_first, yield_to_loop
-from gpuledger.workflows.tasks.restart import started_again
-from gpuledger.workflows.wiring import connect
-from gpuledger.workflows.workflows import Workflows
+from gpuledger.workflows.queues.wiring import follow_queues
+from gpuledger.workflows.resource_claims.claims import follow_claims
+from gpuledger.workflows.tasks import started_again, wait_first, yield_to_loop
+from gpuledger.workflows.wiring import Workflows, connect
+
+BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""As the command line reads variables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What does not stand in the settings."""
+
+    settings: Settings
+    """Before the cluster was asked: of ConfigMaps that they name, only the names."""
+    settings_file: Path | None = None
+    """Where they are from."""
+    kubeconfig: str | None = None
+    """How to reach the API server: files, parted by colons; None: as the pod's service account."""
+    context: str | None = None
+    """Which context of these files; None: the current one."""
+    host_name: str | None = None
+    """Write only while the kube-scheduler of this host holds the schedulers' Lease; None: always."""
+    scheduler_pipe: Path | None = None
+    """Named pipe through which that kube-scheduler gets its configuration."""
+    extender_secret: Path | None = None
+    """File with the secret by which the extender knows that kube-scheduler; None: it answers whoever reaches it."""
+
+
+def followed_host_name(leader_elect: bool, host_name: str | None) -> str | None:
+    """Return whose kube-scheduler is followed: that of a host, or else of this one."""
+    return (host_name or socket.gethostname()) if leader_elect else None
+
+
+def options_from(environment: Mapping[str, str]) -> RunOptions:
+    """Return the options of the environment, by the names under which `gpuledger run` reads them. Raises BadInput."""
+    leader_elect = BOOLEANS.get(environment.get("GPULEDGER_LEADER_ELECT", "true").lower())
+    if leader_elect is None:
+        raise BadInput("GPULEDGER_LEADER_ELECT: must be true or false")
+    file = _path(environment, "GPULEDGER_SETTINGS")
+    return RunOptions(
+        settings=settings_before_cluster(file),
+        settings_file=file,
+        kubeconfig=environment.get("KUBECONFIG") or None,
+        host_name=followed_host_name(leader_elect, environment.get("GPULEDGER_HOST")),
+        scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),
+        extender_secret=_path(environment, "GPULEDGER_EXTENDER_SECRET"),
+    )
+
+
+def _path(environment: Mapping[str, str], name: str) -> Path | None:
+    return Path(environment[name]) if environment.get(name) else None
+
 
 logger = logging.getLogger(__name__)
 

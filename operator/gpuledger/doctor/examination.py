@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gpuledger.doctor.checks.accounts import check_agent_account, check_operator_account, check_over_hami
-from gpuledger.doctor.checks.clocks import check_clock_here, check_clocks_of_nodes
 from gpuledger.doctor.checks.cluster import (
+    check_agent_account,
+    check_clock_here,
+    check_clocks_of_nodes,
     check_crd,
     check_defaults,
+    check_operator_account,
+    check_over_hami,
     check_policies,
     check_preemption,
     check_scheduler_version,
     check_server_version,
     check_webhook,
 )
-from gpuledger.doctor.checks.gangs import check_group_gates, check_groups
 from gpuledger.doctor.checks.nodes import (
     check_cdi,
     check_claim_class,
@@ -38,6 +40,8 @@ from gpuledger.doctor.checks.nodes import (
     check_unaccounted,
 )
 from gpuledger.doctor.checks.scheduler import (
+    check_group_gates,
+    check_groups,
     check_lease,
     check_operator,
     check_release,

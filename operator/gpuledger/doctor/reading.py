@@ -1,15 +1,17 @@
 """Reads a cluster into facts, and renders the objects that this release would install in it.
 
-What can't be read is noted as such, and the rest is read all the same.
+What can't be read is noted as such, and the rest is read all the same. The settings of a workload in
+the cluster are those of its ConfigMap, with all files and ConfigMaps that they name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 import aiohttp
@@ -17,8 +19,8 @@ import yaml
 
 from gpuledger import __version__
 from gpuledger.configuration.dialects import OWN_ANNOTATIONS, card_models, dialects_of, queue_words_for
-from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.config_maps import scheduler_config_file, settings_file
+from gpuledger.configuration.files import config_maps, values_of, with_config_files
+from gpuledger.configuration.settings import FROM_CONFIG_MAPS, Settings
 from gpuledger.doctor.facts import (
     AGENT,
     BESIDE,
@@ -34,7 +36,6 @@ from gpuledger.doctor.facts import (
     last_complaint,
     name_of,
 )
-from gpuledger.doctor.workload_settings import settings_of_workload
 from gpuledger.formats.admission.policies import agent_policies, mutating_policies, validating_policies
 from gpuledger.formats.admission.rules import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission.rules import OPERATOR as OPERATOR_ACCOUNT
@@ -48,6 +49,100 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, claim_objects_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
+from gpuledger.workflows.list_and_watch import config_map_contents
+
+SETTINGS_VARIABLE = "GPULEDGER_SETTINGS"
+
+
+def settings_file(workload: Json, container_name: str) -> tuple[str, str] | None:
+    """Return ConfigMap and key of a workload's settings, None if they come from elsewhere.
+
+    `workload` is a Deployment or a DaemonSet.
+    """
+    for container in _containers(workload):
+        if container["name"] == container_name:
+            given = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
+            flags = [*(container.get("command") or ()), *(container.get("args") or ())]
+            path = _flag(flags, "--settings") or given.get(SETTINGS_VARIABLE, "")
+            return _config_map(workload, container, path) if path else None
+    return None
+
+
+def mounted_file(workload: Json, container_name: str, path: str) -> tuple[str, str] | None:
+    """Return ConfigMap and key of what a container finds at a path, None if that comes from elsewhere."""
+    for container in _containers(workload):
+        if container["name"] == container_name:
+            return _config_map(workload, container, path)
+    return None
+
+
+def scheduler_config_file(workload: Json) -> tuple[str, str] | None:
+    """Return ConfigMap and key of kube-scheduler's configuration, None if it comes from elsewhere."""
+    for container in _containers(workload):
+        flags = [*(container.get("command") or ()), *(container.get("args") or ())]
+        if any(str(each).endswith("kube-scheduler") for each in flags[:1]) and (path := _flag(flags, "--config")):
+            return _config_map(workload, container, path)
+    return None
+
+
+def _containers(workload: Json) -> Iterator[Json]:
+    yield from workload["spec"]["template"]["spec"]["containers"]
+
+
+def _flag(flags: list[str], name: str) -> str:
+    for position, flag in enumerate(flags):
+        if flag.startswith(f"{name}="):
+            return flag.partition("=")[2]
+        if flag == name and position + 1 < len(flags):
+            return flags[position + 1]
+    return ""
+
+
+def _config_map(workload: Json, container: Json, path: str) -> tuple[str, str] | None:
+    """Return which key of which ConfigMap a container finds at a path."""
+    volumes = {each["name"]: each for each in workload["spec"]["template"]["spec"].get("volumes") or ()}
+    for mount in container.get("volumeMounts") or ():
+        found = volumes.get(mount["name"], {}).get("configMap")
+        if found and PurePosixPath(path).is_relative_to(mount["mountPath"]):
+            file = mount.get("subPath") or str(PurePosixPath(path).relative_to(mount["mountPath"]))
+            keys = {item["path"]: item["key"] for item in found.get("items") or ()}
+            return found["name"], keys.get(file, file)
+    return None
+
+
+FILES = (*FROM_CONFIG_MAPS, "vendors_file")
+"""Settings that name files, which a workload gets from ConfigMaps, too."""
+
+
+async def settings_of_workload(client: KubeClient, workload: Json, container: str) -> tuple[str, Settings] | None:
+    """Return the name of the ConfigMap, and the settings, of a Deployment or DaemonSet; None if it has none from there.
+
+    Raises BadInput if they can't be used, and what the API server says.
+    """
+    place = settings_file(workload, container)
+    if place is None:
+        return None
+    reads = KubeReads(client)
+    values = values_of(await _text(reads, *place))
+    try:
+        stated = Settings().changed(values)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    contents = await config_map_contents(client, config_maps(stated))
+    for option in FILES:
+        path = getattr(stated, option)
+        found = mounted_file(workload, container, path) if path and option not in contents else None
+        if found is not None:
+            contents[option] = await _text(reads, *found)
+    return place[0], with_config_files(stated, values, contents)
+
+
+async def _text(reads: KubeReads, config_map: str, key: str) -> str:
+    data = await reads.config_map(LEASE_NAMESPACE, config_map)
+    if key not in data:
+        raise BadInput(f"ConfigMap {LEASE_NAMESPACE}/{config_map} has no key {key}")
+    return data[key]
+
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,15 @@ pays for them; so its session is used, and its models are not.
 
 Lists come page by page, none of which is longer than is good for the process that reads it. The API server counts
 objects and not bytes, and some of them are a thousand times as long as others. So a page that turns out too long is
-broken off and asked for again with fewer objects.
+broken off and asked for again with fewer objects. So are the lines of a watch bounded.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -25,9 +26,43 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from gpuledger import __version__
 from gpuledger.kube_api.answers import kind_of, read_json_in_turns
 from gpuledger.kube_api.kubeconfig import load
-from gpuledger.kube_api.lines import LONGEST_LINE_BYTES, whole_lines
 from gpuledger.model.errors import AnswerTooLong, ApiError, Unreachable
 from gpuledger.model.json_object import Json
+
+logger = logging.getLogger(__name__)
+
+LONGEST_LINE_BYTES = 16 * 1024 * 1024
+"""A watch event is one line. etcd stores objects of up to 1.5 MiB, and Go's JSON writes some characters six times as
+long: `<` becomes `\\u003c`."""
+
+SHOWN_BYTES = 300
+"""Of a line that is skipped: name and namespace are among the first fields of an object."""
+
+
+async def whole_lines(
+    chunks: AsyncIterable[bytes], what: str, longest_bytes: int = LONGEST_LINE_BYTES
+) -> AsyncIterator[bytes]:
+    """Yield the lines of a stream without their ends. One that is longer is skipped and logged: its object is missed.
+
+    What comes after the last end of a line is no line. `what` names the stream in the log.
+    """
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            size += len(end)
+            if size <= longest_bytes:
+                yield b"".join((*parts, end))
+            else:
+                begin = b"".join((*parts, end))[:SHOWN_BYTES].decode(errors="replace")
+                logger.error("%s: an event of %d bytes is skipped, which begins with %s", what, size, begin)
+            parts, size = [], 0
+        size += len(rest)
+        parts.append(rest)
+        if size > longest_bytes:
+            parts = [b"".join(parts)[:SHOWN_BYTES]]
+
 
 PAGE_SIZE = 200
 """Objects of a page at most: one page is in memory at a time, and a large node has some 20 kB."""

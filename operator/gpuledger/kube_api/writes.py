@@ -1,16 +1,19 @@
 """Every write to the API server. All are idempotent, or refused by a precondition when repeated.
 
-The writes of a kubelet are for simulated nodes alone.
+The writes of a kubelet are for simulated nodes alone. Kueue's objects are of the newest version that Kueue 0.19 has.
+`KubeStore` is reads and writes together, as the workflows use them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
+from typing import Any
 
+from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, claims_in, pods_in, quotas_in
+from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, KubeReads, claims_in, pods_in, quotas_in
 from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
@@ -239,3 +242,38 @@ class KubeletWrites:
 
 def _path(pod: Json) -> str:
     return f"{pods_in(pod['metadata']['namespace'])}/{pod['metadata']['name']}"
+
+
+KUEUE = f"/apis/{GROUP}"
+WORKLOADS = f"{KUEUE}/workloads"
+ADMISSION_CHECKS = f"{KUEUE}/admissionchecks"
+FLAVORS = f"{KUEUE}/resourceflavors"
+CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
+
+
+class KueueRequests:
+    """Typed names for them."""
+
+    _client: KubeClient
+
+    async def workload(self, namespace: str, name: str) -> Json:
+        """Return a workload."""
+        return await self._client.request("GET", f"{KUEUE}/namespaces/{namespace}/workloads/{name}")
+
+    def workloads(self, namespace: str, owner_uid: str = "") -> AsyncIterator[list[Json]]:
+        """Yield the workloads of a namespace, or of one job or pod in it, page by page."""
+        selected = {"labelSelector": f"{OWNER_LABEL}={owner_uid}"} if owner_uid else {}
+        return self._client.pages(f"{KUEUE}/namespaces/{namespace}/workloads", selected)
+
+    async def patch_workload_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Json:
+        """Change a workload's status by a merge patch; return the workload. Raises Conflict for an older version."""
+        path = f"{KUEUE}/namespaces/{namespace}/workloads/{name}/status"
+        return await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
+
+    async def patch_admission_check_status(self, name: str, patch: Mapping[str, Any]) -> None:
+        """Change an AdmissionCheck's status by a merge patch. Raises Conflict if it names an older version."""
+        await self._client.request("PATCH", f"{ADMISSION_CHECKS}/{name}/status", dict(patch), content_type=MERGE_PATCH)
+
+
+class KubeStore(KubeReads, KubeWrites, KueueRequests):
+    """All requests to the API server behind the protocols of the workflows."""

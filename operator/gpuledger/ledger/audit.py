@@ -10,9 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from gpuledger.ledger.adoption import claim_findings, lacks_cards, missing_shares
-from gpuledger.ledger.entry import why_not
-from gpuledger.ledger.findings import (
+from gpuledger.ledger.adoption import (
     Action,
     Adopt,
     Annotate,
@@ -21,14 +19,17 @@ from gpuledger.ledger.findings import (
     ClearConflict,
     DeleteCard,
     Judge,
+    claim_findings,
+    lacks_cards,
+    missing_shares,
     readable,
 )
+from gpuledger.ledger.entry import why_not
 from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import ClusterSnapshot, PodFacts, SeenCard
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Share, fitting_variant
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import Holder, HolderState, Misfit, Share, StoredCard, fitting_variant
 
 OVERDUE_AFTER = timedelta(minutes=1)
 """How long after its deadline a holder may still be there: the operator looks again soon after, not at once."""

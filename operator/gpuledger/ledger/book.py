@@ -16,17 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.ledger.hold import Hold, shares_on_hold
-from gpuledger.ledger.hosts import Hosts
-from gpuledger.ledger.promises import Promises
+from gpuledger.ledger.holds import Hold, Hosts, Promises, shares_on_hold
 from gpuledger.ledger.quotas import Quotas
 from gpuledger.ledger.unaccounted import UnaccountedPods
 from gpuledger.model.card import Card, Topology, topology_of
 from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import QuotaExceeded, ShareRefused
 from gpuledger.model.node import NodeOffer
-from gpuledger.model.share import Holder, Placement
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Holder, Placement, StoredCard
 
 NO_PRIORITY = 2**31
 

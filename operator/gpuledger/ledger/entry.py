@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from gpuledger.model.card import Amounts, Card, Topology, total
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
-from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Share
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Misfit, Share, StoredCard
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.ledger.hold import Hold
+from gpuledger.ledger.holds import Hold
 from gpuledger.model.card import NOTHING, Amounts, total
 from gpuledger.model.clock import Listeners
 from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of

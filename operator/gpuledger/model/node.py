@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 
 from gpuledger.model.card import MIG, MIG_PARENT, Amounts, Card
 from gpuledger.model.request import PodRequest, SeenClaim
-from gpuledger.model.share import Pod
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Pod, StoredCard
 
 
 @dataclass(frozen=True, slots=True)

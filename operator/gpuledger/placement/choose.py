@@ -1,10 +1,15 @@
-"""Chooses a node for a request: for each kind of request a set of fitting nodes, updated where something changed."""
+"""Chooses a node for a request: for each kind of request a set of fitting nodes, updated where something changed.
+
+Preferences with prices need numpy, whose import takes 0.1 s and 10 MiB. So the modules of a preference are imported
+when the cluster's policy has it, or else for the first pod whose annotation does, beside the event loop; otherwise
+never.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -15,12 +20,77 @@ from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import NO_HOST, PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
-from gpuledger.placement.decide import Decider, Decision, Footprint, hard_steps
-from gpuledger.placement.fit import WORK_LIMIT, choose_cards, refuse_alone
+from gpuledger.placement.decide import Decider, Decision, Footprint, Pricer, hard_steps
+from gpuledger.placement.fit import WORK_LIMIT, choose_cards, compiled, refuse_alone
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, StepBudget
-from gpuledger.placement.pricers import Pricers
-from gpuledger.placement.selectors import compiled
+
+NewPricer = Callable[[Ledger, Mix], Pricer]
+
+
+def _fragmentation() -> NewPricer:
+    from gpuledger.placement.fragmentation.prices import FragmentationPrices
+
+    return FragmentationPrices
+
+
+def _fgd() -> NewPricer:
+    from gpuledger.placement.fragmentation.yardsticks import Fgd
+
+    return Fgd
+
+
+def _best_fit() -> NewPricer:
+    from gpuledger.placement.fragmentation.yardsticks import BestFit
+
+    return lambda ledger, _: BestFit(ledger)
+
+
+PRICERS: dict[Preference, Callable[[], NewPricer]] = {
+    Preference.FRAGMENTATION: _fragmentation,
+    Preference.FGD: _fgd,
+    Preference.BEST_FIT: _best_fit,
+}
+"""What imports a preference's modules, and returns what makes its pricer."""
+
+
+class Pricers(Mapping[Preference, Pricer]):
+    """One pricer for each preference that has prices, made when it is first asked for."""
+
+    def __init__(self, ledger: Ledger, mix: Mix, usual: Policy) -> None:
+        self._ledger = ledger
+        self._mix = mix
+        self._loaded: dict[Preference, NewPricer] = {}
+        self._made: dict[Preference, Pricer] = {}
+        for preference in PRICERS.keys() & {usual.nodes, usual.cards}:
+            self[preference]  # before any pod waits for it
+
+    def missing(self, policy: Policy) -> set[Preference]:
+        """Return the preferences of a policy whose modules are not imported yet."""
+        return (PRICERS.keys() & {policy.nodes, policy.cards}) - self._loaded.keys()
+
+    def load(self, preference: Preference) -> None:
+        """Import a preference's modules. A thread may call it."""
+        self._loaded[preference] = PRICERS[preference]()
+
+    def __getitem__(self, preference: Preference) -> Pricer:
+        if preference not in self._made:
+            if preference not in self._loaded:
+                self.load(preference)
+            self._made[preference] = self._loaded[preference](self._ledger, self._mix)
+        return self._made[preference]
+
+    def __iter__(self) -> Iterator[Preference]:
+        return iter(PRICERS)
+
+    def __len__(self) -> int:
+        return len(PRICERS)
+
+    def tick(self) -> None:
+        """Let those that are in use do a bit of their work."""
+        for pricer in self._made.values():
+            pricer.tick()
+
 
 ALL_LOOKED_AT = 2_000
 """Up to so many nodes, all that are new or have changed are looked at: for an ask that is new that takes some 30 ms

@@ -2,19 +2,22 @@
 
 Rules couple demands: cards of one demand may have to be on one NUMA node, and claims state constraints on several
 cards. While cards are given to one demand after the other, `RulesSoFar` keeps what that leaves to those that follow.
+
+Selectors are compiled before the search, at the expense of the pod's namespace.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain, combinations
 
 from gpuledger.ledger.entry import NodeRoom, Room
-from gpuledger.model.card import NOTHING, OWN_DOMAIN, Amounts, Card, CardRule, Value, attribute_of
+from gpuledger.model.card import NOTHING, OWN_DOMAIN, Amounts, Card, CardRule, Payer, Value, attribute_of
+from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
-from gpuledger.model.request import Demand, Lifetime, Shape, counted_cards, phases, shape_on
+from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape, counted_cards, phases, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.card_order import CardOrder
 from gpuledger.placement.policy import Preference, StepBudget
@@ -527,3 +530,27 @@ def _difficulty(demand: Demand) -> tuple[bool, bool, int, int, int]:
     """Sort key: containers of the long phase first, then those that are hardest to place."""
     memory = -demand.memory_mib if demand.memory_mib is not None else -demand.memory_percent * 1_000_000
     return (demand.lifetime is Lifetime.INIT, not demand.exclusive, memory, -demand.cores, -demand.cards)
+
+
+def payers_of(shape: Shape) -> tuple[Payer, ...]:
+    """Return who pays for the selectors of a shape: nobody for most, and one namespace for the others."""
+    return tuple({test.payer for demand in shape for test in demand.wanted.tests if test.payer is not None})
+
+
+def compiled(request: PodRequest) -> Generator[None, None, None]:
+    """Compile the selectors of a request that are not, one at each step.
+
+    Raises BadInput for one that can't be compiled, and WorkLimitExceeded if its namespace has to wait.
+    """
+    for demand in chain.from_iterable(each.shape for each in request.variants):
+        for test in demand.wanted.tests:
+            if test.payer is None or test.compile():
+                continue
+            yield
+            if not test.compile():
+                raise WorkLimitExceeded(test.payer.why_not())
+
+
+def why_it_waits(shapes: Iterable[Shape]) -> str:
+    """Return why selectors of these shapes can't be evaluated for a while, for people; empty if they can."""
+    return next((payer.why_not() for shape in shapes for payer in payers_of(shape) if payer.is_spent), "")

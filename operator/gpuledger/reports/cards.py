@@ -20,8 +20,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
-from gpuledger.model.share import ContainerShare, Holder
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import ContainerShare, Holder, StoredCard
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,26 @@
-"""Why a pod waits, or which cards it has: everything that a person may ask about one pod."""
+"""Why a pod waits, or which cards it has: everything that a person may ask about one pod, and about all that wait.
+
+An explanation has advice for people who can change their manifest, and not the cluster. People who may see one
+namespace read all of it but the names of others' pods.
+
+Pods that are alike, such as the replicas of a Deployment, are one line. The ledger knows no owners, so names tell who
+belongs together, as controllers make them. That alone joins nothing: everything that is shown of them is equal, too.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
-from gpuledger.model.card import Amounts, Card
-from gpuledger.model.gang import GangStage
+from gpuledger.formats.dialects.pod_reader import ResourceNames
+from gpuledger.model.card import Amounts, Card, why_not_chosen
+from gpuledger.model.gang import Counted, GangStage, QuotaLimit
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import Reason
-from gpuledger.model.request import PodRequest
+from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Holder, Pod
 from gpuledger.reports.cards import amounts_json
 
@@ -275,3 +284,174 @@ def _hold(card: Card, holder: Holder) -> Json:
         "exclusive": holder.share.exclusive,
         "state": holder.state.value,
     }
+
+
+MODELS_NAMED = 6
+
+_ROOM = (None, Reason.NO_MEMORY, Reason.CARD_TOO_SMALL)
+"""Of cards that less memory would do for."""
+
+
+def advice(request: PodRequest, nodes: Sequence[NodeReason], words: ResourceNames) -> str:
+    """Return a sentence with what would fit: of all nodes that kube-scheduler offers, nearest first. Empty: nothing."""
+    asked = [node for node in nodes if not node.refused_by_scheduler and node.cards]
+    if not asked or len(request.shape) != 1:  # of several containers, one's amounts depend on the others'
+        return ""
+    demand, reason = request.shape[0], asked[0].reason
+    if reason is Reason.NOT_WANTED:
+        return _models(demand, asked) or _selectors(demand, asked)
+    if reason is Reason.TOO_FEW_CARDS:
+        most = max(sum(card.reason is not Reason.NOT_WANTED for card in node.cards) for node in asked)
+        return f"No node has more than {most} such cards: ask for at most {most}{_by_name(words.count)}" if most else ""
+    if reason in (Reason.CARD_TOO_SMALL, Reason.NO_MEMORY):
+        return _less_memory(demand, asked, words.memory, for_good=reason is Reason.CARD_TOO_SMALL)
+    return ""
+
+
+def _models(demand: Demand, nodes: Iterable[NodeReason]) -> str:
+    wanted = demand.wanted
+    models = sorted({card.card.model for node in nodes for card in node.cards if card.card.model})
+    if not models or demand.rules or not (wanted.model or wanted.use_models):  # rules: cards of it need not do
+        return ""
+    names = ", ".join(models[:MODELS_NAMED]) + (", ..." if len(models) > MODELS_NAMED else "")
+    return f"No node has model {wanted.model or ' or '.join(wanted.use_models)}: there are {names}"
+
+
+def _selectors(demand: Demand, nodes: Iterable[NodeReason]) -> str:
+    """Name the first selector that no card meets, with what is wrong with it where that is known."""
+    cards = [card.card for node in nodes for card in node.cards if card.card.vendor == demand.wanted.vendor]
+    for test in demand.wanted.tests if cards else ():
+        if not any(test.admits(card) for card in cards):
+            return f"A selector of the claim chooses no card, such as {cards[0].uuid}: {why_not_chosen(test, cards[0])}"
+    return ""
+
+
+def _less_memory(demand: Demand, nodes: Iterable[NodeReason], word: str, *, for_good: bool) -> str:
+    most_mib = max((_most_mib(demand, node.cards, for_good) for node in nodes), default=0)
+    if demand.memory_mib is None or most_mib <= 0:
+        return ""
+    each = " of each card" if demand.cards > 1 else ""
+    name = _by_name(word)
+    if for_good:
+        return f"No node has larger cards: ask for at most {most_mib:,} MiB{each}{name}"
+    return f"Wait, or ask for at most {most_mib:,} MiB{each}{name}, which would fit now"
+
+
+def _most_mib(demand: Demand, cards: Iterable[CardReason], for_good: bool) -> int:
+    """Return how much memory as many cards of a node as are asked for have at least: free, or at all."""
+    asked_mib = demand.memory_mib or 0
+    amounts = sorted(
+        (each.card.capacity.memory_mib if for_good else asked_mib - each.short.memory_mib)
+        for each in cards
+        if each.reason in _ROOM and not each.short.cores and not each.short.number
+    )
+    return amounts[-demand.cards] if len(amounts) >= demand.cards else 0
+
+
+def _by_name(name: str) -> str:
+    return f" ({name})" if name else ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingReport:
+    """Who waits, for what, and why."""
+
+    pod: Pod
+    request: PodRequest
+    created: str
+    """RFC 3339."""
+    tried_s: float | None
+    """When kube-scheduler asked for it last, in Unix seconds; None if it has not yet."""
+    reasons: Mapping[Refusal, int]
+    """Why nodes do not take it, and how many of them for each reason."""
+    gang: str = ""
+    """The name of its gang in its namespace; empty if it has none."""
+    queue: str = ""
+    """The queue of Kueue's that it is in; empty if it is in none."""
+
+    @property
+    def main_reason(self) -> str:
+        """Return the reason that most nodes give; "room-found" if none is known: it is about to be tried again."""
+        most = max(self.reasons.items(), key=lambda each: each[1], default=None)
+        return most[0].reason.value if most else "room-found"
+
+    def json(self) -> Json:
+        """Return the report as it goes over the wire."""
+        most_first = Counter(dict(self.reasons)).most_common()
+        return {
+            "namespace": self.pod.namespace,
+            "pod": self.pod.name,
+            "podUID": self.pod.uid,
+            "gang": self.gang or None,
+            "queue": self.queue or None,
+            "priority": self.pod.priority,
+            "since": self.created,
+            "lastTried": moment(self.tried_s),
+            "request": request_text(self.request),
+            "reasons": [
+                {"reason": refusal.reason.value, "text": refusal.text, "nodes": nodes} for refusal, nodes in most_first
+            ],
+        }
+
+
+def moment(unix_s: float | None) -> str | None:
+    """Return a time in Unix seconds as RFC 3339, in whole seconds of UTC."""
+    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def request_text(request: PodRequest) -> str:
+    """Return what a pod asks for in a line: "2 cards with 8,000 MiB and 30 % of cores each; 1 whole card"."""
+    return "; ".join(demand_text(demand) for demand in request.shape)
+
+
+def demand_text(demand: Demand) -> str:
+    """Return what one container asks for in a few words."""
+    cards = "1 card" if demand.cards == 1 else f"{demand.cards} cards"
+    cards = "every card" if demand.every_card else cards
+    if demand.whole:
+        return cards.replace(" ", " whole ")
+    memory = f"{demand.memory_percent} % of memory" if demand.memory_mib is None else f"{demand.memory_mib:,} MiB"
+    cores = f" and {demand.cores} % of cores" if demand.cores else ""
+    alone = ", alone" if demand.exclusive else ""
+    return f"{cards} with {memory}{cores}{' each' if demand.cards > 1 else ''}{alone}"
+
+
+UNITS = {Counted.MEMORY: "MiB", Counted.CORES: "percent of a card's cores", Counted.SLOTS: "cards or parts of cards"}
+
+
+def quota_text(namespace: str, limit: QuotaLimit, used: int) -> str:
+    """Return how far a namespace is with a limit."""
+    of = f" of {limit.model} cards" if limit.model else ""
+    amounts = f"{used:,} of {limit.most:,} {UNITS[limit.counted]}{of}"
+    return f"namespace {namespace} has {amounts}: {limit.key} of ResourceQuota {limit.quota}"
+
+
+OTHERS = "a pod of another namespace"
+
+
+def redacted_for(explanation: Json, namespace: str) -> Json:
+    """Return an explanation of a pod or a gang, as its `json` gives it, without other namespaces' names of either."""
+
+    def named(pods: list[str]) -> list[str]:
+        return [pod if pod.startswith(f"{namespace}/") else OTHERS for pod in pods]
+
+    waits_for = explanation.get("waitsFor") or []
+    nodes = [
+        {
+            **node,
+            "wouldHaveToLeave": named(node["wouldHaveToLeave"]),
+            "cards": [{**card, "by": named(card["by"])} for card in node["cards"]],
+        }
+        for node in explanation["nodes"]
+    ]
+    summary = explanation["summary"]
+    for pod in sorted(waits_for, key=len, reverse=True):  # longer names first: one can begin with another
+        if not pod.startswith(f"{namespace}/"):
+            summary = summary.replace(pod, OTHERS)
+    seen = {**explanation, "summary": summary, "nodes": nodes}
+    if "waitsFor" in explanation:
+        seen["waitsFor"] = named(waits_for)
+    turn = explanation.get("turn")
+    if turn and not turn["gang"].startswith(f"{namespace}/"):
+        seen["turn"] = {**turn, "gang": None}
+    return seen

@@ -1,13 +1,23 @@
-"""How far a gang has come: everything that a person may ask about pods that start together."""
+"""The state of a gang or a workload of Kueue: everything that a person may ask about pods that start together.
+
+Of a gang: whether its pods go together, as Kubernetes says nothing where they do not. Of a workload: whether it is
+admitted, and if not, whether it waits for quota or for cards, and for which.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple
 
-from gpuledger.model.gang import GangName, GangStage
-from gpuledger.model.json_object import Json
+from gpuledger.formats.kubernetes.gang import gang_of
+from gpuledger.formats.kubernetes.pod import pod_identity, scheduler_of
+from gpuledger.formats.kubernetes.workload import why_not_admitted, workload
+from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import GangName, GangStage, GangWay
+from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.share import Pod
 from gpuledger.reports.explanation import NodeReason
 
@@ -195,3 +205,131 @@ def _each(lacking: Lacking) -> str:
     return (
         f"{'1 member that asks' if lacking.members == 1 else f'{lacking.members} members that ask'} for {lacking.text}"
     )
+
+
+NAMED = 4
+"""Schedulers or priorities that a sentence names."""
+
+
+def gangs_of(pods: Iterable[JsonMapping]) -> dict[GangName, list[JsonMapping]]:
+    """Return the pods of each gang. A pod whose words can't be read is left out: its owner is told."""
+    gangs: dict[GangName, list[JsonMapping]] = {}
+    for pod in pods:
+        try:
+            gang = gang_of(pod)
+        except BadInput:
+            continue
+        if gang is not None:
+            gangs.setdefault(gang.name, []).append(pod)
+    return gangs
+
+
+def placed_by(pod: JsonMapping) -> tuple[str, int]:
+    """Return what `divided` needs of a pod: its scheduler, and its priority."""
+    return scheduler_of(pod) or "no scheduler", pod_identity(pod).priority
+
+
+def divided(name: GangName, pods: Collection[tuple[str, int]], ours: Collection[str]) -> Iterator[str]:
+    """Yield a sentence if some of a gang's pods are another scheduler's, and if priorities differ that must not.
+
+    `pods` are as `placed_by` returns them, `ours` the names of our scheduler's profiles. Of a gang without any pods of
+    ours: nothing.
+    """
+    schedulers = Counter(scheduler for scheduler, _ in pods)
+    if schedulers.keys().isdisjoint(ours):
+        return
+    if others := [f"{count} by {name}" for name, count in sorted(schedulers.items()) if name not in ours]:
+        yield f"of its {len(pods)} pods, some are placed by others: {_some_of(others)}"
+    priorities = sorted({priority for _, priority in pods})
+    if name.way is GangWay.KUBERNETES and len(priorities) > 1:
+        yield f"its pods have different priorities: {_some_of(list(map(str, priorities)))}"
+
+
+def _some_of(words: list[str]) -> str:
+    return ", ".join(words[:NAMED]) + (", ..." if len(words) > NAMED else "")
+
+
+class WorkloadState(StrEnum):
+    """How far a workload is."""
+
+    NO_QUOTA = "waiting-for-quota"
+    HAS_QUOTA = "has-quota"
+    """And waits for its admission checks, or is about to be admitted."""
+    NO_CARDS = "waiting-for-cards"
+    """It has quota, and the operator finds no cards for it."""
+    ADMITTED = "admitted"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadReport:
+    """One of them."""
+
+    namespace: str
+    name: str
+    owner: str
+    """The kind and name of what it stands for: "Job/train"."""
+    state: WorkloadState
+    summary: str
+    queue: str
+    """Its LocalQueue."""
+    cluster_queue: str
+    """Where it has quota; empty if it has none."""
+    priority: int
+    since: str
+    """When it was created, RFC 3339."""
+    pods: Sequence[str] = ()
+    """Of each set of pods: how many there are, and what each asks for."""
+    example: str = ""
+    """The set of pods of which nodes do not take one."""
+    nodes: Sequence[NodeReason] = ()
+    """Why, beside those of its pods that find cards: the nearest nodes first."""
+
+    def json(self) -> Json:
+        """Return it as it goes over the wire."""
+        return {
+            "namespace": self.namespace,
+            "workload": self.name,
+            "owner": self.owner or None,
+            "state": self.state.value,
+            "summary": self.summary,
+            "queue": self.queue or None,
+            "clusterQueue": self.cluster_queue or None,
+            "priority": self.priority,
+            "since": self.since,
+            "pods": list(self.pods),
+            "example": self.example or None,
+            "nodes": [node.json() for node in self.nodes],
+        }
+
+
+def workload_report(found: Mapping[str, Any]) -> WorkloadReport:
+    """Return what a workload says of itself."""
+    now = workload(found)
+    state, summary = WorkloadState.NO_QUOTA, why_not_admitted(found)
+    if now.is_finished:
+        state, summary = WorkloadState.FINISHED, "has finished"
+    elif now.is_admitted:
+        state, summary = WorkloadState.ADMITTED, f"is admitted from ClusterQueue {now.cluster_queue}: its pods may come"
+    elif now.has_quota:
+        state = WorkloadState.HAS_QUOTA
+    return WorkloadReport(
+        namespace=now.name.namespace,
+        name=now.name.name,
+        owner=next((f"{each.get('kind')}/{each.get('name')}" for each in _owners(found)), ""),
+        state=state,
+        summary=summary,
+        queue=now.queue,
+        cluster_queue=now.cluster_queue,
+        priority=now.priority,
+        since=now.created,
+    )
+
+
+def is_named(found: Mapping[str, Any], name: str) -> bool:
+    """Return whether a workload, or what it stands for, has this name."""
+    return name in (found["metadata"]["name"], *(each.get("name") for each in _owners(found)))
+
+
+def _owners(found: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return found["metadata"].get("ownerReferences") or ()

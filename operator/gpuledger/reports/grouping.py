@@ -13,11 +13,14 @@ from typing import TypeVar
 
 Row = TypeVar("Row")
 
+
 FEW = 2
 """So many that are alike are shown one by one: there is nothing to gain."""
 
+
 NAMED = 3
 """Of more names, the others are counted."""
+
 
 MADE_UP = re.compile(r"(-[bcdfghjklmnpqrstvwxz2456789]{5,10}(?=-|$))|\d+(?=-|$)")
 """What controllers append to their own name: a template's hash or a random end, in Kubernetes' letters; a number."""

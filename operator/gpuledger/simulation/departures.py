@@ -5,27 +5,106 @@ had to wait is, on average, `load` times what the cluster has. The trace is repe
 first round fills the cluster and is not measured. A pod that does not fit waits. When pods have left, those that wait
 are tried, the oldest first, and smaller ones may pass. A gang is there once its last member has come; it is placed
 whole, or waits.
+
+Reports are means over the seeds, as JSON, CSV and a table.
 """
 
 from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
 
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.departure_queue import Arrival, DepartureQueue
+from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
+from gpuledger.simulation.arrivals import percent
 from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace, TracePod, together
-from gpuledger.simulation.trace_cluster import TraceCluster
+from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace, TraceCluster, TracePod, together
+
+Ask = tuple[PodKind, ...]
+"""What a gang asks for, or a pod that comes by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A pod that comes, and how long it runs once it is placed."""
+
+    at_s: float
+    kind: PodKind
+    runs_s: int
+    gang: str = ""
+    """Those that start together name the same; empty: it starts by itself."""
+
+
+class DepartureQueue:
+    """Those that wait, by what they ask for. While one of an ask waits, no other of it fits."""
+
+    def __init__(self, cluster: TraceCluster, arrivals: Sequence[Arrival]) -> None:
+        self._cluster = cluster
+        self._arrivals = arrivals
+        self._waiting: dict[Ask, deque[tuple[int, ...]]] = {}  # ask -> numbers of the arrivals, the oldest first
+        self._sizes = Counter(arrival.gang for arrival in arrivals if arrival.gang)
+        self._come: dict[str, list[int]] = {}  # gang that is not complete -> numbers of its arrivals so far
+
+    def arrived(self, number: int) -> Sequence[int]:
+        """Place a pod, and with the last member of a gang all of them, or let them wait; return who is placed."""
+        numbers = self._complete_with(number)
+        if not numbers:
+            return ()
+        ask = tuple(self._arrivals[each].kind for each in numbers)
+        if ask not in self._waiting and self._place(numbers, ask, set()):
+            return numbers
+        self._waiting.setdefault(ask, deque()).append(numbers)
+        return ()
+
+    def _complete_with(self, number: int) -> tuple[int, ...]:
+        """Return who starts together now that this one has come; nobody if others of its gang are still to come."""
+        gang = self._arrivals[number].gang
+        if not gang:
+            return (number,)
+        come = self._come.setdefault(gang, [])
+        come.append(number)
+        return tuple(self._come.pop(gang)) if len(come) == self._sizes[gang] else ()
+
+    def retry(self, freed: set[str]) -> list[int]:
+        """Place what fits now that pods have left some nodes, the oldest first; return who is placed.
+
+        There was no room elsewhere, but for some members of gangs.
+        """
+        oldest = [(waiting[0], ask) for ask, waiting in self._waiting.items()]
+        heapify(oldest)
+        placed: list[int] = []
+        while oldest:
+            numbers, ask = heappop(oldest)
+            if not any(self._cluster.could_take(kind, name) for kind in dict.fromkeys(ask) for name in freed):
+                continue
+            if not self._place(numbers, ask, freed):
+                continue
+            placed += numbers
+            waiting = self._waiting[ask]
+            waiting.popleft()
+            if waiting:
+                heappush(oldest, (waiting[0], ask))
+            else:
+                del self._waiting[ask]
+        return placed
+
+    def _place(self, numbers: Sequence[int], ask: Ask, freed: set[str]) -> bool:
+        if len(numbers) > 1:
+            return self._cluster.place_all({str(number): kind for number, kind in zip(numbers, ask, strict=True)})
+        room = self._cluster.hosts.only(freed) if freed else None
+        return self._cluster.place(str(numbers[0]), ask[0], room) is not None
+
 
 TRACE_ORDER = 0
 """The seed that leaves the pods in the order in which they came. Other seeds deal the same times out again."""
@@ -209,3 +288,114 @@ def _of_gangs(plan: Plan, first: int, started_s: Mapping[int, float]) -> dict[st
     measured = [number for number in last.values() if number >= first]
     waits_s = sorted(started_s.get(number, plan.end_s) - plan.arrivals[number].at_s for number in measured)
     return {"gang_waits_s": tuple(waits_s), "gangs_waiting": sum(number not in started_s for number in measured)}
+
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+CSV_HEAD = ("policy", "load", "seed", "size", "pods", "still_waiting", "wait_p50_s", "wait_p90_s", "wait_p99_s")
+RATIOS = ("accepted_demand", "served_demand", "allocation_ratio")
+"""What is said of each run, in this order."""
+
+
+def summary(runs_at: Mapping[float, Sequence[DepartureRun]], history: History) -> Json:
+    """Return what one policy came to, for each load. Ratios are 0 to 1, times in seconds."""
+    return {"history": history.value, "loads": {str(float(load)): _at_load(runs) for load, runs in runs_at.items()}}
+
+
+def _at_load(runs: Sequence[DepartureRun]) -> Json:
+    ratios = [_ratios(run) for run in runs]
+    return {
+        **{name: fmean(each[name] for each in ratios) for name in RATIOS},
+        "spread": {name: pstdev(each[name] for each in ratios) for name in RATIOS},
+        "compression": fmean(run.compression for run in runs),
+        "waits": {size: _waits(size, runs) for size in _sizes(runs)},
+        **_gangs(runs),
+        "seeds": {str(run.seed): each for run, each in zip(runs, ratios, strict=True)},
+    }
+
+
+def _ratios(run: DepartureRun) -> dict[str, float]:
+    return dict(zip(RATIOS, (run.accepted, run.served, run.allocated), strict=True))
+
+
+def _waits(size: str, runs: Sequence[DepartureRun]) -> Json:
+    """Return the quantiles over the pods of all seeds."""
+    waits = sorted(wait for run in runs for wait in run.waits_s.get(size, ()))
+    waiting = sum(run.waiting.get(size, 0) for run in runs)
+    return {"pods": len(waits), "still_waiting": waiting, **_quantiles(waits)}
+
+
+def _gangs(runs: Sequence[DepartureRun]) -> Json:
+    """Return the same over the gangs of all seeds: how long it took to place them; nothing if there are none."""
+    waits = sorted(wait for run in runs for wait in run.gang_waits_s)
+    if not waits:
+        return {}
+    waiting = sum(run.gangs_waiting for run in runs)
+    whole = {"gangs": len(waits), "placed_whole": len(waits) - waiting, "still_waiting": waiting}
+    return {"gangs": {**whole, **_quantiles(waits)}}
+
+
+def _quantiles(waits: Sequence[float]) -> Json:
+    return {
+        **{f"p{round(quantile * 100)}_s": at_quantile(waits, quantile) for quantile in QUANTILES},
+        "mean_s": fmean(waits),
+    }
+
+
+def at_quantile(ordered: Sequence[float], quantile: float) -> float:
+    """Return the value that this part of the values does not exceed."""
+    return ordered[max(0, -(-len(ordered) * round(quantile * 100) // 100) - 1)]
+
+
+def _sizes(runs: Sequence[DepartureRun]) -> list[str]:
+    """Return the sizes of pods, the smallest first."""
+    found = {size for run in runs for size in run.waits_s}
+    return sorted(found, key=lambda size: (size.isdecimal(), int(size) if size.isdecimal() else size == "share"))
+
+
+def csv_rows(runs_of: Mapping[str, Mapping[float, Sequence[DepartureRun]]]) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each run and size of pod, the names of the columns first."""
+    yield (*CSV_HEAD, *RATIOS)
+    for policy, runs_at in runs_of.items():
+        for load, runs in runs_at.items():
+            for run in runs:
+                ratios = [f"{value:.6f}" for value in _ratios(run).values()]
+                for size in _sizes([run]):
+                    waits = run.waits_s[size]
+                    quantiles = (f"{at_quantile(waits, quantile):.0f}" for quantile in QUANTILES)
+                    counts = (str(len(waits)), str(run.waiting.get(size, 0)))
+                    yield policy, f"{load:g}", str(run.seed), size, *counts, *quantiles, *ratios
+
+
+def as_lines(summaries: Mapping[str, Json], terminal: Terminal) -> list[str]:
+    """Return a table with one row per load and policy."""
+    loads = list(next(iter(summaries.values()))["loads"])
+    sizes = list(next(iter(summaries.values()))["loads"][loads[0]]["waits"])
+    gpus = [size for size in sizes if size != "no GPU"]
+    has_gangs = any("gangs" in each for found in summaries.values() for each in found["loads"].values())
+    of_gangs = ("GANGS WAIT", "WHOLE") if has_gangs else ()
+    titles = ("LOAD", "POLICY", "ACCEPTED", "SERVED", "IN USE", *map(_heading, gpus), *of_gangs)
+    rows = [
+        (
+            percent(load),
+            policy,
+            *(f"{found['loads'][load][name]:.2%}" for name in RATIOS),
+            *(_minutes(found["loads"][load]["waits"].get(size)) for size in gpus),
+            *(_gang_cells(found["loads"][load].get("gangs")) if has_gangs else ()),
+        )
+        for load in loads
+        for policy, found in summaries.items()
+    ]
+    return table(terminal, [Column(title, right=title != "POLICY") for title in titles], rows, gap=NARROW_GAP)
+
+
+def _heading(size: str) -> str:
+    return "SHARE WAITS" if size == "share" else f"{size} GPU{'S' if size != '1' else ''}"
+
+
+def _gang_cells(gangs: Json | None) -> tuple[str, str]:
+    return (_minutes(gangs), f"{gangs['placed_whole']} of {gangs['gangs']}") if gangs else ("", "")
+
+
+def _minutes(waits: Json | None) -> str:
+    return f"{waits['p50_s'] / 60:.0f}/{waits['p90_s'] / 60:.0f} min" if waits else ""

@@ -31,19 +31,22 @@ from gpuledger.model.gang import GangName, PodGroup, QuotaLimit
 from gpuledger.model.node import PodFacts
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import HostAmounts, PodRequest
-from gpuledger.model.share import Placement, Pod
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.grouping import listed
-from gpuledger.simulation.gang_places import hold_all
-from gpuledger.simulation.node_answers import as_if_served, refused
-from gpuledger.simulation.object_gangs import GangOutcome, Presence, SceneGang, SceneGangs, SceneMember, seats_of
-from gpuledger.simulation.objects import Given, Remark
-from gpuledger.simulation.pod_outcome import PodOutcome, PodStatus
-from gpuledger.simulation.scene_cards import SceneCards, copied
-from gpuledger.workflows.binding.alternatives import choose_first
-from gpuledger.workflows.quota.namespace_quotas import QuotaGate
+from gpuledger.simulation.object_gangs import (
+    GangOutcome,
+    Presence,
+    SceneGang,
+    SceneGangs,
+    SceneMember,
+    hold_all,
+    seats_of,
+)
+from gpuledger.simulation.objects import Given, PodOutcome, PodStatus, Remark, SceneCards, as_if_served, copied, refused
+from gpuledger.workflows.binding.place_pod import choose_first
+from gpuledger.workflows.quota import QuotaGate
 
 NODES_NAMED = 5
 

@@ -1,4 +1,4 @@
-"""Gangs among the pods of a scene: whose members there are, and what became of each gang."""
+"""Gangs among the pods of a scene: their members, their places, found as the operator finds them, and their outcome."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from enum import StrEnum
 
 from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
 from gpuledger.formats.kubernetes.gang import OF_WAY, described
-from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.gang import Gang, GangName, PodGroup
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import Placement
-from gpuledger.placement.group import Seat
+from gpuledger.placement.choose import Chooser
+from gpuledger.placement.group import GangPlanner, Seat
 
 
 class GangStatus(StrEnum):
@@ -193,3 +195,24 @@ class SceneGangs:
         if name.way not in OF_WAY:
             return None
         return self._groups.get(name) or PodGroup(0, problem=f"{described(name)} is missing")
+
+
+def hold_all(ledger: Ledger, chooser: Chooser, seats: Sequence[Seat]) -> int:
+    """Hold places for all, or for none; return for how many there is room.
+
+    What the operator does between its questions is done at once: whether there is room is known then.
+    """
+    planner = GangPlanner(ledger, chooser)
+    for request in dict.fromkeys(seat.request for seat in seats):
+        chooser.best(request, None)  # so that the ask is known
+    while True:
+        while chooser.look_further():
+            pass
+        steps = planner.hold(seats, PINNED)
+        try:
+            while True:
+                next(steps)
+        except StopIteration as found:
+            return int(found.value.number)
+        except WorkLimitExceeded:
+            continue

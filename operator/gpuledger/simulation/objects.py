@@ -1,22 +1,92 @@
-"""Nodes and pods from files: what was given, in order, and what of it can't be used."""
+"""Nodes, pods and ResourceClaims from files, in order, with what of them can't be used, and the outcome of each pod."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_DNS, uuid5
 
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import shape_problems, words_of_group
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
 from gpuledger.formats.kubernetes.gang import GroupWords, name_of, pod_group
+from gpuledger.formats.kubernetes.node import NVIDIA, NodeFacts, node_facts
 from gpuledger.formats.kubernetes.templates import MOST_PODS, PodTemplate, pod_templates, read_documents
+from gpuledger.formats.resource_claims.claims import (
+    DEVICE_CLASS,
+    SERVES_CLAIMS_ANNOTATION,
+    ListedClaims,
+    read_claim,
+    read_class,
+    read_template,
+)
+from gpuledger.ledger.book import Ledger
+from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
-from gpuledger.model.json_object import Json
+from gpuledger.model.json_object import Json, JsonMapping
+from gpuledger.model.node import Dialect
+from gpuledger.model.refusal import Reason
+from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.share import Share
 from gpuledger.reports.grouping import listed
-from gpuledger.simulation.scene_claims import ClaimFiles
+
+CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
+
+OURS: Json = {"metadata": {"name": DEVICE_CLASS}}
+"""The class that comes with an installation."""
+
+
+@dataclass(slots=True)
+class ClaimFiles:
+    """The objects that files hold."""
+
+    found: dict[str, list[Json]] = field(default_factory=lambda: {CLAIM: [], TEMPLATE: [], CLASS: []})
+
+    def takes(self, document: Mapping[str, Any], default_namespace: str) -> bool:
+        """Take in an object; return whether it is one of these. Raises BadInput for one that can't be read."""
+        kind = str(document.get("kind"))
+        if kind not in self.found:
+            return False
+        metadata = dict(document["metadata"])
+        if kind != CLASS:
+            metadata.setdefault("namespace", default_namespace)
+        space = f"{metadata['namespace']}/" if kind != CLASS else ""
+        metadata = {"uid": f"{kind} {space}{metadata['name']}", "resourceVersion": "1", **metadata}
+        each = {**document, "metadata": metadata}
+        try:
+            _READERS[kind](each)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise BadInput(f"it is no {kind} of resource.k8s.io/v1: {error!r}") from None
+        self.found[kind].append(each)
+        return True
+
+    def listed(self, with_class: bool) -> ListedClaims:
+        """Return them as one; `with_class`: with our DeviceClass, unless a file has another one of its name."""
+        classes = [*([OURS] if with_class else []), *self.found[CLASS]]
+        return ListedClaims(self.found[CLAIM], self.found[TEMPLATE], classes)
+
+
+def claims_in(documents: Iterable[object]) -> ListedClaims:
+    """Return what documents, or Lists of them, say of claims, and our DeviceClass. What is none of that counts not."""
+    found = ClaimFiles()
+    for document in documents:
+        items = document.get("items") if isinstance(document, dict) else None
+        for each in items if isinstance(items, list) else [document]:
+            if isinstance(each, dict) and isinstance(each.get("metadata"), dict) and each["metadata"].get("name"):
+                with suppress(BadInput):
+                    found.takes(each, "default")
+    return found.listed(with_class=True)
+
+
+_READERS: dict[str, Callable[[Json], object]] = {CLAIM: read_claim, TEMPLATE: read_template, CLASS: read_class}
+
 
 SUFFIXES = (".yaml", ".yml", ".json")
 """Of the files that are read in a folder."""
@@ -228,3 +298,71 @@ def _name_of(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else ""
+
+
+def refused(request: PodRequest, rules: PodRules, node: NodeRules, free: HostAmounts | None) -> tuple[str, str] | None:
+    """Return why a node does not take a pod, whatever its cards, as reason and sentence; None if it may."""
+    if request.joined_node not in ("", node.name):
+        text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
+        return Reason.CLAIM_ELSEWHERE.value, text
+    return refused_by_rules(rules, node) or refused_by_host(request.host, free)
+
+
+def as_if_served(node: JsonMapping, facts: NodeFacts, dialects: Dialects) -> NodeFacts:
+    """Return what would matter of a node if the device plugins answered that have listed its cards."""
+    served = {register.served for register, _ in facts.registers}
+    if any(register.dialect is Dialect.NATIVE for register, _ in facts.registers):
+        served |= {*dialects.counts(of=NVIDIA)}
+    status, metadata = node.get("status") or {}, node["metadata"]
+    allocatable = {**(status.get("allocatable") or {}), **dict.fromkeys(served, "1")}
+    annotations = {**(metadata.get("annotations") or {}), SERVES_CLAIMS_ANNOTATION: "true"}
+    answering = {"metadata": {**metadata, "annotations": annotations}, "status": {**status, "allocatable": allocatable}}
+    return node_facts({**node, **answering}, dialects)
+
+
+class PodStatus(StrEnum):
+    """What became of a pod."""
+
+    PLACED = "placed"
+    BOUND = "bound"
+    """It was there before, with the cards that its annotation names."""
+    NO_ROOM = "no-room"
+    NO_GPU = "no-gpu"
+    """It asks for none: kube-scheduler places it, and nothing is said of it here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodOutcome:
+    """Where a pod is placed, or why it is not: reason and sentence -> nodes for which it holds."""
+
+    pod: str
+    status: PodStatus
+    node_name: str = ""
+    shares: tuple[Share, ...] = ()
+    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SceneCards:
+    """The cards of a ledger, for who reads annotations."""
+
+    ledger: Ledger
+
+    def card(self, uuid: str) -> Card | None:
+        """Return the card of this UUID."""
+        entry = self.ledger.entry(uuid)
+        return entry.card if entry else None
+
+    def cards_of(self, node_name: str) -> Sequence[Card]:
+        """Return a node's cards."""
+        return [entry.card for entry in self.ledger.entries_of_node(node_name)]
+
+
+def copied(card: Card, node_name: str) -> Card:
+    """Return a card like this one on another node, with a UUID of its own."""
+
+    def new(uuid: str) -> str:
+        return f"GPU-{uuid5(NAMESPACE_DNS, f'{uuid}.{node_name}')}"
+
+    links = {new(peer): score for peer, score in card.links.items()}
+    return replace(card, uuid=new(card.uuid), node_name=node_name, links=links, healthy=True, fault="")

@@ -1,14 +1,19 @@
 """Brings the cluster's state, from watches or a full list, into the ledger. Every call can be repeated.
 
 No object's content is an error of these calls: one that can't be processed is skipped (`skipping_bad_objects`).
+
+`BoundPodTracker` and `PendingPodTracker` are the interfaces of all parts that follow pods: the observer passes each pod
+to all, in the order of wiring.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from typing import Protocol
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -16,33 +21,101 @@ from gpuledger.formats.kubernetes.node import node_facts
 from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
+    is_finished,
     pod_identity,
     scheduler_of,
     was_tried,
 )
 from gpuledger.kube_api.reads import CLUSTERS_OWN
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.holds import Hosts
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.json_object import Json
-from gpuledger.model.request import PodRequest
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.share import StoredCard
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory.inventory import InventoryKeeper
 from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import check_age, state_rolled_back
-from gpuledger.workflows.list_and_watch import EventsDuringList, FirstList, NodeVersions, WatchedUpTo, version_of
+from gpuledger.workflows.list_and_watch import (
+    EventsDuringList,
+    FirstList,
+    NodeVersions,
+    WatchedUpTo,
+    skipping_bad_objects,
+    version_of,
+)
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.pod_trackers import BoundPodTracker, HostTracker, PendingPodTracker
 from gpuledger.workflows.preemption.preempt import Preemption
-from gpuledger.workflows.queues.nodes_by_rules import NodesByRules
+from gpuledger.workflows.queues.workloads import NodesByRules
 from gpuledger.workflows.release.deadlines import TerminationReports
 from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.skipping_bad_objects import skipping_bad_objects
+
+
+class BoundPodTracker(Protocol):
+    """Follows the bound pods of our scheduler profiles."""
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Observe a bound pod, which may have ended; `bound_before` says that it was bound when this process began."""
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Record that a pod is gone, with what the watch has shown last; None: a full list does not have it.
+
+        Idempotent, and harmless for a pod that was never seen.
+        """
+
+    def known_bound(self) -> AbstractSet[str]:
+        """Return the UIDs of the bound pods of which something is kept."""
+
+
+class PendingPodTracker(Protocol):
+    """Follows the pods of our scheduler profiles that have no node."""
+
+    def observe_pending(self, pod: Json) -> None:
+        """Observe a pod without a node."""
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Record that a pod waits no more: it is bound or gone. Idempotent."""
+
+    def known_pending(self) -> AbstractSet[str]:
+        """Return the UIDs of the pods without a node of which something is kept."""
+
+
+class HostTracker:
+    """Counts what bound pods take of their nodes: ours, and of other schedulers' those that ask for counted cards."""
+
+    def __init__(
+        self, hosts: Hosts, read_host: Callable[[Json], HostAmounts], of_all: bool, scheduler_names: Collection[str]
+    ) -> None:
+        self._hosts = hosts
+        self._read_host = read_host
+        self._of_all = of_all  # because others' pods can have counted cards
+        self._scheduler_names = scheduler_names
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """See BoundPodTracker; a pod of any scheduler."""
+        is_ours = scheduler_of(pod) in self._scheduler_names
+        if not (is_ours or self._of_all):
+            return
+        request = self._read_host(pod)
+        if is_finished(pod) or not (is_ours or request.cards):
+            self._hosts.forget(pod["metadata"]["uid"])
+        else:
+            self._hosts.bound(pod["metadata"]["uid"], bound_node(pod), request)
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """See BoundPodTracker."""
+        self._hosts.forget(pod_uid)
+
+    def known_bound(self) -> set[str]:
+        """See BoundPodTracker."""
+        return self._hosts.pod_uids()
+
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gpuledger.agent.fake_commands import ENDLESS, Run, run_of
+from gpuledger.agent.simulated import ENDLESS, Run, run_of
 
 
 @pytest.mark.parametrize(

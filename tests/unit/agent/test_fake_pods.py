@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.fake_pods import JOB_RUNTIME_S, KILLED_EXIT_CODE, next_status
+from gpuledger.agent.simulated import JOB_RUNTIME_S, KILLED_EXIT_CODE, next_status
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.graceful_shutdown import LAST_BINDINGS_S, LONGEST_S, wait_for_bound_pods
+from gpuledger.agent.agent import LAST_BINDINGS_S, LONGEST_S, wait_for_bound_pods
 from gpuledger.agent.kubelet.slot_owners import Picked
 from gpuledger.agent.supervisor import STOP_GRACE_S
 from gpuledger.model.errors import Unreachable

@@ -6,7 +6,7 @@ import pytest
 
 from fakes.allocations import a_list, two_nodes
 from fakes.kubectl import FakeKubectl
-from gpuledger.command_line.cards import ALLOCATIONS
+from gpuledger.command_line.output import ALLOCATIONS
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from click.testing import CliRunner, Result
 from fakes import interrupts
 from fakes.allocations import a_list, an_allocation, two_nodes
 from fakes.kubectl import FakeKubectl
-from gpuledger.command_line.cards import ALLOCATIONS
-from gpuledger.command_line.program import main
-from gpuledger.command_line.sections import COMMANDS
+from gpuledger.command_line.output import ALLOCATIONS
+from gpuledger.command_line.program import COMMANDS, main
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.reports.cards import by_node, report_of_stored
 

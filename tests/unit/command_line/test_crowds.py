@@ -13,14 +13,13 @@ from fakes.allocations import a_list, an_allocation
 from fakes.kubectl import FakeKubectl
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.view_answers import a_node, a_record, an_explanation
-from gpuledger.command_line.cards import ALLOCATIONS
 from gpuledger.command_line.commands import audit, migrate
 from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.command_line.commands.history import history_lines
+from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
-from gpuledger.ledger.adoption import Step
-from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind, Step
 from gpuledger.model.card import Card
 from gpuledger.model.share import Pod
 from gpuledger.reports.tables import Terminal

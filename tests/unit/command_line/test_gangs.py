@@ -14,11 +14,11 @@ from fakes.allocations import a_list, two_nodes
 from fakes.kubectl import FakeKubectl
 from fakes.view_answers import a_node, a_record, an_explanation
 from fakes.view_server import ViewServer
-from gpuledger.command_line.cards import ALLOCATIONS
 from gpuledger.command_line.cluster_access import cluster_access
 from gpuledger.command_line.commands.explain import explain_lines, gang_lines
 from gpuledger.command_line.commands.history import history_lines, question
-from gpuledger.command_line.completion import names
+from gpuledger.command_line.names import names
+from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
 from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.share import Pod

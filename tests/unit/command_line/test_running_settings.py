@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from gpuledger.command_line.running_settings import settings_in_use
+from gpuledger.command_line.options import settings_in_use
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.client import KubeClient

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpuledger.command_line.bars import bar
+from gpuledger.command_line.output import bar
 from gpuledger.reports.tables import Column, Terminal, table
 
 COLUMNS = [Column("NAME"), Column("SIZE", right=True, spare=1), Column("NOTE", spare=2), Column("WHY", fold=True)]

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from fakes.allocations import a_list, two_nodes
 from fakes.kubectl import FakeKubectl
 from fakes.objects import a_pod_object
-from gpuledger.command_line.cards import ALLOCATIONS
+from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.command_line.top.team_sources import CLUSTER_QUEUES, PODS, QUOTAS
+from gpuledger.command_line.top.teams import CLUSTER_QUEUES, PODS, QUOTAS
 from gpuledger.command_line.top.teams_watch import watch_teams
 from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL
 from gpuledger.model.errors import Unreachable

@@ -11,9 +11,9 @@ from fakes.allocations import a_holder_of, a_list, two_nodes
 from fakes.kubectl import FakeKubectl
 from fakes.usage import a_used_card, a_used_share, an_answer
 from fakes.view_server import ViewServer
-from gpuledger.command_line.cards import ALLOCATIONS
+from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.command_line.top.usage_rows import SORTS, VIEWS, usage_rows, usage_table
+from gpuledger.command_line.top.usage import SORTS, VIEWS, usage_rows, usage_table
 from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]

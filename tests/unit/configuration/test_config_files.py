@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.fake_nodes import fake_nodes
+from gpuledger.agent.simulated import fake_nodes
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.files import nodes_config, with_config_files
 from gpuledger.configuration.settings import Settings

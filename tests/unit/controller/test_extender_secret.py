@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.controller.extender_secret import extender_secret
+from gpuledger.controller.extender_server import extender_secret
 from gpuledger.model.errors import BadInput
 
 

@@ -22,8 +22,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.binding.filter_result import FilterResult
-from gpuledger.workflows.binding.place_pod import PodPlacer
+from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT

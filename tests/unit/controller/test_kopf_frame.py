@@ -16,7 +16,7 @@ from fakes.objects import a_node_object
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import kopf_frame
 from gpuledger.controller.kopf_frame import KopfFrame, NoDiffBase, configure
-from gpuledger.controller.run_options import RunOptions
+from gpuledger.controller.startup import RunOptions
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import BadInput, StateRolledBack
 

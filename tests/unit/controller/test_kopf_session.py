@@ -22,8 +22,7 @@ from kubernetes_asyncio.client import Configuration
 from fakes.objects import a_node_object
 from gpuledger.controller import kopf_session
 from gpuledger.controller.kopf_frame import configure
-from gpuledger.controller.kopf_session import SteadyAnswers, session
-from gpuledger.controller.lists_read import ListsRead
+from gpuledger.controller.kopf_session import ListsRead, SteadyAnswers, session
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.clock import Backoff
 

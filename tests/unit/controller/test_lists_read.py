@@ -1,6 +1,6 @@
 """Lists are noticed: what a watch has missed is in none of its events."""
 
-from gpuledger.controller.lists_read import NODES, ListsRead
+from gpuledger.controller.kopf_session import NODES, ListsRead
 
 
 def test_the_first_list_is_that_of_nodes() -> None:

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from gpuledger.command_line.program import main
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import kopf_frame
-from gpuledger.controller.run_options import RunOptions, options_from
+from gpuledger.controller.startup import RunOptions, options_from
 from gpuledger.model.errors import BadInput
 
 

@@ -14,7 +14,7 @@ from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
-from gpuledger.controller.lists_read import NODES, ListsRead
+from gpuledger.controller.kopf_session import NODES, ListsRead
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
 from gpuledger.model.errors import ApiError, Conflict, Unreachable

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from gpuledger.doctor.config_maps import scheduler_config_file, settings_file
+from gpuledger.doctor.reading import scheduler_config_file, settings_file
 
 Json = dict[str, Any]
 

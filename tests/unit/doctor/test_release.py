@@ -6,7 +6,7 @@ import yaml
 
 from gpuledger.configuration.dialects import policies, webhook_configuration
 from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.compare import differences
+from gpuledger.doctor.facts import differences
 from gpuledger.doctor.reading import release_for
 from gpuledger.formats.admission.webhook import WebhookAddress
 

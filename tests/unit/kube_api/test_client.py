@@ -14,8 +14,15 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes_asyncio.client import Configuration
 
-from gpuledger.kube_api.client import CONNECTIONS, LONG_BYTES, LONGEST_WAIT_S, PAGE_BYTES, KubeClient, pages_of
-from gpuledger.kube_api.lines import LONGEST_LINE_BYTES
+from gpuledger.kube_api.client import (
+    CONNECTIONS,
+    LONG_BYTES,
+    LONGEST_LINE_BYTES,
+    LONGEST_WAIT_S,
+    PAGE_BYTES,
+    KubeClient,
+    pages_of,
+)
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import AnswerTooLong, ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
 

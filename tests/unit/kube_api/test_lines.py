@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.kube_api.lines import SHOWN_BYTES, whole_lines
+from gpuledger.kube_api.client import SHOWN_BYTES, whole_lines
 
 LONGEST = 8
 

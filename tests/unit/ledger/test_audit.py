@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from builders import a_card, a_holder, a_pod, a_request, a_share, mib, stored
-from gpuledger.ledger.audit import OVERDUE_AFTER, findings
-from gpuledger.ledger.findings import (
+from gpuledger.ledger.adoption import (
     DETAIL_LENGTH,
     Adopt,
     Annotate,
@@ -19,10 +18,10 @@ from gpuledger.ledger.findings import (
     Judge,
     readable,
 )
+from gpuledger.ledger.audit import OVERDUE_AFTER, findings
 from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
-from gpuledger.model.share import ContainerShare, Holder, HolderState, Share
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Misfit, Share, StoredCard
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HERE, SECOND, THERE = a_card(0), a_card(1), a_card(0, "node-b")

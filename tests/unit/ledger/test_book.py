@@ -9,8 +9,7 @@ from gpuledger.ledger.book import LOST_KEPT, PINNED, Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import ShareRefused
-from gpuledger.model.share import MAX_HOLDERS, Claim, Placement, Share
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import MAX_HOLDERS, Claim, Misfit, Placement, Share, StoredCard
 
 CARD = a_card()
 

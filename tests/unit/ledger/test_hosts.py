@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.ledger.hosts import Hosts
+from gpuledger.ledger.holds import Hosts
 from gpuledger.model.request import HostAmounts
 
 ALL, POD = HostAmounts(8_000, 32_000), HostAmounts(2_000, 8_000)

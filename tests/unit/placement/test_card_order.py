@@ -15,7 +15,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import StoredCard
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.decide import differing_candidates
 from gpuledger.placement.fit import choose_cards

@@ -15,7 +15,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import MEMBERS_AT_ONCE, Found, GangPlanner, Seat
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.workflows.tasks.pauses import run_to_end
+from gpuledger.workflows.tasks import run_to_end
 
 RACK, CLIQUE = "rack", "clique"
 ONE_CARD = a_request(whole())

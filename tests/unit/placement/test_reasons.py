@@ -10,8 +10,7 @@ from gpuledger.model.card import Amounts, CardFilter, CardRule
 from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, HostAmounts, Lifetime
-from gpuledger.model.share import Pod
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import Misfit, Pod
 from gpuledger.placement.explain import explain_node
 from gpuledger.placement.fit import choose_cards, fits
 from gpuledger.placement.policy import Preference

@@ -11,8 +11,7 @@ from gpuledger.model.card import NOTHING, Amounts, Card, CardFilter, why_not_cho
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import JoinedClaim, PodRequest, entry_text
 from gpuledger.placement.explain import why_not_wanted
-from gpuledger.reports.advice import advice
-from gpuledger.reports.explanation import CardReason, NodeReason, elsewhere
+from gpuledger.reports.explanation import CardReason, NodeReason, advice, elsewhere
 
 CARD = a_card(0)
 

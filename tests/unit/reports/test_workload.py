@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.reports.workload import is_named, workload_report
+from gpuledger.reports.gang import is_named, workload_report
 
 Json = dict[str, Any]
 

@@ -8,12 +8,9 @@ import pytest
 from fakes.traces import HALF, LITTLE, NO_GPU, PAIR, PLENTY, WHOLE, a_node, a_trace
 from gpuledger.model.request import HostAmounts
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.simulation.arrivals import ArrivalRun, arrival_order, replay_arrivals
-from gpuledger.simulation.arrivals_report import summary
-from gpuledger.simulation.fragmentation import FragmentationMeter
+from gpuledger.simulation.arrivals import ArrivalRun, FragmentationMeter, arrival_order, replay_arrivals, summary
 from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import PodKind, Trace, TracePod, in_gangs
-from gpuledger.simulation.trace_cluster import TraceCluster, Why
+from gpuledger.simulation.trace import PodKind, Trace, TraceCluster, TracePod, Why, in_gangs
 
 BINPACK = Policy()
 

@@ -7,15 +7,16 @@ import pytest
 from fakes.traces import HALF, PAIR, WHOLE, a_node, a_trace
 from gpuledger.model.errors import BadInput
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.departure_queue import Arrival
 from gpuledger.simulation.departures import (
+    Arrival,
     DepartureRun,
     Plan,
+    at_quantile,
     plan_departures,
     replay_departures,
     size_of,
+    summary,
 )
-from gpuledger.simulation.departures_report import at_quantile, summary
 from gpuledger.simulation.mix import History
 from gpuledger.simulation.trace import PodKind, Trace, in_gangs
 

@@ -12,7 +12,7 @@ from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.scenes import NODE_A, FakeReads, answered, shown
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.share import ClaimRef, Holder, Pod
-from gpuledger.simulation.pod_outcome import PodStatus
+from gpuledger.simulation.objects import PodStatus
 
 Json = dict[str, Any]
 

@@ -18,7 +18,7 @@ from fakes.operator_parts import OperatorParts
 from fakes.scenes import NODE_A, NODE_B, FakeReads, answered, share, shown, simulate
 from gpuledger.command_line.program import main
 from gpuledger.formats.inspection import words_of_group
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.host import LARGEST, MIB, host_capacity
 from gpuledger.model.request import HostAmounts, PodRequest
@@ -27,8 +27,7 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.simulation.object_gangs import GangStatus
 from gpuledger.simulation.objects import Given, InputObjects, read_objects, take_document
-from gpuledger.simulation.what_if import Scene, answer
-from gpuledger.simulation.what_if_report import as_json
+from gpuledger.simulation.what_if import Scene, answer, as_json
 
 Json = dict[str, Any]
 

@@ -10,12 +10,12 @@ from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.operator_parts import OperatorParts, an_operator
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import ClaimRef, Holder, Pod, Share
 from gpuledger.workflows.repair.adopt import SETTLE_S
-from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.resource_claims.claims import Kind
 
 Json = dict[str, Any]
 CARD = a_card(0)

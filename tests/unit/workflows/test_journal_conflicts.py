@@ -11,7 +11,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_CONFLICTS
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import ShareRefused
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import Misfit
 
 CARD = a_card()
 

@@ -18,8 +18,7 @@ from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.kubernetes.pod import bound_node
 from gpuledger.model.card import Amounts, CardPhase
 from gpuledger.model.errors import BindFailed
-from gpuledger.model.share import DEFAULT_GRACE_S, Pod
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import DEFAULT_GRACE_S, Misfit, Pod
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.release.deadlines import ReleaseTimes
 from gpuledger.workflows.repair.adopt import SETTLE_S

@@ -17,17 +17,21 @@ from typing import Any
 
 import pynvml
 
-from gpuledger.agent.devices.nvml_calls import (
+from gpuledger.agent.devices.nvml_faults import (
     CardError,
+    FaultEvents,
+    GroupTree,
     Handle,
+    NvmlLimits,
     ask,
     need,
     pci_address,
+    probe,
     raise_if_gone,
+    reserved_mib,
     text,
     try_to_ask,
 )
-from gpuledger.agent.devices.nvml_faults import FaultEvents, GroupTree, NvmlLimits, probe, reserved_mib
 from gpuledger.agent.devices.source import (
     CardUse,
     Device,

@@ -1,7 +1,8 @@
 """From cards to what a container gets of them: by the node's means, and by what its pod wishes.
 
 Slots of the device plugin and claims both end here. The node's means are devices of NVIDIA's container toolkit, MPS,
-HAMi-core, and limits by the driver, looked up as they are now.
+HAMi-core, and limits by the driver, looked up as they are now. A grant ends as
+edits of the container runtime: devices and drivers, names of the cards, limits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import yaml
 
-from gpuledger.agent.grants.edits import container_edits
 from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
 from gpuledger.agent.isolation.choice import (
     Bursts,
@@ -29,6 +29,7 @@ from gpuledger.agent.isolation.choice import (
     fitting,
     missing,
     why_no_burst,
+    why_not_together,
     with_bursts,
     without_hami_core,
     without_vendors_limits,
@@ -37,11 +38,49 @@ from gpuledger.agent.isolation.driver_limits import DriverLimits
 from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, HamiCoreLibrary, core_policy_of, opts_out
 from gpuledger.agent.isolation.limits import limits
 from gpuledger.agent.isolation.mps_daemons import running_daemon
-from gpuledger.agent.isolation.together import why_not_together
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
-from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, vendor_devices
+from gpuledger.formats.kubernetes.node import NVIDIA
+from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, joined, vendor_devices
 from gpuledger.model.errors import BadInput, NotKnownYet, StartRefused
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import Json, JsonMapping
+
+VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
+"""Vendor -> kind of the CDI devices that its own tools write."""
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+"""By which NVIDIA's container runtime learns what to bring into a container, where no CDI file says it."""
+
+NO_CARDS = "void"
+"""A value of it: bring none, whatever the image asks for."""
+
+
+def container_edits(cards: Sequence[GrantedCard], vendor: VendorDevices, limits: Json) -> Json:
+    """Return all edits for a container with these cards, in the order of their index."""
+    return joined([_device_edits(cards, vendor), {"env": _names(cards)}, limits])
+
+
+def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
+    with_tools = [card for card in cards if card.vendor in VENDOR_KINDS]
+    found = [vendor.edits(VENDOR_KINDS[card.vendor], _vendor_names(card)) for card in with_tools]
+    edits = [each for each in found if each is not None]
+    if len(edits) == len(found):
+        # Said first, so that the vendor's own word goes before: an image that asks for all cards gets no others.
+        return joined([{"env": [f"{VISIBLE}={NO_CARDS}"]}, *edits]) if edits else {}
+    return {"env": [f"{VISIBLE}={','.join(card.uuid for card in with_tools if card.vendor == NVIDIA)}"]}
+
+
+def _vendor_names(card: GrantedCard) -> list[str]:
+    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, by its configuration."""
+    return [card.uuid] if card.mode == "mig" else [card.uuid, str(card.index)]
+
+
+def _names(cards: Sequence[GrantedCard]) -> list[str]:
+    return [
+        f"GPULEDGER_UUIDS={','.join(card.uuid for card in cards)}",
+        f"GPULEDGER_MEMORY_MIB={','.join(str(card.memory_mib) for card in cards)}",
+        f"GPULEDGER_CORES={','.join(str(card.cores) for card in cards)}",
+    ]
+
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,11 @@ from gpuledger.agent.kubelet.dra import ClaimKey
 from gpuledger.agent.shared_read import SharedRead
 from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.kubernetes.devices import MAX_UUID_LENGTH
+from gpuledger.formats.kubernetes.annotations import MAX_UUID_LENGTH
 from gpuledger.formats.kubernetes.pod import annotated_cards, pod_identity
 from gpuledger.model.errors import NotFound, NotKnownYet, StartRefused
 from gpuledger.model.json_object import JsonMapping
-from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod, StoredCard
 
 MOST_LOST = 16
 """Cards that are looked up although the driver does not show them: their names are in an annotation."""

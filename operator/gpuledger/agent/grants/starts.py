@@ -1,4 +1,4 @@
-"""Preparing the claims of pods that come to this node, and giving them back after the last pod has ended.
+"""Starts of containers: claims are prepared, and slots become cards.
 
 The kubelet asks once for a claim, before the first container of its first pod starts, and again when it has restarted
 itself. The answer goes to each container that names the claim. The grants' files say what is prepared.
@@ -7,24 +7,31 @@ Between that and the first process of the pod, nothing on the node shows that th
 that shares a claim the kubelet does not even ask. So a claim is the kubelet's until it gives it back: see `prepared`.
 
 While the ledger is not known yet, the kubelet is kept waiting for a few seconds, before it retries by itself.
+
+A container runtime puts the edits of several devices one over the other: of two limits for a container's first card,
+the last one would stay. So a container gets one device of ours, whatever it names, and requests that the same
+containers name are one. Kubernetes matches by the request, never by its subrequest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gpuledger.agent.claims.units import Unit, shared_unit, units_of_pod
-from gpuledger.agent.grants.files import GrantFiles
-from gpuledger.agent.grants.grants import NO_POD, Grants
-from gpuledger.agent.grants.ledger_view import ClaimLedger
+from gpuledger.agent._generated import device_plugin_pb2 as messages
+from gpuledger.agent.grants.files import SHARE_DIRECTORY, DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.grants import NO_CARDS, NO_POD, VISIBLE, Grants
+from gpuledger.agent.grants.ledger_view import ClaimLedger, HeldClaims, HeldPart, LedgerView
+from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey, PreparedDevice
 from gpuledger.agent.kubelet.pod_resources import ClaimInUse
-from gpuledger.agent.kubelet.slot_owners import Pods
-from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.agent.kubelet.slot_owners import NAME, Owner, Pods, SlotOwners, answered_name
+from gpuledger.formats.kubernetes.pod import is_finished, pod_identity
 from gpuledger.formats.resource_claims.claims import DRIVER, has_claim
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.formats.runtime.cdi import (
@@ -42,6 +49,123 @@ from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Requests that are one device."""
+
+    parts: tuple[HeldPart, ...]
+    containers: int = 1
+    """How many of its pod's containers use it at the same time, at most."""
+
+    @property
+    def first(self) -> HeldPart:
+        """The part that gives the unit its name, whichever of its claims is asked for."""
+        return self.parts[0]
+
+    @property
+    def name(self) -> str:
+        """The unit's requests, as the ledger names them."""
+        return "+".join(dict.fromkeys(part.entry for part in self.parts))
+
+    @property
+    def cards(self) -> tuple[GrantedCard, ...]:
+        """Its cards in the order of their index: of a card that several requests share, what they have together."""
+        found: dict[str, GrantedCard] = {}
+        for part in self.parts:
+            card, before = part.card, found.get(part.card.uuid)
+            found[card.uuid] = card if before is None else _together(before, card)
+        return tuple(sorted(found.values(), key=lambda card: (card.index, card.uuid)))
+
+
+def shared_unit(held: HeldClaims) -> Unit:
+    """Return the whole of a claim as one: pods come and go that share it, and each names what it likes of it."""
+    return Unit(_in_order(held.parts))
+
+
+def units_of_pod(held: HeldClaims, pod: JsonMapping) -> list[Unit]:
+    """Return the units of a pod.
+
+    Raises StartRefused if a container would get several; or cards by its own resources, or by a claim that pods share,
+    as well.
+    """
+    uses = _users(held, pod)
+    grouped: dict[frozenset[str] | tuple[str, str], list[HeldPart]] = {}
+    for part in _in_order(held.parts):
+        containers = frozenset(name for name, requests in uses.items() if _key(part) in requests)
+        grouped.setdefault(containers or _key(part), []).append(part)
+    of_others = held.containers | _users_of_shared(held, pod)
+    for container, requests in uses.items():
+        of_it = [parts for parts in grouped.values() if any(_key(part) in requests for part in parts)]
+        if len(of_it) > 1 or container in of_others:
+            raise StartRefused(_refusal(container, of_it, container in of_others))
+    return [Unit(tuple(parts), _at_once(pod, users)) for users, parts in grouped.items()]
+
+
+def _users(held: HeldClaims, pod: JsonMapping) -> dict[str, set[tuple[str, str]]]:
+    """Return the names of containers that use claims -> the claims' names in the pod, and their requests."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for container in _containers(pod):
+        for each in (container.get("resources") or {}).get("claims") or ():
+            named = {
+                _key(part)
+                for part in held.parts
+                if part.pod_claim == each["name"] and each.get("request") in (None, "", part.request)
+            }
+            if named:
+                found.setdefault(container["name"], set()).update(named)
+    return found
+
+
+def _at_once(pod: JsonMapping, names: Iterable[str]) -> int:
+    """Return how many of these containers can run at the same time: ordinary init containers run before, one by one."""
+    early = [each for each in pod["spec"].get("initContainers") or () if each["name"] in names]
+    sidecars: int = sum(each.get("restartPolicy") == "Always" for each in early)
+    late = sum(each["name"] in names for each in pod["spec"]["containers"])
+    return max(sidecars + late, sidecars + 1 if sidecars < len(early) else 0)
+
+
+def _users_of_shared(held: HeldClaims, pod: JsonMapping) -> frozenset[str]:
+    """Return the names of containers that use claims that pods share."""
+    given = pod["spec"].get("resourceClaims") or ()
+    names = {each["name"] for each in given if each.get("resourceClaimName") in held.shared}
+    return frozenset(
+        container["name"]
+        for container in _containers(pod)
+        if any(each["name"] in names for each in (container.get("resources") or {}).get("claims") or ())
+    )
+
+
+def _containers(pod: JsonMapping) -> list[JsonMapping]:
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+
+
+def _in_order(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:
+    return tuple(sorted(parts, key=lambda part: (part.entry, part.card.index, part.card.uuid)))
+
+
+def _key(part: HeldPart) -> tuple[str, str]:
+    return part.pod_claim, part.request
+
+
+def _together(one: GrantedCard, other: GrantedCard) -> GrantedCard:
+    cores = one.cores + other.cores if one.cores and other.cores else 0  # what is not limited stays so
+    return replace(one, memory_mib=one.memory_mib + other.memory_mib, cores=cores)
+
+
+def _refusal(container: str, several: Sequence[Sequence[HeldPart]], of_others: bool) -> str:
+    names = ", ".join(Unit(tuple(parts)).name for parts in several)
+    if of_others:
+        return (
+            f"container {container} gets GPUs by {names}, and by its own resources or a claim that pods share: a node "
+            "can't keep it to both of these shares at once. Let it ask in one way"
+        )
+    return (
+        f"container {container} names {names}, of which other containers name only some: a node can't keep it to all "
+        "of these shares at once. Let each container name one request, or let all of them name the same ones"
+    )
+
 
 logger = logging.getLogger(__name__)
 
@@ -210,3 +334,107 @@ def _devices(unit: Unit, uid: str) -> Sequence[PreparedDevice]:
             seen.add(part.request)
             found.append(PreparedDevice(part.request, device_name(part.card.uuid), names))
     return found
+
+
+class ContainerStarts:
+    """Answers the kubelet's two questions."""
+
+    def __init__(
+        self,
+        owners: SlotOwners,
+        ledger: LedgerView,
+        granting: Grants,
+        grants: GrantFiles,
+        directories: DirectoryFiles,
+        with_cdi: bool = True,
+    ) -> None:
+        self._owners, self._ledger, self._granting = owners, ledger, granting
+        self._grants, self._directories, self._with_cdi = grants, directories, with_cdi
+        self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
+
+    def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
+        """Name what a container will get, without knowing what that is: the name was never used before.
+
+        Nothing is written, so nothing can fail: for the kubelet that would be a refusal, and the pod be lost for good.
+        """
+        name = f"{min(slots, default='none')}-{secrets.token_hex(8)}"
+        self._owners.remember(resource, slots, name)
+        if self._with_cdi:
+            # A kubelet or a runtime that knows no CDI leaves the device out and says nothing: then an image that asks
+            # for all cards, as most do, must get none. The device's edits come later, and count.
+            return messages.ContainerAllocateResponse(
+                envs={VISIBLE: NO_CARDS}, cdi_devices=[messages.CDIDevice(name=runtime_name(name))]
+            )
+        place = str(self._directories.place(name))
+        mount = messages.Mount(host_path=place, container_path=SHARE_DIRECTORY, read_only=True)
+        return messages.ContainerAllocateResponse(envs={NAME: name}, mounts=[mount])
+
+    async def start(self, resource: str, slots: frozenset[str]) -> None:
+        """Have the cards of these slots' container ready. Idempotent: a container that starts again comes by again.
+
+        Raises StartRefused, or NotKnownYet and ApiError if the cards stay unknown for PATIENCE_S.
+        """
+        outcome = "refused"
+        try:
+            asked_for = self._owners.answered(resource, slots)
+            await retry_until(lambda: self._prepare(resource, slots, asked_for), "a container start")
+            outcome = "started"
+        except NotKnownYet:
+            outcome = "not_yet"
+            raise
+        finally:
+            self.outcomes[outcome] += 1
+
+    def remove_left_overs(self) -> None:
+        """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
+        entries = self._owners.all_entries()
+        if entries is not None:
+            self._directories.remove_unused(set(filter(None, map(answered_name, entries))))
+
+    async def rebuild(self, resources: Collection[str]) -> None:
+        """Have the files of all containers that the kubelet knows, as far as they can be determined."""
+        for resource in resources:
+            names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
+            for entry in self._owners.entries(resource) or ():
+                names.setdefault(entry.slots, set()).update(filter(None, [answered_name(entry)]))
+            known = {grant.name for grant in (*self._grants.all(), *self._directories.all())}
+            for slots in (slots for slots, needed in names.items() if not needed <= known):
+                try:
+                    await self._deliver(await self._owners.find(resource, slots), resource, slots)
+                except (GpuledgerError, OSError) as error:
+                    logger.info("the files of slots in use stay as they are: %s", error)
+
+    async def _prepare(self, resource: str, slots: frozenset[str], asked_for: str | None) -> None:
+        """Have the cards ready; `asked_for` is what Allocate had answered when the start was asked for."""
+        owner = await self._owners.find(resource, slots)
+        await self._deliver(owner, resource, slots, starts=True)
+        if self._owners.answered(resource, slots) != asked_for:
+            # The caller is gone, and its kubelet has forgotten our answer: it would start the container without.
+            raise StartRefused("the kubelet has given the slots to another container since it requested this start")
+        pod = pod_identity(owner.pod)
+
+        def is_over(grant: Grant) -> bool:
+            """Whether it is of a pod that must be gone: its name has come to another one. Its slots say nothing of it.
+
+            A kubelet that has lost its record gives them out again under a container that runs.
+            """
+            of_name = grant.claim is None and (grant.namespace, grant.pod) == (pod.namespace, pod.name)
+            return of_name and grant.pod_uid != pod.uid
+
+        self._granting.forget(is_over)
+
+    async def _deliver(self, owner: Owner, resource: str, slots: frozenset[str], starts: bool = False) -> None:
+        cards: dict[str, tuple[GrantedCard, ...]] = {}  # container -> its cards
+        refused: list[StartRefused] = []
+        for container in owner.names:
+            try:
+                cards[container] = await self._ledger.cards_of(owner.pod, container, len(slots))
+            except StartRefused as error:  # of several containers, one that has its cards may be the one that starts
+                refused.append(error)
+        if not cards:
+            raise refused[0]
+        self._owners.confirm(owner, resource, slots)  # from here on nothing waits, so nothing comes between
+        pod = pod_identity(owner.pod)
+        for container, found in cards.items():
+            grant = Grant(owner.names[container], pod.uid, pod.namespace, pod.name, container, resource, slots, ())
+            self._granting.give(grant, owner.pod, found, starts)

@@ -7,6 +7,18 @@ the cards, its isolation, its region) is the agent's own word, which no containe
 A container can do what it likes in its directory: put a device, a pipe or a link there, truncate the file while it is
 read, or have another one in its place. So a name is first looked at without opening what it stands for, nothing is
 mapped into memory, and each read and write is of a few numbers at places that the file's layout names.
+
+Priorities decide which containers pause while others compute, and whose core limits are enforced. Source: HAMi's
+vGPUmonitor, cmd/vGPUmonitor/feedback.go. A container that launches kernels stops those of lower priority on its cards,
+and a core limit is only enforced where somebody else computes who is not less important. Two differences:
+
+- HAMi-core from 2026-04 on sets `recent_kernel` only where it limits cores, so the time of the last kernel counts, too.
+- A container whose processes have all ended is idle at once.
+
+What containers say of themselves decides only whether they are active. Priorities and cards are those of the grants.
+
+The amounts that a container uses come from the container's region where there is one that can be read, else from the
+driver's processes.
 """
 
 from __future__ import annotations
@@ -17,17 +29,19 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from gpuledger.agent.usage.priorities import Controls, Observed, decide
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.shared_region import (
+    ACTIVE,
     IDLE,
     LAYOUTS,
+    LIMITER_OFF,
     LIMITER_ON,
+    PAUSED,
     START_BYTES,
     RegionLayout,
     SharedRegion,
@@ -36,6 +50,69 @@ from gpuledger.formats.runtime.shared_region import (
     read_shared_region,
 )
 from gpuledger.model.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One container, as its grant and its region say."""
+
+    uuids: tuple[str, ...]
+    priority: int
+    """Lower is more important."""
+    recent_kernel: int
+    utilization_switch: int
+    last_kernel_s: int | None
+    """Unix time, by the container's word; None where it does not say."""
+    lives: bool
+    """Whether it has a process that can launch kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """What a region should have."""
+
+    recent_kernel: int
+    utilization_switch: int
+
+
+ALONE = Controls(IDLE, LIMITER_ON)
+"""Without a monitor nothing pauses, and limits are enforced: what HAMi-core itself begins with, but for `IDLE`."""
+
+
+def decide(containers: Iterable[Observed], now_s: float, recent_s: float) -> list[Controls]:
+    """Return what each container's region should have, in the same order.
+
+    `recent_s` is for how long a kernel counts after its launch. Of `recent_kernel`, one is taken away by each call, so
+    it says how many calls ago there was one.
+    """
+    containers = list(containers)
+    active: dict[
+        str, list[tuple[int, int]]
+    ] = {}  # card -> priority, and place in the list, of those that compute there
+    for place, each in enumerate(containers):
+        if _is_active(each, now_s, recent_s):
+            for uuid in each.uuids:
+                active.setdefault(uuid, []).append((each.priority, place))
+    return [
+        _controls(each, [priority for uuid in each.uuids for priority, other in active.get(uuid, ()) if other != place])
+        for place, each in enumerate(containers)
+    ]
+
+
+def _is_active(each: Observed, now_s: float, recent_s: float) -> bool:
+    if not each.lives or each.recent_kernel < IDLE:  # one that pauses launches nothing
+        return False
+    # A time to come is none: the clock was set back, or the container makes it up.
+    launched = each.last_kernel_s is not None and -1 < now_s - each.last_kernel_s <= recent_s
+    return each.recent_kernel > 1 or launched
+
+
+def _controls(each: Observed, others: list[int]) -> Controls:
+    """Return what one region should have; `others` are the priorities of those that compute on its cards."""
+    important = min(others, default=each.priority + 1)
+    recent_kernel = PAUSED if important < each.priority else max(min(each.recent_kernel, ACTIVE) - 1, IDLE)
+    return Controls(recent_kernel, LIMITER_ON if important <= each.priority else LIMITER_OFF)
+
 
 LOW = 1
 """The priority of a container whose grant names none, as HAMi-core itself has it."""
@@ -432,3 +509,102 @@ def _observed(look: RegionLook) -> Observed:
         last_kernel_s=region.last_kernel_s,
         lives=bool(region.processes),
     )
+
+
+MIB = 1 << 20
+
+MOST_CLAIMED_BYTES = 1 << 50
+"""A million GiB. No card has that much."""
+
+REGION, NVML = "region", "nvml"
+"""Where amounts come from."""
+
+ContainerKey = tuple[str, str, str]
+"""A card's UUID, a pod's, and the name of a container."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesUse:
+    """What the processes of one container use of one card, by the driver. None where it does not tell."""
+
+    memory_mib: int | None
+    cores_percent: int | None
+
+
+NOTHING = ProcessesUse(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """One container and one card that it holds a part of. None where nothing tells."""
+
+    grant: Grant
+    part: GrantedPart
+    memory_used_bytes: int | None
+    cores_percent: int | None
+    source: str
+    """REGION or NVML."""
+    last_kernel_s_ago: int | None = None
+    paused: bool = False
+    context_bytes: int = 0
+    module_bytes: int = 0
+    data_bytes: int = 0
+    """Parts of the memory used, where a region tells; the rest is of other kinds."""
+
+
+def container_uses(
+    grants: Iterable[Grant],
+    looks: Mapping[str, RegionLook],
+    processes: Mapping[ContainerKey, ProcessesUse] | None,
+    now_s: float,
+) -> list[ContainerUse]:
+    """Return one for each container and card, whether it is used or not.
+
+    `looks` is name of the grant -> its region; `processes` is None while the driver does not answer.
+    """
+    found: dict[ContainerKey, ContainerUse] = {}
+    for grant in grants:
+        look = looks.get(grant.name)
+        for part in granted_parts(grant):
+            key = part.uuid, grant.pod_uid, grant.container
+            if look is None and key in found:  # a container that asks by several names has several grants
+                continue
+            # What several pods use that share a claim is of each of them, and of no container of this name.
+            told = processes if grant.of_one_pod else None
+            use = _by_driver(grant, part, None if told is None else told.get(key, NOTHING))
+            found[key] = use if look is None else _by_region(use, look.region, now_s)
+    return list(found.values())
+
+
+def _by_driver(grant: Grant, part: GrantedPart, use: ProcessesUse | None) -> ContainerUse:
+    memory_mib, cores_percent = (None, None) if use is None else (use.memory_mib, use.cores_percent)
+    return ContainerUse(grant, part, None if memory_mib is None else memory_mib * MIB, cores_percent, NVML)
+
+
+def _by_region(use: ContainerUse, region: SharedRegion, now_s: float) -> ContainerUse:
+    kernel_s = region.last_kernel_s
+    use = replace(
+        use,
+        paused=region.recent_kernel < IDLE,
+        last_kernel_s_ago=max(int(now_s - kernel_s), 0) if kernel_s else None,
+    )
+    place = next((place for place, device in enumerate(region.devices) if device.uuid == use.part.uuid), None)
+    if place is None:  # no program has asked NVML for the card
+        return use
+    counted = [process.uses[place] for process in region.processes]
+    # The library puts its own number to 0 for a moment, several times in a second.
+    cores = max(sum(each.cores_percent for each in counted), use.cores_percent or 0)
+    return replace(
+        use,
+        memory_used_bytes=_sum(each.total_bytes for each in counted),
+        cores_percent=min(cores, 100),
+        source=REGION,
+        context_bytes=_sum(each.context_bytes for each in counted),
+        module_bytes=_sum(each.module_bytes for each in counted),
+        data_bytes=_sum(each.data_bytes for each in counted),
+    )
+
+
+def _sum(claims: Iterable[int]) -> int:
+    """Return what processes claim to use, or as much as nobody can have: a claim is any number."""
+    return min(sum(claims), MOST_CLAIMED_BYTES)

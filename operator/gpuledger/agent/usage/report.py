@@ -10,10 +10,15 @@ from datetime import UTC, datetime
 from prometheus_client.core import Metric
 
 from gpuledger.agent.devices.source import CardUse, DeviceUses, DriverGone
-from gpuledger.agent.usage.comparison import Comparison
-from gpuledger.agent.usage.containers import MIB, ContainerUse, container_uses
-from gpuledger.agent.usage.metrics import compatible_metrics, monitor_metrics, process_metrics, usage_metrics
+from gpuledger.agent.usage.metrics import (
+    Comparison,
+    compatible_metrics,
+    monitor_metrics,
+    process_metrics,
+    usage_metrics,
+)
 from gpuledger.agent.usage.monitor import Monitor
+from gpuledger.agent.usage.regions import MIB, ContainerUse, container_uses
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.model.card import Card
 from gpuledger.model.json_object import Json

@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.options import Failed, access_options, in_cluster, settings_option
-from gpuledger.command_line.running_settings import named_settings, settings_in_use
-from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
+from gpuledger.command_line.options import (
+    Failed,
+    access_options,
+    in_cluster,
+    named_settings,
+    settings_in_use,
+    settings_option,
+)
+from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
 from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled
@@ -62,7 +68,7 @@ def audit(
         named = named_settings(settings_file, kubeconfig, context)
 
         async def compare(client: KubeClient) -> Report:
-            from gpuledger.kube_api.store import KubeStore
+            from gpuledger.kube_api.writes import KubeStore
             from gpuledger.workflows.repair.audit import Auditor
             from gpuledger.workflows.system_clock import SystemClock
 

@@ -12,15 +12,15 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access, where_asked
-from gpuledger.command_line.formatting import plural
 from gpuledger.command_line.options import (
     access_options,
     errors_shown,
+    named_settings,
     operator_option,
     output_option,
     settings_option,
 )
-from gpuledger.command_line.running_settings import named_settings
+from gpuledger.command_line.output import plural
 from gpuledger.doctor.kinds import Finding, FindingKind, Severity
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.tables import Cell, Column, Terminal, table

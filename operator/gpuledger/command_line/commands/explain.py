@@ -11,7 +11,6 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.formatting import age, amounts_of, plural, share_text, utc_now
 from gpuledger.command_line.names import KIND_OF, Named, one_object
 from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
 from gpuledger.command_line.options import (
@@ -22,6 +21,7 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
+from gpuledger.command_line.output import age, amounts_of, plural, share_text, utc_now
 from gpuledger.model.errors import NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text

@@ -41,7 +41,7 @@ def fake_nodes(
     list_models: bool,
 ) -> None:
     """Register simulated nodes, as a node agent and its kubelet would."""
-    from gpuledger.agent import fake_nodes as fake
+    from gpuledger.agent import simulated as fake
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.configuration.files import nodes_config
 

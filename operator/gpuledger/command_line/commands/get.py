@@ -7,10 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 import click
 
 from gpuledger.command_line import output as out
-from gpuledger.command_line.bars import bar
-from gpuledger.command_line.cards import NO_CARDS, all_cards, begin_cards, card_named, cordon_of
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
-from gpuledger.command_line.formatting import amounts_of, share_text
 from gpuledger.command_line.names import Named, named_objects, no_such
 from gpuledger.command_line.options import (
     access_options,
@@ -19,14 +16,24 @@ from gpuledger.command_line.options import (
     namespace_option,
     output_option,
 )
+from gpuledger.command_line.output import (
+    NO_CARDS,
+    all_cards,
+    amounts_of,
+    bar,
+    begin_cards,
+    card_named,
+    cordon_of,
+    share_text,
+)
 from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, read_devices
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.kubernetes.workload import queue_of
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import StoredCard
 from gpuledger.reports.cards import amounts_json, report_of_stored
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, table

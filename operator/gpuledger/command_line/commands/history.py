@@ -10,7 +10,6 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.formatting import amounts_of, clock, share_text, utc_now
 from gpuledger.command_line.names import one_object
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
@@ -21,6 +20,7 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
+from gpuledger.command_line.output import amounts_of, clock, share_text, utc_now
 from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import FEW, family, nodes_named, title_of
 from gpuledger.reports.history import RecordKind

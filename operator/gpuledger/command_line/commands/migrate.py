@@ -10,9 +10,8 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.commands.audit import audit_settings
-from gpuledger.command_line.formatting import plural
-from gpuledger.command_line.options import access_options, in_cluster, settings_option
-from gpuledger.command_line.running_settings import named_settings, settings_in_use
+from gpuledger.command_line.options import access_options, in_cluster, named_settings, settings_in_use, settings_option
+from gpuledger.command_line.output import plural
 from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Column, Terminal, ruled
@@ -54,7 +53,7 @@ def migrate(
     named = named_settings(settings_file, kubeconfig, context)
 
     async def move(client: KubeClient) -> Sequence[Step]:
-        from gpuledger.kube_api.store import KubeStore
+        from gpuledger.kube_api.writes import KubeStore
         from gpuledger.workflows.repair.audit import Auditor
         from gpuledger.workflows.system_clock import SystemClock
 

@@ -55,7 +55,7 @@ def run(
 
     from gpuledger.configuration.files import settings_before_cluster
     from gpuledger.controller.kopf_frame import run as run_operator
-    from gpuledger.controller.run_options import RunOptions, followed_host_name
+    from gpuledger.controller.startup import RunOptions, followed_host_name
 
     with settings_refused():
         settings = settings_before_cluster(settings_file)

@@ -26,7 +26,7 @@ def scheduler_config(
     """Print the kube-scheduler configuration that matches the settings."""
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.configuration.files import settings_before_cluster
-    from gpuledger.controller.extender_secret import extender_secret as secret_in
+    from gpuledger.controller.extender_server import extender_secret as secret_in
     from gpuledger.controller.scheduler_pipe import make_pipe, scheduler_config_text
 
     if pipe is None:

@@ -206,8 +206,8 @@ def _policies(names: Sequence[str], settings: Settings) -> dict[str, Policy]:
 
 
 def _replay(output: str, policies: Mapping[str, Policy], options: Mapping[str, Any]) -> None:
+    from gpuledger.simulation.arrivals import as_shown
     from gpuledger.simulation.chart import check_chart
-    from gpuledger.simulation.load import as_shown
     from gpuledger.simulation.mix import History
     from gpuledger.simulation.trace import in_gangs, read_trace
 
@@ -233,7 +233,7 @@ def _replay(output: str, policies: Mapping[str, Policy], options: Mapping[str, A
 
 
 def _arrivals(trace: Trace, questions: Questions, printing: Printing, chart: Path | None) -> None:
-    from gpuledger.simulation.arrivals_report import as_lines, csv_rows, summary
+    from gpuledger.simulation.arrivals import as_lines, csv_rows, summary
     from gpuledger.simulation.chart import draw_arrivals
     from gpuledger.simulation.runs import ArrivalJob, run_all
 
@@ -254,8 +254,7 @@ def _arrivals(trace: Trace, questions: Questions, printing: Printing, chart: Pat
 
 def _departures(trace: Trace, questions: Questions, printing: Printing, chart: Path | None) -> None:
     from gpuledger.simulation.chart import draw_departures
-    from gpuledger.simulation.departures import plan_departures
-    from gpuledger.simulation.departures_report import as_lines, csv_rows, summary
+    from gpuledger.simulation.departures import as_lines, csv_rows, plan_departures, summary
     from gpuledger.simulation.runs import DepartureJob, run_all
 
     seeds = range(questions.first_seed, questions.first_seed + questions.seeds)
@@ -322,10 +321,8 @@ def _no_nodes(given: bool, from_cluster: bool) -> str:
 def _place(command: click.Context, output: str, settings: Settings, policy: Policy, options: Mapping[str, Any]) -> None:
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.kube_api.reads import KubeReads
-    from gpuledger.simulation.live import read_scene
     from gpuledger.simulation.objects import in_few_lines, read_objects
-    from gpuledger.simulation.what_if import Scene, answer
-    from gpuledger.simulation.what_if_report import as_json, as_lines
+    from gpuledger.simulation.what_if import Scene, answer, as_json, as_lines, read_scene
 
     dialects = dialects_of(settings)
 

@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable, Iterator
 
 import click
 
-from gpuledger.command_line.cards import NO_CARDS, begin_cards, uncollected
 from gpuledger.command_line.cluster_access import cluster_access
 from gpuledger.command_line.options import (
     access_options,
@@ -17,7 +16,8 @@ from gpuledger.command_line.options import (
     output_option,
     usage_operator_option,
 )
-from gpuledger.command_line.top.views import SORTS, VIEWS
+from gpuledger.command_line.output import NO_CARDS, begin_cards, uncollected
+from gpuledger.command_line.top.rows import SORTS, VIEWS
 from gpuledger.model.json_object import Json
 
 
@@ -91,13 +91,13 @@ def top(
     view = view or "nodes"
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         items = begin_cards(cluster, node)  # on its way while the rest is imported
-        from gpuledger.command_line.top.gangs import begin_members, gang_named, gangs_read, held_by_gangs
+        from gpuledger.command_line.top.nodes_and_gangs import begin_members, gang_named, gangs_read, held_by_gangs
 
         wanted = gang_named(gang) if gang else None
         members = begin_members(cluster, wanted) if wanted or (view == "cards" and not watch) else ()
         chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
         from gpuledger.command_line import output as out
-        from gpuledger.command_line.top.other_nodes import begin_nodes, cordoned_nodes, nodes_read, other_nodes
+        from gpuledger.command_line.top.nodes_and_gangs import begin_nodes, cordoned_nodes, nodes_read, other_nodes
         from gpuledger.command_line.top.rows import lines_of, top_json, top_table
         from gpuledger.formats.custom_resource.stored_card import stored_card
         from gpuledger.reports.cards import report_of_stored
@@ -158,7 +158,7 @@ def _show_teams(
 ) -> None:
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         from gpuledger.command_line import output as out
-        from gpuledger.command_line.top.team_sources import Teams
+        from gpuledger.command_line.top.teams import Teams
 
         if watch:
             from gpuledger.command_line.top.teams_watch import watch_teams

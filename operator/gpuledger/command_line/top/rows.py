@@ -1,20 +1,39 @@
-"""What `top` shows: how much is taken of each node, card or model, and by each namespace."""
+"""The rows of `top`: how much is taken of each node, card or model, and by each namespace."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from gpuledger.command_line.bars import bar
-from gpuledger.command_line.formatting import in_reading_order
-from gpuledger.command_line.top.other_nodes import OtherNode
-from gpuledger.command_line.top.views import SORTS, VIEWS
+from gpuledger.command_line.output import bar, in_reading_order
 from gpuledger.model.card import NOTHING, Amounts, CardPhase, total
 from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
 from gpuledger.reports.grouping import pods_named
 from gpuledger.reports.tables import Cell, Column, Terminal, table
+
+if TYPE_CHECKING:
+    from gpuledger.command_line.top.nodes_and_gangs import OtherNode
+
+VIEWS = {"nodes": "NODE", "cards": "CARD", "models": "MODEL", "namespaces": "NAMESPACE"}
+"""View -> the title of the column with what its rows are about."""
+
+SORTS: dict[str, Callable[[Line], Any]] = {
+    "memory": lambda line: -_part(line.used.memory_mib, line.capacity.memory_mib),
+    "cores": lambda line: -_part(line.used.cores, line.capacity.cores),
+    "slots": lambda line: -_part(line.used.number, line.capacity.number),
+    "cards": lambda line: -line.cards,
+    "pods": lambda line: -line.pods,
+    "state": lambda line: (line.ready, line.state),
+}
+"""What to sort by, besides the name -> key. The fullest comes first, and what needs attention."""
+
+
+def _part(used: int, capacity: int) -> float:
+    return used / capacity if capacity else float(used)
+
 
 MIB_PER_GIB = 1024
 READY = CardPhase.READY.value

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuledger.command_line.formatting import utc_now
-from gpuledger.command_line.output import write
-from gpuledger.command_line.top.screen import Screen
-from gpuledger.command_line.top.team_sources import Teams
+from gpuledger.command_line.output import utc_now, write
+from gpuledger.command_line.top.live import Screen
+from gpuledger.command_line.top.teams import Teams
 from gpuledger.model.errors import Unreachable
 from gpuledger.reports.tables import Terminal
 
 PAUSE_S = 5.0
 """Between two readings: each is of all cards, and of the pods concerned."""
+
 
 ENDED = 130
 """Exit status after Ctrl-C."""

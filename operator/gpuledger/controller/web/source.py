@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 
 from gpuledger.controller.web.view_server import HistoryQuery
-from gpuledger.formats.kubernetes.agent_pod import AgentPod, host_of
+from gpuledger.formats.kubernetes.node import AgentPod, host_of
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
 from gpuledger.ledger.book import ChangeLog, Ledger
@@ -22,13 +22,12 @@ from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
-from gpuledger.workflows.gangs.gang_report import GangReporter
+from gpuledger.workflows.gangs.report import GangReporter
 from gpuledger.workflows.inventory.inventory import AgentPods
-from gpuledger.workflows.pending.explain_pod import PodExplainer
+from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
 from gpuledger.workflows.pending.trail import RecordFilter, Trail
-from gpuledger.workflows.pending.why_waiting import WhyWaiting
 from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
-from gpuledger.workflows.tasks.pauses import all_within
+from gpuledger.workflows.tasks import all_within
 
 AT_ONCE = 32
 """Agents that are asked at a time."""

@@ -1,18 +1,30 @@
-"""Checks of the API server, the custom resource, kube-scheduler's version, the policies and their webhook."""
+"""Checks of the API server, the custom resource, policies and webhook, permissions of our accounts, and clocks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from gpuledger.doctor.compare import differences
-from gpuledger.doctor.facts import Facts, Release, known, name_of, some_of
+from gpuledger.doctor.facts import (
+    OVER_HAMI,
+    AccountAccess,
+    Facts,
+    Release,
+    differences,
+    known,
+    name_of,
+    some_of,
+    time_of,
+)
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
 from gpuledger.formats.custom_resource.resource import GROUP, KIND, PLURAL, VERSION
+from gpuledger.formats.kubernetes.node import node_facts
 from gpuledger.model.json_object import Json
+from gpuledger.model.node import Dialect
 
 OLDEST = (1, 30)
 """Policies on requests, and the conditions of webhooks, are in every server from this one on: docs/admission.md."""
@@ -221,3 +233,88 @@ def _short_kind(policy: Json) -> str:
     if name_of(policy) in WITH_AGENTS:
         return "agents"
     return "mutating" if policy["kind"].startswith("Mutating") else "validating"
+
+
+SHOWN_RIGHTS = 6
+"""Number of permissions to name; one remedy fixes them all."""
+
+
+def check_operator_account(facts: Facts) -> Iterator[Finding]:
+    """Yield each thing that the operator has to do and may not."""
+    access = known(facts.operator_access)
+    needed = [each for each in access.denied if each != OVER_HAMI]
+    yield from _denials(FindingKind.OPERATOR_PERMISSION, AccountAccess(access.account, tuple(needed)))
+
+
+def check_agent_account(facts: Facts) -> Iterator[Finding]:
+    """Yield each thing that the node agents have to do and may not."""
+    yield from _denials(FindingKind.AGENT_PERMISSION, known(facts.agent_access))
+
+
+def _denials(kind: FindingKind, access: AccountAccess) -> Iterator[Finding]:
+    """Yield one finding for what our own roles grant, and one for each role of Kubernetes' own."""
+    lacking: dict[str, list[str]] = {}  # role of Kubernetes' own, or empty -> what it would grant
+    for permission in access.denied:
+        lacking.setdefault(permission.role, []).append(str(permission))
+    for role, permissions in lacking.items():
+        remedy = f"kubectl apply -k manifests/, which binds the role {role}" if role else ""
+        yield Finding.of(kind, access.account, f"it may not {some_of(permissions, SHOWN_RIGHTS)}", remedy)
+
+
+def check_over_hami(facts: Facts) -> Iterator[Finding]:
+    """Yield whether there are nodes with HAMi's plugin, and the operator can't set the lock that it needs."""
+    dialects, access = known(facts.release).dialects, known(facts.operator_access)
+    if OVER_HAMI not in access.denied:
+        return
+    for node in known(facts.nodes):
+        offer = node_facts(node, dialects).offer
+        if offer is not None and offer.dialect is Dialect.HAMI:
+            text = f"node {name_of(node)} runs HAMi's device plugin, and the account may not {OVER_HAMI}"
+            yield Finding.of(FindingKind.OVER_HAMI_PERMISSION, access.account, text)
+            return
+
+
+SKEW = timedelta(seconds=5)
+"""The API server tells its time to the second, and an answer takes a while."""
+
+SILENT = timedelta(seconds=60)
+"""A kubelet renews its Lease every ten seconds, and after 40 s of silence its node is not ready."""
+
+
+def check_clock_here(facts: Facts) -> Iterator[Finding]:
+    """Yield whether our own clock differs from the API server's."""
+    skew = facts.local_time - known(facts.server_time)
+    if abs(skew) > SKEW:
+        yield Finding.of(FindingKind.CLOCK_SKEW_HERE, "this machine", f"its clock is {_offset(skew)} the API server's")
+
+
+def check_clocks_of_nodes(facts: Facts) -> Iterator[Finding]:
+    """Yield nodes whose kubelets live, and write of another time than the API server's."""
+    now = known(facts.server_time)
+    ready = {name_of(node): node for node in known(facts.nodes) if _is_ready(node)}
+    for lease in known(facts.node_leases):
+        node = ready.get(name_of(lease))
+        renewed = time_of((lease.get("spec") or {}).get("renewTime"))
+        if node is None or renewed is None:
+            continue
+        beats = [renewed, *_heartbeats(node)]
+        ahead, behind = max(beats) - now, now - max(beats)
+        if ahead > SKEW or behind > SILENT:  # it is ready: its kubelet has renewed the Lease within 40 s
+            skew = ahead if ahead > SKEW else -behind
+            text = f"its clock is about {_offset(skew)} the API server's, by the Lease that its kubelet renews"
+            yield Finding.of(FindingKind.CLOCK_SKEW_NODE, f"node {name_of(node)}", text, NODE=name_of(node))
+
+
+def _is_ready(node: dict[str, Any]) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _heartbeats(node: dict[str, Any]) -> list[datetime]:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    times = (time_of(each.get("lastHeartbeatTime")) for each in conditions)
+    return [each for each in times if each is not None]
+
+
+def _offset(skew: timedelta) -> str:
+    return f"{abs(skew).total_seconds():.0f} s {'ahead of' if skew > timedelta(0) else 'behind'}"

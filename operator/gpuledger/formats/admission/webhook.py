@@ -14,26 +14,23 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from gpuledger.formats.admission.defaults import (
-    CLUSTERS_OWN,
-    MANAGED_LABEL,
-    TASK_PRIORITY,
-    asking_pods,
-    mentioning_pods,
-)
 from gpuledger.formats.admission.policies import NOT_IGNORED, as_yaml, rule
-from gpuledger.formats.admission.queue_words import queued_objects
 from gpuledger.formats.admission.rules import (
+    CLUSTERS_OWN,
     ITS_SCHEDULER,
+    MANAGED_LABEL,
     NAMES_ITS_NODE,
     OPERATOR,
+    TASK_PRIORITY,
     WRITE_SCHEDULER,
+    asking_pods,
     forged,
+    mentioning_pods,
     not_from,
     with_foreign_annotations,
     with_our_annotation,
 )
-from gpuledger.formats.admission.sums import summing_templates, template_rules
+from gpuledger.formats.admission.sums import queued_objects, summing_templates, template_rules
 from gpuledger.formats.dialects.queue_labels import local_queue
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
 from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, templates

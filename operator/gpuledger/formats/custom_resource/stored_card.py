@@ -10,8 +10,18 @@ from typing import Any
 from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, KIND
 from gpuledger.model.card import NOTHING, Amounts, Card, Links
 from gpuledger.model.errors import BadInput
-from gpuledger.model.share import DEFAULT_GRACE_S, Claim, ClaimRef, ContainerShare, Holder, HolderState, Pod, Share
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import (
+    DEFAULT_GRACE_S,
+    Claim,
+    ClaimRef,
+    ContainerShare,
+    Holder,
+    HolderState,
+    Misfit,
+    Pod,
+    Share,
+    StoredCard,
+)
 
 NODE_LABEL = "gpuledger.dev/node"
 LABEL_LENGTH = 63

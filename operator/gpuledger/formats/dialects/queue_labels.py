@@ -18,7 +18,7 @@ from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 
-PLACES: Final[tuple[Place, ...]] = ("annotations", "labels")
+LABEL_PLACES: Final[tuple[Place, ...]] = ("annotations", "labels")
 
 QUEUE_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 """What a LocalQueue's name looks like that a label can hold."""
@@ -50,7 +50,7 @@ def _asks(pod: JsonMapping, dialects: Dialects, schedulers: Collection[str]) -> 
 
 
 def _names(holder: JsonMapping) -> Iterator[str]:
-    for place in PLACES:
+    for place in LABEL_PLACES:
         given = _at(holder, place)
         yield from (str(given[word]) for word in queue_label_names(place) if word in given)
 

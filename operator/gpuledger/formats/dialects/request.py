@@ -17,8 +17,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects, Several, Template, V
 from gpuledger.formats.kubernetes.host import host_request
 from gpuledger.formats.kubernetes.quantity import amount, whole_number
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
-from gpuledger.formats.resource_claims.demands import Entry
-from gpuledger.formats.resource_claims.pod_claims import NO_CLAIMS, ClaimsOfPod, claims_of_pod
+from gpuledger.formats.resource_claims.demands import NO_CLAIMS, ClaimsOfPod, Entry, claims_of_pod
 from gpuledger.model.card import ALL_CORES, CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping

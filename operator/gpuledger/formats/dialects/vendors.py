@@ -28,11 +28,23 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node import Dialect
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
+
+
 AnnotationName = ResourceName
+
+
 AnyAnnotation = Annotated[str, Field(pattern=r"^([a-zA-Z0-9.-]+/)?[a-zA-Z0-9_.-]+$", max_length=317)]
+
+
 IdOfCard = Annotated[str, Field(pattern=r"^([a-zA-Z0-9]+(-[a-zA-Z0-9]+)*)?$", max_length=64)]
+
+
 PartOfCard = Literal["uuid", "index", "model", "memory_mib", "cores", "number", "numa_node", "mode", "healthy"]
+
+
 Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
+
+
 SomeUnits = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
 
 
@@ -306,7 +318,7 @@ def _by_name(rows: Iterable[VendorRow], where: str) -> dict[str, VendorRow]:
     return found
 
 
-def in_use(rows: tuple[VendorRow, ...], names: Collection[str]) -> tuple[VendorRow, ...]:
+def rows_in_use(rows: tuple[VendorRow, ...], names: Collection[str]) -> tuple[VendorRow, ...]:
     """Return the rows of these names; `all` stands for every row. Raises BadInput for a name that no row has."""
     if "all" in names:
         return rows

@@ -3,6 +3,9 @@
 These are `unschedulable`, taints and tolerations, `nodeSelector`, required node affinity, CPU and memory. Not evaluated
 are preferences, affinity between pods, spread constraints, volumes, host ports, other resources, the number of pods.
 For people, the reason why a node is not one of them is a sentence with numbers.
+
+Pods with the same constraints share their answers. Source: kube-scheduler's filter plugins. Left out, because they
+can't differ between pods of one profile: taints of nodes, `unschedulable`, what the profile adds.
 """
 
 from __future__ import annotations
@@ -311,3 +314,34 @@ def where_it_can_go(pod: JsonMapping) -> str:
         found[kind] = [{name: each.get(name) for name in OF_CONTAINERS} for each in spec.get(kind) or ()]
     found["volumes"] = [each for each in spec.get("volumes") or () if not ANYWHERE.intersection(each)]
     return blake2b(orjson.dumps(found, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+MOST_BYTES = 8 * 1024
+"""As JSON; users choose how long they are."""
+
+CONSTRAINTS_OF_POD = ("schedulerName", "nodeSelector", "affinity", "tolerations", "overhead", "hostNetwork")
+OF_CONTAINER = ("resources", "restartPolicy", "ports")
+CONTAINERS = ("initContainers", "containers")
+DEPENDS_ON_OTHERS = ("topologySpreadConstraints", "resourceClaims", "schedulingGates")
+ON_ANY_NODE = frozenset(("name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath", "image"))
+"""Kinds of volumes that every node has, and the name of each volume."""
+
+
+def demands_on_nodes(pod: JsonMapping) -> bytes | None:
+    """Return 16 bytes that are the same for pods to which kube-scheduler would allow the same nodes.
+
+    None where that depends on more than the node, such as other pods, volumes or claims, and for very long demands.
+    """
+    spec = pod.get("spec") or {}
+    affinity = spec.get("affinity") or {}
+    if affinity.get("podAffinity") or affinity.get("podAntiAffinity") or any(map(spec.get, DEPENDS_ON_OTHERS)):
+        return None
+    if not all(volume.keys() <= ON_ANY_NODE for volume in spec.get("volumes") or ()):
+        return None
+    containers = [[_picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS]
+    text = orjson.dumps([_picked(spec, CONSTRAINTS_OF_POD), containers], option=orjson.OPT_SORT_KEYS)
+    return blake2b(text, digest_size=16).digest() if len(text) <= MOST_BYTES else None
+
+
+def _picked(found: JsonMapping, names: tuple[str, ...]) -> JsonMapping:
+    return {name: found[name] for name in names if found.get(name)}

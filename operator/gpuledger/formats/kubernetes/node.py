@@ -1,9 +1,10 @@
-"""Nodes: the annotations in which device plugins list a node's cards, and whether these plugins answer."""
+"""Nodes: annotations in which device plugins list cards, whether these plugins answer, and the pods of agents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from typing import Any
 
 import orjson
@@ -18,10 +19,12 @@ from gpuledger.formats.dialects.registers import (
 )
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS, Dialects, NodeRegister
 from gpuledger.formats.kubernetes.host import counted_cards, host_capacity
+from gpuledger.formats.kubernetes.pod import bound_node, is_ready
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Amounts, Card, Links
 from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.request import NO_HOST, HostAmounts
 
@@ -302,3 +305,58 @@ def _registered(card: Card) -> dict[str, Any]:
         fault=card.fault[:MAX_LINE],
         links=dict(card.links),
     ).model_dump(by_alias=True, exclude_none=True, exclude=None if card.fault else {"fault"})
+
+
+PORT_NAME = "health"
+"""As manifests/agent/daemonset.yaml has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPod:
+    """One agent's pod."""
+
+    name: str
+    node_name: str
+    """Empty while it is bound to none."""
+    address: str
+    """Its IP address, as its kubelet says; empty as long as that says none."""
+    port: int
+    """Of HTTP; 0 if its containers declare none."""
+    ready: bool
+
+
+def agent_pod(pod: JsonMapping) -> AgentPod:
+    """Return what is needed to ask an agent, of a pod as the API server has it."""
+    status, containers = pod.get("status") or {}, (pod.get("spec") or {}).get("containers") or ()
+    declared = (port for container in containers for port in container.get("ports") or ())
+    port = next((int(each["containerPort"]) for each in declared if each.get("name") == PORT_NAME), 0)
+    return AgentPod(pod["metadata"]["name"], bound_node(pod), str(status.get("podIP") or ""), port, is_ready(pod))
+
+
+def best_by_node(pods: Iterable[AgentPod]) -> dict[str, AgentPod]:
+    """Return node name -> its agent's pod: while one follows another, the one that is Ready."""
+    found: dict[str, AgentPod] = {}
+    for pod in pods:
+        before = found.get(pod.node_name)
+        if pod.node_name and (before is None or (pod.ready and not before.ready)):
+            found[pod.node_name] = pod
+    return found
+
+
+def host_of(address: str) -> str:
+    """Return a pod's address as a URL has it; empty for one that no pod has.
+
+    A kubelet says which address its pods have, and it must not lead whoever asks there to his own machine.
+    """
+    try:
+        ip = ip_address(address)
+    except ValueError:
+        return ""
+    if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return ""
+    mapped = getattr(ip, "ipv4_mapped", None)
+    if mapped is not None:
+        return host_of(str(mapped))
+    if getattr(ip, "scope_id", None):
+        return ""
+    return f"[{ip}]" if ip.version == 6 else str(ip)

@@ -19,30 +19,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
 
-from gpuledger.formats.resource_claims.cel.environment import (
+from gpuledger.formats.resource_claims.cel.evaluation import (
     ATTRIBUTES,
     CAPACITY,
     DRIVER,
-    SHARED,
-    check,
-    check_cost,
-    place_of,
-)
-from gpuledger.formats.resource_claims.cel.evaluation import (
     MOST_STEPS,
+    SHARED,
     Run,
     Step,
+    check,
+    check_cost,
     compiled,
     literal_pattern,
+    place_of,
     unknown_function,
     walk,
 )
 from gpuledger.formats.resource_claims.cel.expression import Checked, Ident, Node
-from gpuledger.formats.resource_claims.cel.patterns import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
+from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
 from gpuledger.formats.resource_claims.cel.quantities import TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
+from gpuledger.formats.resource_claims.demands import View, view_of
 from gpuledger.formats.resource_claims.semver import parse_version
-from gpuledger.formats.resource_claims.views import View, view_of
 from gpuledger.model.card import Card, Payer
 from gpuledger.model.errors import BadInput, GpuledgerError
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuledger.formats.dialects.sums import SUMS
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.condition import condition_of
+from gpuledger.formats.kubernetes.event import condition_of
 from gpuledger.formats.kubernetes.lease import (
     LEASE_DURATION_S,
     LEASE_NAME,

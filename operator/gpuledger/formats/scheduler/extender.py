@@ -1,13 +1,21 @@
 """The scheduler extender's JSON, version v1.
 
 Source: k8s.io/kube-scheduler/extender/v1. Its types carry no JSON tags, so the outer keys are Go's field names.
+
+kube-scheduler sends its extenders no token, so the extender knows it by a password in the extender's URL. Go's HTTP
+client sends it as Basic authentication, and writes *** in its place into the errors that kube-scheduler shows in pods'
+conditions: "Post http://kube-scheduler:***@127.0.0.1:8888/filter: ... connection refused". A secret in the URL's path
+would be in there as it is. So is the whole URL, password included, in what kube-scheduler says of a status other than
+200 (pkg/scheduler/extender.go, `send`): whoever knows the password never gets one.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
@@ -201,3 +209,23 @@ def priorities(node_names: Collection[str]) -> list[dict[str, Any]]:
 def bind_answer(error: str = "") -> dict[str, str]:
     """Answer a bind request; an empty error means that the pod is bound."""
     return {"Error": error}
+
+
+USER = "kube-scheduler"
+
+
+def url_with(url: str, secret: str) -> str:
+    """Return an extender's URL with the secret; without one, as it is."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{USER}:{secret}@{parts.netloc}")) if secret else url
+
+
+def url_without(url: str) -> str:
+    """Return the URL of an extender without a secret."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def authorization(secret: str) -> str:
+    """Return the header with which a client proves that it knows the secret."""
+    return f"Basic {b64encode(f'{USER}:{secret}'.encode()).decode()}" if secret else ""

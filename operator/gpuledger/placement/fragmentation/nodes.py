@@ -6,24 +6,88 @@ kind on a node is worth more than the tenth. The weight is the part of the GPU d
 the root of the slots that the cluster has left for it: a kind that few nodes can still take weighs more, and so the
 nodes that could take it are left to it. Together that is what keeps whole nodes free for pods with eight cards while
 small pods fill what is broken already.
+
+Remnants, what is left of cards, are numbered: a cluster has few kinds of cards and few remnants that differ to its
+pods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.entry import NodeRoom
-from gpuledger.model.card import NOTHING
+from gpuledger.ledger.entry import NodeRoom, Room
+from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import peak_on
 from gpuledger.placement.decide import Candidate, Effect, Footprint
 from gpuledger.placement.fragmentation.expected import WHOLE, Floats, Ints, Needs, Numbers, Typical
-from gpuledger.placement.fragmentation.remnants import NO_CARD, Remnants
+
+CardKind = tuple[str, str, str, Amounts]
+"""Vendor, model, mode, capacity: cards that are alike to every pod that names none."""
+
+NO_CARD = 0
+"""Number of the remnant that stands for no card at all."""
+
+
+class Remnants:
+    """Numbers kinds of cards, and their remnants: (kind of card, free thousandths)."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Card] = []
+        """Kind's number -> a card of it that has no name."""
+        self.found: list[tuple[int, int]] = [(NO_CARD, 0)]
+        """Remnant's number -> (number of the card's kind, free thousandths)."""
+        self._kind_numbers: dict[CardKind, int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def now(self, room: Room) -> int:
+        """Return the number of what is left of a card."""
+        return self._number(self.kind(room.card), _free_milli(room))
+
+    def after(self, remnant: int, room: Room, taken: Amounts, alone: bool) -> int:
+        """Return the number of what will be left of a card, now `remnant`, when a pod has taken this.
+
+        A pod that is `alone` there leaves nothing.
+        """
+        kind, _ = self.found[remnant]
+        return self._number(kind, 0 if alone else _part_milli(room.free - taken, room.card.capacity))
+
+    def kind(self, card: Card) -> int:
+        """Return the number of a card's kind."""
+        kind = (card.vendor, card.model, card.mode, card.capacity)
+        number = self._kind_numbers.get(kind)
+        if number is None:
+            number = self._kind_numbers[kind] = len(self.kinds)
+            self.kinds.append(replace(card, uuid="", node_name="", numa_node=None, links={}))
+        return number
+
+    def _number(self, kind: int, milli: int) -> int:
+        key = (kind, milli)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.found)
+            self.found.append(key)
+        return number
+
+
+def _free_milli(room: Room) -> int:
+    """Return the thousandths of a card that pods can still get."""
+    return WHOLE if room.idle else 0 if room.shut else _part_milli(room.free, room.card.capacity)
+
+
+def _part_milli(free: Amounts, capacity: Amounts) -> int:
+    """Return what is free of a card that a pod is on: of memory or of cores, whichever is less."""
+    if free.number < 1:
+        return 0
+    memory = free.memory_mib * WHOLE // max(capacity.memory_mib, 1)
+    cores = free.cores * WHOLE // capacity.cores if capacity.cores else WHOLE
+    return max(0, min(memory, cores, WHOLE - 1))
+
 
 UNLIMITED = 1e12
 """CPU and memory of a node of which they are not known: more than any pod asks for, so they never count there."""

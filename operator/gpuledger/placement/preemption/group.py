@@ -35,7 +35,7 @@ from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.model.share import Assignment, shares_of
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference, StepBudget
-from gpuledger.placement.preemption.cost import FREE, LOWEST_PRIORITY, NOT_STARTED_S, Cost, Tenant, cost_of, joined
+from gpuledger.placement.preemption.tenants import FREE, LOWEST_PRIORITY, NOT_STARTED_S, Cost, Tenant, cost_of, joined
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Eviction, cheapest_eviction
 
 EXACT_TOGETHER = 4

@@ -22,9 +22,20 @@ from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import numa_node_of
 from gpuledger.placement.policy import StepBudget
-from gpuledger.placement.preemption.card_needs import Need, Numbers, need_on
-from gpuledger.placement.preemption.cost import FREE, NONE, Cost, Low, at_least, joined
-from gpuledger.placement.preemption.tenants import NodeTenants, OccupiedCard, TenantKind
+from gpuledger.placement.preemption.tenants import (
+    FREE,
+    NONE,
+    Cost,
+    Low,
+    Need,
+    NodeTenants,
+    Numbers,
+    OccupiedCard,
+    TenantKind,
+    at_least,
+    joined,
+    need_on,
+)
 
 STEPS_LIMIT = 8_192
 """Steps of the search for the sets of one card. It ends before that with up to 12 tenants on the card, whatever they

@@ -19,9 +19,8 @@ from gpuledger.model.request import Shape, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards, takes_pods
 from gpuledger.placement.policy import Preference, StepBudget
-from gpuledger.placement.preemption.cost import FREE, Cost, Tenant, cost_of, together
 from gpuledger.placement.preemption.search import VictimSearch
-from gpuledger.placement.preemption.tenants import NodeTenants, find_tenants
+from gpuledger.placement.preemption.tenants import FREE, Cost, NodeTenants, Tenant, cost_of, find_tenants, together
 
 __all__ = ["FREE", "Cost", "Eviction", "Question", "Tenant", "cheapest_eviction", "cost_of", "node_without", "together"]
 

@@ -1,21 +1,43 @@
-"""The two writes of a bind: the shares into the ledger, then the Binding.
+"""The two writes of a bind, the shares into the ledger and then the Binding; when they are sent, and their failures.
 
 The Binding carries the pod's resourceVersion, read before the API server has shown all of the shares in the ledger. So
 it is refused if anybody has begun to take them back in between; release_pod.py has the other half of this.
+
+A Binding is sent only while kube-scheduler waits for its result. kube-scheduler counts a pod's CPU on the node from its
+choice on, and forgets it when it hears that Bind has failed. A Binding that arrived after that would bring the pod to a
+node where others may have its CPU by then. So no question is answered with "failed" before it is known that no Binding
+is under way. What was entered into the ledger stays meanwhile: the next question for the pod goes on from there.
+
+A pod that could not be bound several times in a row is put off: whatever is wrong with it, others go first. It gets
+another node next time, if one fits. kube-scheduler does not report failures between Filter and
+Bind, such as Reserve, Permit or PreBind; it shows when kube-scheduler asks for the pod again without having asked to
+bind it. If it names the node again, the node is fit by its own rules, and has led nowhere. If it does not name it, it
+keeps the pod off the node by itself, and nothing is remembered.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, resource_version
-from gpuledger.kube_api.store import KubeStore
-from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
+from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
+from gpuledger.kube_api.writes import KubeStore
+from gpuledger.model.clock import BoundedMap, Clock, Listeners
+from gpuledger.model.errors import (
+    ApiError,
+    BindAbandoned,
+    BindFailed,
+    Conflict,
+    GangIncomplete,
+    GpuledgerError,
+    NotFound,
+    QuotaExceeded,
+    Unreachable,
+)
 from gpuledger.model.gang import Gang
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
@@ -23,12 +45,116 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.choose import Ranking
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
 from gpuledger.workflows.journal.journal import Entered, Journal
-from gpuledger.workflows.quota.quota_fence import QuotaFence
+from gpuledger.workflows.quota import QuotaFence
 from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
-from gpuledger.workflows.tasks.pauses import gather_all, sleep_backoff
+from gpuledger.workflows.tasks import gather_all, sleep_backoff
+
+ASKED_AGAIN_S = LONGEST_BACK_OFF_S + 2.0
+"""For how long a pod that could be bound waits for the next question: kube-scheduler asks again after its back-off."""
+
+
+@dataclass(slots=True, eq=False)
+class _Question:
+    """A Bind for which kube-scheduler waits."""
+
+    is_heard: Callable[[], bool]
+    is_over: bool = False
+
+
+class OpenBindRequest:
+    """Of one pod that is being bound: who asks for it, and whether a Binding of it is under way."""
+
+    def __init__(self) -> None:
+        self._question: _Question | None = None
+        self._news = asyncio.Event()
+        self._nothing_under_way = asyncio.Event()
+        self._nothing_under_way.set()
+        self._is_expected = True
+        self.is_unanswered = False
+        """A Binding was sent of which the API server has not said what has become of it."""
+        self.on_question = Listeners[[]]()
+        """Called when kube-scheduler has asked for the Binding."""
+
+    @contextmanager
+    def question(self, is_heard: Callable[[], bool]) -> Iterator[None]:
+        """Let Bindings be sent as long as this lasts, and `is_heard` says that a caller still listens.
+
+        The latest question counts: kube-scheduler asks again only when it waits for the one before no more.
+        """
+        question = self._question = _Question(is_heard)
+        self._news.set()
+        self.on_question()
+        try:
+            yield
+        finally:
+            question.is_over = True
+
+    def expect_question(self, is_expected: bool) -> None:
+        """Note whether kube-scheduler would still take the node; if not, each bind that waits for a question fails."""
+        self._is_expected = is_expected
+        self._news.set()
+
+    async def had_to_wait(self) -> bool:
+        """Wait until a Binding may be sent; return whether that was not so at once. Raises BindAbandoned."""
+        if self.is_asked():
+            return False
+        await self._until_asked()
+        return True
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Wait until a Binding may be sent; what is done inside sends it, and finds out what has become of it.
+
+        Raises BindAbandoned if the scheduler no longer asks. If an earlier Binding's outcome is unknown, it does not
+        wait: that has to be found out before kube-scheduler gets an answer.
+        """
+        await self._until_asked()
+        self._nothing_under_way.clear()
+        try:
+            yield
+        finally:
+            if not self.is_unanswered:
+                self._nothing_under_way.set()
+
+    async def until_known(self, task: asyncio.Task[None]) -> None:
+        """Wait, after the last question is over, until the bind has ended or no Binding of it is under way."""
+        if task.done():
+            return
+        known = asyncio.ensure_future(self._nothing_under_way.wait())
+        try:
+            await asyncio.wait({task, known}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            known.cancel()
+
+    async def _until_asked(self) -> None:
+        if self.is_asked():
+            return
+        try:
+            async with asyncio.timeout(ASKED_AGAIN_S):
+                while not self.is_asked():
+                    if not self._is_expected or self.is_unanswered:
+                        raise BindAbandoned("kube-scheduler no longer waits for the pod's Binding")
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise BindAbandoned("kube-scheduler has not asked again for the pod's Binding") from None
+
+    def is_asked(self) -> bool:
+        """Return whether kube-scheduler waits for the Binding at this moment."""
+        question = self._question
+        return question is not None and not question.is_over and question.is_heard()
+
+
+@dataclass(slots=True)
+class Bind:
+    """A bind in progress."""
+
+    node_name: str
+    permission: OpenBindRequest
+    task: asyncio.Task[None]
+
 
 BINDING_ATTEMPTS = 6
 """Bindings sent without success before the pod's shares are given back, though a GET shows it unbound."""
@@ -254,3 +380,114 @@ def _is_bound_by_us(found: Json, placement: Placement, annotations: Mapping[str,
     # The others change: another system's device plugin may have found the pod already.
     mine = stored.get(DEVICES_ANNOTATION) == annotations[DEVICES_ANNOTATION]
     return bound_node(found) == placement.node_name and mine
+
+
+FAILURES_FREE = 3
+"""Failed binds in a row before a pod is put off: kube-scheduler's own back-off, of 10 s at most, comes first."""
+
+FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
+
+ANSWER_PAUSE_S = 1.0
+"""Between two answers that a pod is not bound. kube-scheduler's own back-off is as long; but where it tries groups as a
+whole it has none: 1.37 was seen to try a member whose Bind is refused 140 times a second."""
+
+OVERLOADED = (0, 429, 503, 504)
+"""Answers (0 is none) that say something of the API server and nothing of the pod."""
+
+NOT_OF_THE_NODE = (NotFound, Conflict, BindAbandoned, GangIncomplete, QuotaExceeded)
+"""Errors that say nothing of the node."""
+
+NODES_KEPT = 64
+"""Nodes that are remembered of one pod: those that led nowhere last."""
+
+
+@dataclass(slots=True)
+class _Failures:
+    number: int = 0
+    put_off_until_s: float = 0.0
+    offered: tuple[str, ...] = ()
+    """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
+    answered_s: float | None = None
+    """When kube-scheduler was told last that the pod is not bound."""
+    nodes: BoundedMap[str, None] = field(default_factory=lambda: BoundedMap(NODES_KEPT))
+    """Names of the nodes that led nowhere."""
+
+
+class BindFailures:
+    """Counts them. Of a pod that was bound, or is gone, nothing is remembered."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures: dict[str, _Failures] = {}  # pod UID -> its failed binds
+
+    def pod_uids(self) -> set[str]:
+        """Return the UIDs of the pods of which something is remembered."""
+        return set(self._failures)
+
+    def forget(self, pod_uid: str) -> None:
+        """Record that a pod was bound, or is gone."""
+        self._failures.pop(pod_uid, None)
+
+    async def pause_before_answer(self, pod_uid: str) -> None:
+        """Wait until kube-scheduler may be told again that a pod is not bound; the first time, that is now."""
+        failures = self._failures.setdefault(pod_uid, _Failures())
+        if failures.answered_s is not None:
+            await asyncio.sleep(max(0.0, failures.answered_s + ANSWER_PAUSE_S - self._clock.now_s()))
+        failures.answered_s = self._clock.now_s()
+
+    def offered(self, pod_uid: str, node_names: Iterable[str]) -> None:
+        """Note which nodes kube-scheduler was offered for a pod."""
+        self._failures.setdefault(pod_uid, _Failures()).offered = tuple(node_names)
+
+    def bind_begins(self, pod_uid: str) -> None:
+        """Record that kube-scheduler has come as far as Bind with what it was offered."""
+        failures = self._failures.get(pod_uid)
+        if failures is not None:
+            failures.offered = ()
+
+    def led_nowhere(self, pod_uid: str, node_names: Container[str]) -> Collection[str]:
+        """Return the nodes that a pod had better not get again, now that kube-scheduler asks with these names."""
+        failures = self._failures.get(pod_uid)
+        if failures is None:
+            return ()
+        for name in failures.offered:
+            if name in node_names:
+                failures.nodes.note(name, None)
+        failures.offered = ()
+        return failures.nodes
+
+    def avoided(self, pod_uid: str) -> Collection[str]:
+        """Return the nodes that have led nowhere, as far as is known."""
+        failures = self._failures.get(pod_uid)
+        return failures.nodes if failures else ()
+
+    def start_over(self, pod_uid: str) -> None:
+        """Record that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
+        failures = self._failures.get(pod_uid)
+        if failures is not None:
+            failures.nodes = BoundedMap(NODES_KEPT)
+
+    def note(self, pod_uid: str, node_name: str, error: BaseException) -> None:
+        """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""
+        if isinstance(error, ApiError) and error.status in OVERLOADED:
+            return
+        if isinstance(error, GpuledgerError) and not isinstance(error, NOT_OF_THE_NODE):
+            self._failures.setdefault(pod_uid, _Failures()).nodes.note(node_name, None)
+        if isinstance(error, ApiError) and not isinstance(error, NotFound):
+            self._count(self._failures.setdefault(pod_uid, _Failures()))
+
+    def _count(self, failures: _Failures) -> None:
+        failures.number += 1
+        if failures.number > FAILURES_FREE:
+            put_off_s = min(LONGEST_PUT_OFF_S, FIRST_PUT_OFF_S * 2 ** (failures.number - FAILURES_FREE - 1))
+            failures.put_off_until_s = self._clock.now_s() + put_off_s
+
+    def put_off_s(self, pod_uid: str) -> float:
+        """Return for how many seconds the pod is still put off."""
+        failures = self._failures.get(pod_uid)
+        return max(0.0, failures.put_off_until_s - self._clock.now_s()) if failures else 0.0
+
+    def check(self, pod: Pod) -> None:
+        """Raise BindFailed if a pod is put off."""
+        if self.put_off_s(pod.uid):
+            raise BindFailed(f"binding pod {pod} failed several times in a row; the operator retries after a pause")

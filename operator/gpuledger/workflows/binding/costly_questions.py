@@ -13,13 +13,13 @@ from collections import defaultdict
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from gpuledger.formats.kubernetes.condition import condition_of
+from gpuledger.formats.kubernetes.event import condition_of
 from gpuledger.formats.kubernetes.pod import is_being_deleted, pod_identity
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import Pod
-from gpuledger.workflows.tasks.pauses import Step
+from gpuledger.workflows.tasks import Step
 
 Answer = TypeVar("Answer")
 

@@ -32,9 +32,9 @@ from gpuledger.formats.dialects.assignments import (
 )
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Dialects
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
@@ -43,7 +43,7 @@ from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.tasks.pauses import sleep_backoff
+from gpuledger.workflows.tasks import sleep_backoff
 
 logger = logging.getLogger(__name__)
 

@@ -14,37 +14,145 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
-from gpuledger.formats.kubernetes.feasible_nodes import demands_on_nodes
+from gpuledger.formats.dialects.pod_reader import PodReader, ResourceNames, resource_names
+from gpuledger.formats.dialects.request import pod_request
+from gpuledger.formats.dialects.unsupported import PodWarning
+from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.kubernetes.constraints import demands_on_nodes
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import (
     created_at,
     is_being_deleted,
     later_version,
     nominated_node,
+    pod_facts,
     pod_identity,
     resource_version,
+    stranger,
     was_tried,
 )
-from gpuledger.formats.resource_claims.claims import has_claims
+from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
 from gpuledger.formats.scheduler.extender import FilterArguments
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
 from gpuledger.model.json_object import Json
-from gpuledger.model.node import NodeSet, NodeSets
-from gpuledger.model.share import Placement
+from gpuledger.model.node import NodeSet, NodeSets, PodFacts, UnaccountedPod
+from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import StepBudget
-from gpuledger.workflows.binding.placement_settings import PlacementSettings
-from gpuledger.workflows.binding.upcoming_pods import UpcomingPod, UpcomingPods
 from gpuledger.workflows.counts import AheadOutcome, Counts
+from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 from gpuledger.workflows.queues.reservations import Reservations
+
+_Rank = tuple[int, str, int, str]
+"""Minus the priority, time of creation, number in the order of coming, UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingPod:
+    """A pod that kube-scheduler has not asked for."""
+
+    pod: Pod
+    request: PodRequest
+    demands: bytes
+    """What it asks of nodes beside cards: see `demands_on_nodes`."""
+    created: str
+    version: str
+    """Its resourceVersion."""
+
+
+class UpcomingPods:
+    """Keeps them in their order."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, tuple[_Rank, UpcomingPod]] = {}  # by UID
+        self._order: list[_Rank] = []
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def uids(self) -> AbstractSet[str]:
+        """Return the UIDs of all."""
+        return self._pods.keys()
+
+    def put(self, found: UpcomingPod) -> None:
+        """Add a pod that is not there."""
+        rank = -found.pod.priority, found.created, self._number, found.pod.uid
+        self._number += 1
+        insort(self._order, rank)
+        self._pods[found.pod.uid] = rank, found
+
+    def drop(self, pod_uid: str) -> None:
+        """Remove a pod. Idempotent."""
+        known = self._pods.pop(pod_uid, None)
+        if known is not None:
+            del self._order[bisect_left(self._order, known[0])]
+
+    def pop(self) -> UpcomingPod | None:
+        """Remove the first pod and return it; None if there is none."""
+        if not self._order:
+            return None
+        _, found = self._pods.pop(self._order.pop(0)[-1])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """The meaning of a pod's resource names, and timeouts."""
+
+    dialects: Dialects
+    hold_ttl_s: float
+    bind_timeout_s: float
+    """Until Bind sends no more Bindings, and answers when it is known what has become of those that were sent. Less
+    than the scheduler's httpTimeout."""
+    nodes_offered: int
+    """Nodes between which kube-scheduler can choose for a pod."""
+    who_preempts: PreemptionMode = field(default_factory=PreemptionMode)
+    claims: ClaimObjects | None = None
+    """What pods' ResourceClaims ask for; None where they are not served."""
+    _words: PodReader = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_words", PodReader(self.dialects))
+
+    def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
+        """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
+        if self.claims is not None and has_claims(pod):
+            return pod_request(pod, self.dialects, self.claims)
+        return self._words.request(pod)
+
+    def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
+        """Return what a pod says that has no effect."""
+        return self._words.warnings(pod)
+
+    def words(self, pod: Mapping[str, Any], container_name: str) -> ResourceNames:
+        """Return the names of resources that a pod's container has."""
+        return resource_names(pod, container_name, self.dialects)
+
+    def facts(self, pod: Mapping[str, Any]) -> PodFacts:
+        """Return what concerns the ledger of a pod, readable or not."""
+        return pod_facts(pod, self.dialects, self.claims)
+
+    def host(self, pod: Mapping[str, Any]) -> HostAmounts:
+        """Return what a pod takes of its node beside the ledger's cards."""
+        return self._words.host(pod)
+
+    def stranger(self, pod: Mapping[str, Any]) -> UnaccountedPod | None:
+        """Return what a pod may have got from its node's device plugin, None for nothing."""
+        return stranger(pod, self._words.counted(pod), self.dialects)
+
 
 logger = logging.getLogger(__name__)
 

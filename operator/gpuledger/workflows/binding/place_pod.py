@@ -4,50 +4,190 @@ A pod is in one of four states. *None*: nothing is known of it. *Held*: Filter c
 a task enters its shares into the ledger and binds it; a repeated request gets the same node meanwhile, or waits for the
 same task. *Entered*: the ledger has its shares. Any step can be the last before a crash: what it leaves is a share too
 many for a while, never one too few.
+
+A Filter's refusals are counted, remembered, and written in the words that kube-scheduler shows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identity, resource_version
+from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
 from gpuledger.model.gang import Gang
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Pod
+from gpuledger.model.share import Holder, HolderState, Placement, Pod, fitting_variant
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.workflows.binding.alternatives import choose_first, choose_first_on
-from gpuledger.workflows.binding.bind_failures import BindFailures
-from gpuledger.workflows.binding.bind_pod import PodBinder, SeenPod
+from gpuledger.placement.fit import takes_pods
+from gpuledger.workflows.binding.bind_pod import Bind, BindFailures, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.binding.entered_shares import EnteredShares
-from gpuledger.workflows.binding.filter_responses import FilterResponses
-from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG, FilterResult
-from gpuledger.workflows.binding.nominate_ahead import AheadNominator
-from gpuledger.workflows.binding.open_bind_request import Bind, OpenBindRequest
-from gpuledger.workflows.binding.placement_settings import PlacementSettings
+from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.pending.requeue import ClaimRequeuer
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 from gpuledger.workflows.queues.reservations import Reservations
-from gpuledger.workflows.quota.namespace_quotas import QuotaGate
+from gpuledger.workflows.quota import QuotaGate
 from gpuledger.workflows.release.release import PodReleaser
-from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
-from gpuledger.workflows.tasks.pauses import Step, nothing, run_cooperatively, run_to_end
+from gpuledger.workflows.tasks import Step, nothing, run_cooperatively, run_to_end
+
+
+def choose_first(
+    chooser: Chooser, request: PodRequest, node_names: Collection[str], count: int, avoided: Collection[str] = ()
+) -> tuple[PodRequest, Choice]:
+    """Return the first of the pod's alternatives for which there is a node, and the nodes.
+
+    If there is none for any of them: the first one, and why.
+    """
+    choice = chooser.choose(request, node_names, count, avoided)
+    for each in () if choice.placements else request.alternatives:
+        other = chooser.choose(each, node_names, count, avoided)
+        if other.placements:
+            return each, other
+    return request, choice
+
+
+def choose_first_on(chooser: Chooser, request: PodRequest, node_name: str) -> Placement | Refusal:
+    """Return the cards of the first of the pod's alternatives that the node takes; else why not the first one."""
+    refusals: list[Refusal] = []
+    for each in request.variants:
+        chosen = chooser.choose_on(each, node_name)
+        if isinstance(chosen, Placement):
+            return chosen
+        refusals.append(chosen)
+    return refusals[0]
+
+
+TEXT = attrgetter("text")
+
+MAX_POD_BYTES = 1_000_000
+"""Of a pod that gets cards, as JSON. etcd stores 1.5 MiB: where little of that is left, the Binding that tells a pod
+its cards may fit in, and the kubelet's word that it runs, or our own that takes the Binding back, does not."""
+
+TOO_LONG = f"the pod is longer than {MAX_POD_BYTES:,} bytes of JSON: move its long fields into a ConfigMap"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """The nodes that a pod can go to, or why each can't take it."""
+
+    node_names: Collection[str]
+    refused: Mapping[str, str]
+    short_of_room: Mapping[str, str] = field(default_factory=dict)
+    """Those nodes among them, apart, on which others could make room; only for a scheduler that asks for it."""
+
+
+def refused(refusals: dict[str, Refusal], promised_node: str, scheduler_preempts: bool) -> FilterResult:
+    """Return the answer for a pod that no node takes, each for its reason.
+
+    On `promised_node`, empty if there is none, others make room for it. `scheduler_preempts`: kube-scheduler asks
+    whom to evict.
+    """
+    if promised_node in refusals:
+        refusals[promised_node] = BEING_FREED
+    if not scheduler_preempts:
+        # That node must not be "unresolvable": kube-scheduler would clear the pod's nomination for it.
+        short = {promised_node: refusals.pop(promised_node).text} if promised_node in refusals else {}
+        return FilterResult([], dict(zip(refusals, map(TEXT, refusals.values()), strict=True)), short)
+    short = {name: refusal.text for name, refusal in refusals.items() if refusal.reason in NEEDS_ROOM}
+    return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)
+
+
+class FilterResponses:
+    """Answers for pods that no node takes."""
+
+    def __init__(
+        self, ledger: Ledger, counts: Counts, trail: Trail, who_preempts: PreemptionMode, claim_waker: ClaimRequeuer
+    ) -> None:
+        self._ledger, self._counts, self._trail = ledger, counts, trail
+        self._who_preempts, self._claim_waker = who_preempts, claim_waker
+
+    def refused(self, pod: Pod, refusals: dict[str, Refusal]) -> FilterResult:
+        """Return why each node, by its name, does not take a pod."""
+        self._trail.refused(pod, refusals)
+        if refusals:
+            self._counts.refusals.labels(next(iter(refusals.values())).reason).inc()
+        return refused(refusals, self._promised_node(pod.uid), self._who_preempts.scheduler)
+
+    def bad_request(self, arguments: FilterArguments, text: str) -> FilterResult:
+        """Return what is wrong with a pod, wherever it goes."""
+        self._counts.bad_input.labels("pod").inc()
+        self._counts.refusals.labels(Reason.BAD_REQUEST).inc()
+        if has_claims(arguments.pod):
+            with contextlib.suppress(BadInput):
+                self._claim_waker.refused(pod_identity(arguments.pod))
+        return FilterResult([], dict.fromkeys(arguments.node_names, text))
+
+    def joins(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult | None:
+        """Return where a pod goes that uses claims which other pods have; None if it needs cards of its own there."""
+        joined = request.joined[0]
+        if joined.node_name in arguments.node_names:
+            return None if request.shape else FilterResult([joined.node_name], {})
+        text = f"claim {joined.name} of the pod is allocated on node {joined.node_name}"
+        refusal = Refusal(Reason.CLAIM_ELSEWHERE, text)
+        self._claim_waker.refused(pod)
+        return self.refused(pod, dict.fromkeys(arguments.node_names, refusal))
+
+    def _promised_node(self, pod_uid: str) -> str:
+        """Return the node on which others are to make room for the pod, empty if there is none."""
+        promised = self._ledger.promises.claims_of(pod_uid) or self._ledger.holders_of(pod_uid)
+        return promised[0][0].node_name if promised else ""
+
+
+class EnteredShares:
+    """Reads the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def reserved(self, pod_uid: str, request: PodRequest) -> Placement | None:
+        """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
+        holders = self._ledger.holders_of(pod_uid)
+        shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
+        if not shares or self._ledger.promises.claims_of(pod_uid):
+            return None
+        node = self._ledger.node_room(holders[0][0].node_name)
+        variant = fitting_variant(shares, request, node.cards)
+        if variant is None:
+            return None
+        if not takes_pods(node, variant.shape) or not node.can_give([share.uuid for share in shares]):
+            return None
+        return Placement(node.name, shares, request.host)
+
+    def allocated(self, pod_uid: str) -> list[tuple[Card, Holder]]:
+        """Return what earlier attempts to bind the pod have left; what is reserved for it was never to be used yet."""
+        return [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
+
+    def complete(self, pod_uid: str, request: PodRequest) -> Placement | None:
+        """Return what the pod holds, if the ledger has all that it asks for, on one node, and nothing else."""
+        holders = self._ledger.holders_of(pod_uid)
+        node_name = holders[0][0].node_name
+        shares = tuple(holder.share for _, holder in holders)
+        cards = self._ledger.node_room(node_name).cards
+        whole = fitting_variant(shares, request, cards) is not None and all(
+            card.node_name == node_name and holder.state is HolderState.ALLOCATED for card, holder in holders
+        )
+        return Placement(node_name, shares, request.host) if whole else None
+
 
 logger = logging.getLogger(__name__)
 

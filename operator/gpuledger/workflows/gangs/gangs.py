@@ -7,6 +7,11 @@ after the other; `BindBarrier` has the rest. Where that does not come together, 
 the gang is tried alone (`exclusive_turns.py`).
 
 A gang that was refused is tried again when something in the ledger has changed, and its members are woken together.
+
+At the barrier the binds of a gang's members wait for each other, twice. First until as many stand in Bind as the gang
+needs: a kube-scheduler has then found CPU, memory and volumes for each, and counts them. Then until the shares of all
+of these are in the ledger. Only after that the first Binding is sent. What goes wrong for one before fails all of them,
+so that nothing is kept. After failed binds a gang pauses: whatever refuses them, others go first.
 """
 
 from __future__ import annotations
@@ -16,29 +21,171 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import GangIncomplete
+from gpuledger.model.errors import GangIncomplete, GpuledgerError
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
 from gpuledger.model.node import NodeSets
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, PodBinder, SeenPod
-from gpuledger.workflows.binding.open_bind_request import OpenBindRequest
-from gpuledger.workflows.gangs.arrival_window import ArrivalWindow
-from gpuledger.workflows.gangs.bind_backoff import BindBackoff
-from gpuledger.workflows.gangs.bind_barrier import BindBarrier
-from gpuledger.workflows.gangs.exclusive_turns import ExclusiveTurns, Turn
-from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
-from gpuledger.workflows.gangs.gang_state import GangState, Member
-from gpuledger.workflows.gangs.kept_places import KeptPlaces
-from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans
-from gpuledger.workflows.gangs.refusals import GONE, HELD_BACK, OTHERS_TURN, PAUSE, others_first, too_few, too_little
+from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
+from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans, KeptPlaces
 from gpuledger.workflows.gangs.starvation_guard import StarvationGuard
-from gpuledger.workflows.tasks.pauses import Step
+from gpuledger.workflows.gangs.turns import ArrivalWindow, ExclusiveTurns, Turn
+from gpuledger.workflows.pending.requeue import GangRequeuer
+from gpuledger.workflows.quota import over_quota
+from gpuledger.workflows.tasks import Step
+
+
+class BindBarrier:
+    """Members of one gang that stand in Bind at the same time."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._standing: dict[str, Callable[[], bool]] = {}  # UID -> whether kube-scheduler waits for its Binding
+        self._entered: dict[str, Callable[[], None]] = {}  # UID -> what raises if its shares can't be used any more
+        loop = asyncio.get_running_loop()
+        self._complete: asyncio.Future[None] = loop.create_future()
+        self._all_entered: asyncio.Future[None] = loop.create_future()
+        self.on_entered = Listeners[[]]()
+        """Called once the shares of all are in the ledger."""
+        self.on_failed = Listeners[[GatherEnd, str]]()
+        """Called once, if that does not come about, with why."""
+
+    def __len__(self) -> int:
+        """Return how many stand in Bind."""
+        return len(self._standing)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it has failed, or all of them have gone on."""
+        return self._all_entered.done()
+
+    def stands(self, pod_uid: str) -> bool:
+        """Return whether a pod is one of them."""
+        return pod_uid in self._standing
+
+    async def stand(
+        self, pod_uid: str, is_asked: Callable[[], bool], missing: Callable[[], int], timeout_s: float
+    ) -> None:
+        """Wait until as many stand in Bind as are missing. Raises GangIncomplete if it takes too long, or one fails.
+
+        Of those for which kube-scheduler does not wait any more, `is_asked`, it has forgotten the CPU: another one may
+        count it for others already. They count when it asks for them again: see `look`.
+        """
+        self._standing[pod_uid] = is_asked
+        self.look(missing())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._complete)
+        except TimeoutError:
+            here, needed = len(self._standing), missing()
+            why = f"{here} of {needed} members of gang {self._name} could be bound within {timeout_s:g} s"
+            self.fail(why, GatherEnd.LATE)
+            await self._complete
+
+    def look(self, missing: int) -> None:
+        """Note how many are missing, or that one is asked for: others of the gang may be bound by now."""
+        if not self._standing or len(self._standing) < missing or self._complete.done():
+            return
+        if sum(is_asked() for is_asked in self._standing.values()) >= missing:
+            self._complete.set_result(None)
+
+    async def entered(self, pod_uid: str, check: Callable[[], None]) -> None:
+        """Wait until the ledger has the shares of all that were there. Raises GangIncomplete if one is missing.
+
+        When it has, `check` of each is called: it raises a GpuledgerError if the pod can't use its shares any more.
+        """
+        self._entered[pod_uid] = check
+        if self._entered.keys() >= self._standing.keys() and not self._all_entered.done():
+            self._go_on()
+        await asyncio.shield(self._all_entered)
+
+    def _go_on(self) -> None:
+        try:
+            for check in self._entered.values():
+                check()
+        except GpuledgerError as error:
+            self.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
+        else:
+            self._all_entered.set_result(None)
+            self.on_entered()
+
+    def fail(self, why: str, end: GatherEnd) -> None:
+        """Have all that have not gone on fail. Idempotent."""
+        is_first = not self.is_over
+        for future in (self._complete, self._all_entered):
+            if not future.done():
+                future.set_exception(GangIncomplete(why))
+                future.exception()  # whether or not anybody waits for it
+        if is_first:
+            self.on_failed(end, why)
+
+    def leave(self, pod_uid: str) -> None:
+        """Record that a pod does not stand in Bind any more."""
+        self._standing.pop(pod_uid, None)
+        self._entered.pop(pod_uid, None)
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 16.0
+
+
+class BindBackoff:
+    """Gangs that are not tried for a while: twice as long with each failure in a row. Times are of one clock."""
+
+    def __init__(self) -> None:
+        # gang -> how long the pause is, and its end
+        self._failed: WeakKeyDictionary[GangState, tuple[float, float]] = WeakKeyDictionary()
+
+    def failed(self, state: GangState, now_s: float) -> None:
+        """Record that a gang's Binds have failed. All fail at once: those within the pause are not counted again."""
+        last = self._failed.get(state)
+        if last is None or last[1] <= now_s:
+            pause_s = min(2 * last[0], LONGEST_PAUSE_S) if last else FIRST_PAUSE_S
+            self._failed[state] = (pause_s, now_s + pause_s)
+
+    def left_s(self, state: GangState, now_s: float) -> float:
+        """Return how long a gang still has to wait, in seconds."""
+        last = self._failed.get(state)
+        return max(0.0, last[1] - now_s) if last else 0.0
+
+    def next_s(self, now_s: float) -> float | None:
+        """Return when the next pause ends, None if there is none."""
+        return min((until_s for _, until_s in self._failed.values() if until_s > now_s), default=None)
+
+    def forget(self, state: GangState) -> None:
+        """Record that a gang was bound."""
+        self._failed.pop(state, None)
+
+
+OTHERS_TURN = Refusal(
+    Reason.GANG, "another gang, which has found cards and lacked something else, is tried alone for a while"
+)
+HELD_BACK = Refusal(Reason.GANG, "another gang, which many have overtaken that came after it, goes first for a while")
+PAUSE = Refusal(Reason.GANG, "a member of the pod's gang could not be bound a moment ago")
+GONE = Refusal(Reason.GANG, "the pod is bound or gone by now")
+
+
+def too_few(minimum: int) -> Refusal:
+    """Return the refusal of a gang of which not all members are there."""
+    return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang have been created")
+
+
+def others_first(minimum: int) -> Refusal:
+    """Return the refusal of a member that others of its gang come before."""
+    return Refusal(Reason.GANG, f"the {minimum} members that the pod's gang needs go first")
+
+
+def too_little(minimum: int, limit: QuotaLimit | None) -> Refusal:
+    """Return the refusal of a gang that finds too few cards, or may not have more of a limit."""
+    if limit is not None:
+        return over_quota(limit)
+    return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang find cards at once")
+
 
 _Gathered = tuple[SeenPod, EnteredAhead]
 

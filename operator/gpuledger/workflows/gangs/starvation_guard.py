@@ -27,13 +27,10 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.gang import GangName
 from gpuledger.placement.group import Asking, Trial, demand_order
-from gpuledger.workflows.gangs.exclusive_turns import ExclusiveTurns, Rank, Turn
-from gpuledger.workflows.gangs.gang_state import GangState
-from gpuledger.workflows.gangs.kept_places import KeptPlaces
-from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.gangs.plans import GangPlans
-from gpuledger.workflows.tasks.pauses import in_slices
-from gpuledger.workflows.tasks.rounds import by_turns
+from gpuledger.workflows.gangs.members import GangState, Members
+from gpuledger.workflows.gangs.plans import GangPlans, KeptPlaces
+from gpuledger.workflows.gangs.turns import ExclusiveTurns, Rank, Turn
+from gpuledger.workflows.tasks import by_turns, in_slices
 
 MOST_OVERTAKING = 8
 """Gangs that may overtake one before it gets precedence."""

@@ -17,9 +17,8 @@ from dataclasses import replace
 
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
 from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
-from gpuledger.formats.kubernetes.agent_pod import AgentPod, agent_pod, best_by_node
-from gpuledger.formats.kubernetes.node import Inventory, NodeFacts, read_registers
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.formats.kubernetes.node import AgentPod, Inventory, NodeFacts, agent_pod, best_by_node, read_registers
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
@@ -32,8 +31,7 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
-from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.pauses import Throttle
+from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
 """Label of the agents' pods, in our own namespace: no user can write there."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpuledger.formats.kubernetes.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
-from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks import KeyedWorker
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import NOTHING, Amounts, CardPhase
 from gpuledger.model.errors import GpuledgerError, ShareRefused
 from gpuledger.model.json_object import Json
-from gpuledger.model.share import Claim, Holder, HolderState, Pod, Share
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import Claim, Holder, HolderState, Misfit, Pod, Share
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Backoff, Clock, Listeners
@@ -30,8 +30,7 @@ from gpuledger.model.errors import (
     StateRolledBack,
     Unreachable,
 )
-from gpuledger.model.share import Claim, Holder, HolderState
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import Claim, Holder, HolderState, Misfit, StoredCard
 from gpuledger.workflows.counts import JournalCounts
 from gpuledger.workflows.journal.entries import (
     Add,

@@ -1,12 +1,22 @@
-"""Answers why a pod waits, from the ledger of now. Reads the pod, and writes nothing."""
+"""Answers why a pod waits, from the ledger of now, and which pods wait. Writes nothing.
+
+For one pod, when a person asks, the pod, its workload in Kueue, and the reasons of kube-scheduler itself are read. The
+list of all comes from placement's memory, without looking at nodes; pods for which kube-scheduler itself has no node
+are in it, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from heapq import merge
+from itertools import chain
 
 from gpuledger.formats.dialects.pod_reader import ResourceNames
 from gpuledger.formats.dialects.unsupported import PodWarning
+from gpuledger.formats.kubernetes.constraints import against_rules, lacking, taken_of
 from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
@@ -15,48 +25,110 @@ from gpuledger.formats.kubernetes.pod import (
     scheduler_of,
     scheduler_says,
 )
-from gpuledger.formats.kubernetes.workload import queue_of
+from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, queue_of, why_not_admitted, workload_of
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
-from gpuledger.model.errors import BadInput, WorkLimitExceeded
+from gpuledger.model.errors import ApiError, BadInput, Unreachable, WorkLimitExceeded
 from gpuledger.model.json_object import Json
+from gpuledger.model.refusal import BEING_FREED, Reason, Refusal
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
+from gpuledger.placement.choose import Chooser
 from gpuledger.placement.explain import NodeVerdict, explain_node
-from gpuledger.placement.fit import WORK_LIMIT
+from gpuledger.placement.fit import WORK_LIMIT, compiled
 from gpuledger.placement.group import Trial
 from gpuledger.placement.policy import Preference, StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
-from gpuledger.placement.selectors import compiled
-from gpuledger.reports.advice import advice
 from gpuledger.reports.explanation import (
     CardReason,
     Explanation,
     NodeReason,
     PodState,
+    SchedulerReason,
+    WaitingReport,
+    advice,
     elsewhere,
     in_short,
+    moment,
     nearness,
+    quota_text,
     refused_by_scheduler,
 )
-from gpuledger.reports.gang_parts import divided, gangs_of, placed_by
+from gpuledger.reports.gang import divided, gangs_of, placed_by
 from gpuledger.reports.grouping import pods_named
-from gpuledger.reports.quota import quota_text
-from gpuledger.reports.waiting import moment
-from gpuledger.workflows.gangs.gang_trial import GangTrials, GangView
-from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.pending.queued_pod import why_gated
-from gpuledger.workflows.pending.refused_nodes import why_refused
-from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.gangs.members import Member, Members
+from gpuledger.workflows.gangs.report import GangTrials, GangView
+from gpuledger.workflows.pending.pod_condition import RefusedByScheduler
+from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
 from gpuledger.workflows.preemption.find_victims import answered
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
-from gpuledger.workflows.tasks.pauses import TURN_S, run_cooperatively, yield_to_loop
+from gpuledger.workflows.quota import over_quota
+from gpuledger.workflows.tasks import TURN_S, run_cooperatively, yield_to_loop
+
+
+async def why_gated(store: KubeStore, pod: Json, words: SchedulerWords) -> str:
+    """Return what the workload of a pod with Kueue's gate waits for; empty without the gate, or if nothing says it."""
+    if GATE not in words.gates:
+        return ""
+    try:
+        found = await _workload(store, pod)
+    except ApiError:  # the settings do not say `kueue`, and the operator may not read them; or it is gone
+        return ""
+    why = why_not_admitted(found) if found else ""
+    return f"its workload {found['metadata']['name']} {why}" if found and why else ""
+
+
+async def _workload(store: KubeStore, pod: Json) -> Json | None:
+    metadata = pod["metadata"]
+    named = workload_of(pod)
+    group = (metadata.get("labels") or {}).get(GROUP_LABEL)  # its workload has the same name
+    name = named[0].name if named else group
+    if name:
+        return await store.workload(metadata["namespace"], name)
+    async for page in store.workloads(metadata["namespace"], metadata["uid"]):
+        for each in page:
+            return each
+    return None
+
+
+NODES_READ = 24
+"""Nodes, the nearest ones, that are looked up for one pod; each is a request to the API server."""
+
+NODES_SUMMED = 8
+"""Of these, nodes whose pods are read as well: a node can have some hundred, of 10 kB each."""
+
+
+async def why_refused(
+    store: KubeStore, pod: Json, words: SchedulerWords, node_names: Sequence[str]
+) -> dict[str, SchedulerReason]:
+    """Return node name -> why kube-scheduler does not take it, where that can be told from the objects.
+
+    Nodes that can't be read are left out: what kube-scheduler has written stands beside it.
+    """
+    found: dict[str, SchedulerReason] = {}
+    sums_left = NODES_SUMMED
+    for name in node_names[:NODES_READ]:
+        try:
+            node = await store.node(name)
+            why = against_rules(pod, node)
+            if why is None and sums_left:
+                sums_left -= 1
+                there = await store.pods_of_node(name, partial(taken_of, short_of=words.short_of))
+                why = lacking(pod, node, [each for each in there if each], words.short_of)
+        except Unreachable:  # nobody waits for as many time-outs as there are nodes
+            break
+        except ApiError:
+            continue
+        if why is not None:
+            found[name] = SchedulerReason(*why)
+    return found
+
 
 NODES_AT_ONCE = 8
 """Nodes that are looked at before others have a turn."""
@@ -385,3 +457,83 @@ def _of_bound(
 
 def _without_cards(node: NodeReason) -> NodeReason:
     return replace(node, cards=())
+
+
+UNKNOWN = Refusal(Reason.GANG, "the pod waits for its gang")
+"""Of a member that was refused before this operator has started."""
+
+
+class WhyWaiting:
+    """Reports on the pods that wait."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        waiting: WaitingPods,
+        members: Members,
+        refused_by_scheduler: RefusedByScheduler,
+        queue_of: Callable[[str], str] = lambda uid: "",
+    ) -> None:
+        self._ledger = ledger
+        self._chooser = chooser
+        self._waiting = waiting
+        self._members = members
+        self._refused_by_scheduler = refused_by_scheduler
+        self._queue_of = queue_of
+
+    @property
+    def edition(self) -> tuple[int, int, int]:
+        """Return what is another one when the reports may have changed."""
+        return self._waiting.changes, self._refused_by_scheduler.changes, self._ledger.changes
+
+    def reports(self) -> Iterator[WaitingReport]:
+        """Yield everybody who waits at this moment, first who goes first. Pods that ask alike cost as much as one.
+
+        Pods that kube-scheduler itself refuses come last: no room helps them.
+        """
+        known: dict[tuple[object, ...], Counter[Refusal]] = {}
+        refused = {uid: self._with_names(each) for uid, each in self._refused_by_scheduler.reports().items()}
+        asked = (self._report(waiting, known) for waiting in self._waiting.all() if waiting.pod.uid not in refused)
+        gangs = (
+            self._with_names(_of_member(member)) for member in self._members.refused() if member.pod.uid not in refused
+        )
+        in_order = merge(asked, sorted(gangs, key=_rank), key=_rank)
+        return chain(in_order, sorted(refused.values(), key=_rank))
+
+    def pods_by_reason(self) -> Counter[str]:
+        """Return how many pods wait for each main reason."""
+        return Counter(report.main_reason for report in self.reports())
+
+    def _report(self, waiting: WaitingPod, known: dict[tuple[object, ...], Counter[Refusal]]) -> WaitingReport:
+        request, pod = waiting.request, waiting.pod
+        reasons: Counter[Refusal] = Counter()
+        if self._ledger.promises.claims_of(pod.uid):
+            reasons[BEING_FREED] = 1
+        elif limit := self._waiting.limit_of(pod.uid):
+            reasons[over_quota(limit)] = 1
+        elif self._waiting.lookup(pod.uid):  # there is no room for it
+            alike = (request.shape, request.node_policy, request.card_policy, request.host, id(waiting.node_names))
+            if alike not in known:
+                known[alike] = self._chooser.reasons(request, waiting.node_names)
+            reasons = known[alike]
+        report = WaitingReport(pod, request, waiting.created, waiting.tried_s, reasons)
+        return self._with_names(report)
+
+    def _with_names(self, report: WaitingReport) -> WaitingReport:
+        """Return the report with the gang and the queue of its pod."""
+        state, queue = self._members.of(report.pod.uid), self._queue_of(report.pod.uid)
+        if state is None and not queue:
+            return report
+        return replace(report, gang=state.name.name if state else report.gang, queue=queue)
+
+
+def _of_member(member: Member) -> WaitingReport:
+    refusal = member.refusal or UNKNOWN
+    nodes = len(member.node_names) if member.node_names is not None else 1
+    reasons = {refusal: max(nodes, 1)}
+    return WaitingReport(member.pod, member.request, member.since, member.tried_s, reasons, member.gang.name.name)
+
+
+def _rank(report: WaitingReport) -> tuple[int, str]:
+    return -report.pod.priority, report.created

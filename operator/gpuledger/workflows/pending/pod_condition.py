@@ -8,27 +8,34 @@ its conditions too: one more reason to write seldom.
 What is told of a gang has numbers, of the moment when it is written: how many members find cards. They change all the
 time, and are not written again; whoever wants those of now asks for the explanation. It is written again when all
 members have been created that were missing before, or the other way round.
+
+Another Event says once what in a pod has no effect. Pods for which kube-scheduler itself finds no node are remembered,
+because it does not ask the operator about them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gpuledger.formats.kubernetes.condition import ALLOCATED, allocated_condition, condition_of, condition_reason
-from gpuledger.formats.kubernetes.pod import bound_node, is_finished, pod_identity
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.formats.dialects.unsupported import PodWarning
+from gpuledger.formats.kubernetes.event import ALLOCATED, allocated_condition, condition_of, condition_reason
+from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity
+from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import Conflict, Invalid, NotFound
+from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import ASSIGNED, EventReason
+from gpuledger.model.refusal import ASSIGNED, EventReason, Reason, Refusal
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.reports.explanation import Explanation, PodState
+from gpuledger.reports.explanation import Explanation, PodState, WaitingReport
 from gpuledger.reports.history import Record, RecordKind
+from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks import KeyedWorker
 
 PODS_AT_ONCE = 1
 WRITE_PAUSE_S = 0.05
@@ -166,3 +173,91 @@ class PodConditionWriter:
         self.writes += 1
         await asyncio.sleep(WRITE_PAUSE_S)
         return True
+
+
+MOST_EVENTS = 4
+"""Of one pod, however often its annotations change."""
+
+
+class PodWarner:
+    """Follows the pods that wait. The Event has a name of its own, so another replica does not post it again."""
+
+    def __init__(
+        self,
+        read_warnings: Callable[[Json], Sequence[PodWarning]],
+        event_recorder: EventRecorder,
+        counts: Counts,
+        is_active: Callable[[], bool],
+    ) -> None:
+        self._read_warnings = read_warnings
+        self._event_recorder = event_recorder
+        self._counts = counts
+        self._is_active = is_active
+        self._said: dict[str, set[str]] = {}  # pod UID -> what was said of it
+
+    def observe_pending(self, pod: Json) -> None:
+        """Observe a pod without a node."""
+        if not self._is_active():
+            return
+        warnings = self._read_warnings(pod)
+        if not warnings:
+            return
+        identity, text = pod_identity(pod), "; ".join(warning.text for warning in warnings)
+        said = self._said.setdefault(identity.uid, set())
+        if text in said or len(said) >= MOST_EVENTS:
+            return
+        said.add(text)
+        for warning in warnings:
+            self._counts.words_without_effect.labels(warning.kind).inc()
+        self._event_recorder.post_pod_event_once(identity, EventReason.WORDS_WITHOUT_EFFECT, text, text)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Record that a pod is bound or gone."""
+        self._said.pop(pod_uid, None)
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the waiting pods that were warned."""
+        return set(self._said)
+
+
+class RefusedByScheduler:
+    """Follows the pods without a node, by what kube-scheduler has written into their status."""
+
+    def __init__(self, read_request: Callable[[Json], PodRequest | None]) -> None:
+        self._read_request = read_request
+        self._reports: dict[str, WaitingReport] = {}  # pod UID -> why it waits
+        self.changes = 0
+        """How often a pod has come, gone, or got another reason so far."""
+
+    def observe_pending(self, pod: Json) -> None:
+        """Observe a pod without a node."""
+        words = scheduler_words(pod)
+        report = self._report(pod, words) if words.refused_all else None
+        uid = pod["metadata"]["uid"]
+        if report is None:
+            self.forget_pending(uid)
+        elif report != self._reports.get(uid):
+            self._reports[uid] = report
+            self.changes += 1
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Record that a pod is bound or gone."""
+        self.changes += self._reports.pop(pod_uid, None) is not None
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods that kube-scheduler itself refuses."""
+        return set(self._reports)
+
+    def reports(self) -> dict[str, WaitingReport]:
+        """Return why each of them waits, by the pod's UID."""
+        return self._reports
+
+    def _report(self, pod: Json, words: SchedulerWords) -> WaitingReport | None:
+        try:
+            request = self._read_request(pod)
+        except BadInput:
+            return None
+        if request is None:
+            return None
+        reasons = {Refusal(Reason.KUBE_SCHEDULER, text): count for text, count in words.own}
+        return WaitingReport(pod_identity(pod), request, created_at(pod), None, reasons)

@@ -5,6 +5,8 @@ change, and then sleeps for minutes. So each refused pod is remembered with its 
 it gets that room on hold at once, an *earmark*: the highest priority first, then the oldest, not the first to ask. If
 kube-scheduler does not come for it by itself, one annotation on the pod makes it do so. A pod that then does not come
 either loses the earmark, and is not called again until it was refused again.
+
+Pods whose namespace has reached its quota wait apart: no room is of use to them before that changes.
 """
 
 from __future__ import annotations
@@ -12,28 +14,224 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
+from uuid import uuid4
 
+from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger, NodeChange
+from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.model.card import Payer
 from gpuledger.model.clock import BoundedMap, Clock, Listeners
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
 from gpuledger.model.gang import QuotaLimit
-from gpuledger.model.node import NodeSets
+from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.fit import payers_of
 from gpuledger.placement.policy import StepBudget
-from gpuledger.placement.selectors import payers_of
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.pending.blocked_pods import BlockedPods
-from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
-from gpuledger.workflows.pending.waiting_pod import Candidate, Rank, WaitingPod, in_turns, rank_of, who_may_go
-from gpuledger.workflows.tasks.pauses import sleep_backoff
+from gpuledger.workflows.tasks import sleep_backoff
+
+Rank = tuple[int, str, int]
+"""What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A refused pod. `node_names` are those that kube-scheduler would take; None if that is not known."""
+
+    pod: Pod
+    request: PodRequest
+    rank: Rank
+    node_names: NodeSet | None
+    tried_s: float | None = None
+    """When kube-scheduler asked for it last, in Unix seconds; None if it has not, since this operator has started."""
+
+    @property
+    def created(self) -> str:
+        """Return when the pod was created, RFC 3339."""
+        return self.rank[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod that may fit: on these nodes, or anywhere if it is not known."""
+
+    waiting: WaitingPod
+    fitting: set[str] | None
+    since: int | None
+    """Number of the last change that had been looked at before; None if no node was looked at."""
+
+    def still_fits(self, chooser: Chooser, work: StepBudget) -> bool:
+        """Return whether others have left room on one of the nodes."""
+        shape = self.waiting.request.shape
+        return self.fitting is None or any(chooser.fits(shape, name, work) for name in self.fitting)
+
+
+def rank_of(waiting: WaitingPod) -> Rank:
+    """Sort key: who goes first."""
+    return waiting.rank
+
+
+def in_turns(waiting: Iterable[WaitingPod], shapes_at_once: int) -> list[WaitingPod]:
+    """Return pods in their order, except that a namespace with many shapes of pods does not keep the others waiting.
+
+    Its first shapes, as many as `shapes_at_once`, are in the first turn with those of all others, as many again in the
+    second, and so on. Pods of the same shape take no longer than one.
+    """
+    turns: list[list[WaitingPod]] = []
+    turn_of: dict[str, dict[Shape, int]] = {}  # namespace -> shape -> its turn
+    for one in waiting:
+        known = turn_of.setdefault(one.pod.namespace, {})
+        turn = known.setdefault(one.request.shape, len(known) // shapes_at_once)
+        while len(turns) <= turn:
+            turns.append([])
+        turns[turn].append(one)
+    return [one for turn in turns for one in turn]
+
+
+def who_may_go(waiting: Sequence[WaitingPod], node_names: set[str]) -> list[WaitingPod]:
+    """Return those whom kube-scheduler would let go to one of these nodes."""
+    if not node_names:
+        return []
+    answers: dict[int, bool] = {}  # identity of a set of names -> whether one of these nodes is in it
+    for names in {id(one.node_names): one.node_names for one in waiting}.values():
+        answers[id(names)] = names is None or not names.isdisjoint(node_names)
+    return [one for one in waiting if answers[id(one.node_names)]]
+
+
+UNCERTAIN_AT_ONCE = 16
+"""Pods of a namespace, whose memory depends on their cards, that are tried at once; when these are, others may be."""
+
+GROUPS_AT_ONCE = 16
+"""Groups of a namespace's pods, of one shape and for the same nodes, that are tried at once; afterwards others may be.
+Each may have all that the quota leaves: nobody knows who of them finds it on cards."""
+
+
+class BlockedPods:
+    """Remembers them by namespace, and which namespaces may have more than when it was looked at last."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._pods: dict[str, dict[str, WaitingPod]] = {}  # namespace -> pod UID -> pod
+        self._namespaces: dict[str, str] = {}  # pod UID -> its namespace
+        self._limits: dict[str, QuotaLimit] = {}  # pod UID -> what its namespace may not exceed
+        self._changed: set[str] = set()
+        self._on_trial: list[WaitingPod] = []  # what was released since others were let try last
+
+    def __len__(self) -> int:
+        return len(self._namespaces)
+
+    def __iter__(self) -> Iterator[WaitingPod]:
+        return (waiting for pods in self._pods.values() for waiting in pods.values())
+
+    def uids(self) -> set[str]:
+        """Return their UIDs."""
+        return set(self._namespaces)
+
+    def add(self, waiting: WaitingPod, limit: QuotaLimit) -> None:
+        """Remember a pod, and which limit its namespace would exceed."""
+        uid, namespace = waiting.pod.uid, waiting.pod.namespace
+        self._pods.setdefault(namespace, {})[uid] = waiting
+        self._namespaces[uid] = namespace
+        self._limits[uid] = limit
+
+    def remove(self, pod_uid: str) -> bool:
+        """Forget a pod; return whether it was one."""
+        namespace = self._namespaces.pop(pod_uid, None)
+        if namespace is None:
+            return False
+        del self._pods[namespace][pod_uid], self._limits[pod_uid]
+        if not self._pods[namespace]:
+            del self._pods[namespace]
+            self._changed.discard(namespace)
+        return True
+
+    def find(self, pod_uid: str) -> WaitingPod | None:
+        """Return a pod, None if it is not one of them."""
+        namespace = self._namespaces.get(pod_uid)
+        return self._pods[namespace][pod_uid] if namespace is not None else None
+
+    def limit_of(self, pod_uid: str) -> QuotaLimit | None:
+        """Return which limit was in the way of a pod, None if it is not one of them."""
+        return self._limits.get(pod_uid)
+
+    def may_have_more(self, namespace: str) -> bool:
+        """Record that a namespace may have more than before; return whether a pod of it waits for that."""
+        if namespace not in self._pods:
+            return False
+        self._changed.add(namespace)
+        return True
+
+    def released(self) -> list[WaitingPod]:
+        """Return those that may get room now, and remember them no more: in their order, as many as a quota allows."""
+        found = [each for namespace in self._changed for each in self._released_of(namespace)]
+        self._changed.clear()
+        for each in found:
+            self.remove(each.pod.uid)
+        self._on_trial += found
+        return found
+
+    def others_may_try(self, waits: Callable[[WaitingPod], bool]) -> bool:
+        """Have others try next where those that were released have found no cards and wait; return whether any may.
+
+        Else the first would keep what the quota leaves from those behind them.
+        """
+        tried, self._on_trial = self._on_trial, []
+        self._changed |= {each.pod.namespace for each in tried if each.pod.namespace in self._pods and waits(each)}
+        return bool(self._changed)
+
+    def _released_of(self, namespace: str) -> Iterator[WaitingPod]:
+        """Yield the first of each of the first groups, as many as the quota allows if no other one gets any.
+
+        What a pod takes is known when it has its cards; until then, it is the least that it may be.
+        """
+        all_left, uncertain = self._quotas.left(namespace), 0
+        of_groups: dict[tuple[Shape, int], Left] = {}
+        for waiting in sorted(self._pods[namespace].values(), key=rank_of):
+            if uncertain == UNCERTAIN_AT_ONCE:
+                return
+            group = waiting.request.shape, id(waiting.node_names)
+            if group not in of_groups and len(of_groups) == GROUPS_AT_ONCE:
+                continue
+            left = of_groups.get(group) or all_left.copy()
+            if left.takes(waiting.request.shape):
+                of_groups[group] = left
+                uncertain += not is_certain(waiting.request.shape)
+                yield waiting
+
+
+class PodRequeuer:
+    """Wakes pods, each in a task of its own."""
+
+    def __init__(self, store: KubeStore, counts: Counts) -> None:
+        self._store = store
+        self._counts = counts
+        self._calls: set[asyncio.Task[None]] = set()
+
+    def start(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        """Start what wakes a pod."""
+        task = asyncio.create_task(call, name=name)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def wake_up(self, pod: Pod) -> None:
+        """Have kube-scheduler try a pod. Raises ApiError."""
+        self._counts.wake_ups.inc()
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+
+    async def stop(self) -> None:
+        """Wake no more pods."""
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,41 +3,278 @@
 A claim says which share a pod is promised on a card, and whom gpuledger evicts for it. Each look at a pod does what can
 be done at that moment: evict who is still there, reserve what is free, call the pod when all its cards are reserved. A
 pod that is bound or gone, and one whose time is over, loses what it is promised.
+
+Each victim is evicted once, with the reason. kube-scheduler learns where room is being made by the pod's
+`status.nominatedNodeName`. Cards are promised in the ledger; CPU, memory and ports are kube-scheduler's. What the
+victims free of these, and what was free when they were chosen, it keeps from pods of the same or lower priority on a
+node that a pod is nominated for. It is a hint: kube-scheduler may clear it, and nothing of ours relies on it.
+
+Room is kept for a pod until a deadline that stands in the ledger. The wall clock of another machine is another one, and
+one's own can be set while a pod waits. So a deadline is looked at once, when this process sees it first; from then on,
+the time that was left is counted by the loop's clock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Sequence
+import math
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
-from gpuledger.formats.kubernetes.pod import is_finished
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, is_finished, nominated_node, resource_version
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.ledger.promises import elsewhere, fullest_node
+from gpuledger.ledger.holds import elsewhere, fullest_node
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, NotFound, ShareRefused
+from gpuledger.model.clock import Backoff, BoundedMap, Clock
+from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, NotFound, ShareRefused
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
 from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
-from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
-from gpuledger.workflows.preemption.evict import Evictor
+from gpuledger.workflows.preemption.find_victims import ChosenVictims
 from gpuledger.workflows.preemption.gang_rooms import GangRooms
-from gpuledger.workflows.preemption.nominate import Nominator
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
-from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.pauses import gather_all
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles, unix_s
+from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
 logger = logging.getLogger(__name__)
+
+
+CARDS_NAMED = 2
+"""In the Event of a victim, by their UUIDs."""
+
+
+class Evictor:
+    """Evicts for whom rooms are claimed."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: KubeStore,
+        lives: PodLifecycles,
+        leavers: ChosenVictims,
+        event_recorder: EventRecorder,
+        counts: Counts,
+        trail: Trail,
+        despite_budgets: bool,
+    ) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._lives = lives
+        self._event_recorder = event_recorder
+        self._counts = counts
+        self._trail = trail
+        self._despite_budgets = despite_budgets
+        self._leavers = leavers
+
+    def forget(self, pod_uid: str) -> None:
+        """Record that no pod leaves for a pod any more."""
+        self._leavers.forget(pod_uid)
+
+    async def evict(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
+        """Evict the victims that have not been evicted yet; return whether all of them leave. Raises ApiError.
+
+        Not while the pod could not come to the node: no pod shall leave in vain.
+        """
+        if not claims:
+            return True
+        if any(self._ledger.offer(card.node_name) is None or self._ledger.hangs(card.node_name) for card, _ in claims):
+            return True
+        steps = []
+        pod, victims = claims[0][1].holder.pod, self._all_victims(claims)
+        self._leavers.choose(pod, victims)
+        for uid, victim in victims.items():
+            if not self._lives.is_leaving(uid) and self._leavers.is_to_be_evicted(pod, uid):
+                uuids = [card.uuid for card, claim in claims if uid in claim.victims and uid in self._on(card)]
+                steps.append(self._evict_one(pod, victim, uuids))
+        return False not in await gather_all(steps)
+
+    def others_leave(self, claim: Claim, entry: CardEntry) -> bool:
+        """Return whether those leave, or are asked to, whom a claim lists though they are not on its card.
+
+        Once it is a share, nobody would know that they are to leave with the rest of their gang.
+        """
+        others = (uid for uid in claim.victims if uid not in entry.holders and self._ledger.holders_of(uid))
+        return all(self._lives.is_leaving(uid) or self._leavers.is_evicted(uid) for uid in others)
+
+    def victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
+        """Return the victims that are still on their cards."""
+        found: dict[str, Pod] = {}
+        for card, claim in claims:
+            holders = self._on(card)
+            found |= {uid: holders[uid].pod for uid in claim.victims if uid in holders}
+        return found
+
+    def _on(self, card: Card) -> Mapping[str, Holder]:
+        entry = self._ledger.entry(card.uuid)
+        return entry.holders if entry is not None else {}
+
+    def _all_victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
+        """Return the same, and those of their gangs that are listed with them, on whatever nodes."""
+        listed = {uid: self._ledger.holders_of(uid) for _, claim in claims for uid in claim.victims}
+        return self.victims(claims) | {uid: holders[0][1].pod for uid, holders in listed.items() if holders}
+
+    async def _evict_one(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> bool:
+        """Return whether the victim leaves. If not, a budget forbids it now, or it is gone; the ledger will tell."""
+        leaves = False
+        try:
+            leaves = await self._is_asked_to_leave(victim)
+        finally:
+            if not leaves:
+                self._leavers.was_not_evicted(pod, victim.uid)
+        if leaves:
+            self._tell(pod, victim, uuids)
+        return leaves
+
+    async def _is_asked_to_leave(self, victim: Pod) -> bool:
+        try:
+            await self._store.evict_pod(victim)
+        except (NotFound, Conflict):  # another pod may have its name by now
+            return False
+        except EvictionForbidden as error:
+            if not self._despite_budgets:
+                logger.info("pod %s can't be evicted now: %s", victim, error)
+                return False
+            try:
+                await self._store.delete_pod(victim)
+            except (NotFound, Conflict):
+                return False
+        return True
+
+    def _tell(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> None:
+        self._counts.evictions.inc()
+        lost = [each for each in self._ledger.holders_of(victim.uid) if not uuids or each[0].uuid in uuids]
+        node_name = lost[0][0].node_name if lost else ""
+        why = f"for pod {pod} of priority {pod.priority}"
+        self._trail.note(RecordKind.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
+        cards = f"cards {', '.join(uuids)}" if len(uuids) <= CARDS_NAMED else f"{len(uuids)} cards of node {node_name}"
+        place = f"its place on {cards}" if uuids else "the place of others of its gang"
+        sentence = f"evicted: pod {pod} of priority {pod.priority} needs {place}"
+        self._event_recorder.post_pod_event(victim, True, EventReason.PREEMPTED, sentence)
+
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Between two nominations of one pod that are made again: kube-scheduler tries a pod when its nomination changes, and
+clears it where the pod does not fit."""
+
+
+@dataclass(slots=True)
+class _Pause:
+    """When a nomination may be made again, by the clock."""
+
+    until_s: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The nomination in one version of a pod."""
+
+    version: int
+    node_name: str
+
+
+class Nominator:
+    """Names the nodes on which the operator makes room, with a write only where it changes something."""
+
+    def __init__(self, store: KubeStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._named: dict[str, str] = {}  # pod UID -> node that this operator has named for it
+        self._shown: dict[str, _Shown] = {}  # pod UID -> what is known of it, once there was a nomination
+        self._pauses: dict[str, _Pause] = {}  # pod UID -> since its nomination was made again
+
+    def shows(self, pod: Json) -> None:
+        """Observe a pod without a node, as a watch or a list shows it; that can be older than our own write."""
+        uid, found = pod["metadata"]["uid"], _Shown(int(resource_version(pod) or 0), nominated_node(pod))
+        known = self._shown.get(uid)
+        if found.node_name if known is None else found.version > known.version:
+            self._shown[uid] = found
+
+    def forget(self, pod_uid: str) -> None:
+        """Record that a pod is bound or gone."""
+        for known in (self._named, self._shown, self._pauses):
+            known.pop(pod_uid, None)
+
+    async def name(self, pod: Pod, node_name: str) -> None:
+        """Name the node on which room is being made for a pod."""
+        self._named[pod.uid] = node_name
+        await self._write(pod, node_name)
+
+    async def keep(self, pod: Pod) -> float:
+        """Name it again, if it was named and another client has cleared that; not time and again.
+
+        Returns after how many seconds to ask again, infinity if the nomination stands.
+        """
+        node_name = self._named.get(pod.uid)
+        if node_name is None or self._shows(pod.uid, node_name):
+            return math.inf
+        pause = self._pauses.setdefault(pod.uid, _Pause())
+        now_s = self._clock.now_s()
+        if now_s < pause.until_s:
+            return pause.until_s - now_s
+        pause.until_s = now_s + pause.backoff.next_s()
+        await self._write(pod, node_name)
+        return math.inf
+
+    async def clear(self, pod: Pod, node_name: str, is_ours: bool) -> None:
+        """Take a nomination for a node back, if there is one and this operator has made it, or `is_ours` says so."""
+        named = self._named.pop(pod.uid, None)
+        self._pauses.pop(pod.uid, None)
+        known = self._shown.get(pod.uid)
+        if known is not None and known.node_name == node_name and (is_ours or named == node_name):
+            await self._write(pod, "")
+
+    def _shows(self, pod_uid: str, node_name: str) -> bool:
+        known = self._shown.get(pod_uid)
+        return (known.node_name if known else "") == node_name
+
+    async def _write(self, pod: Pod, node_name: str) -> None:
+        if self._shows(pod.uid, node_name):
+            return
+        try:
+            self.shows(await self._store.nominate_pod(pod, node_name))
+        except ApiError as error:
+            logger.info("pod %s can't be nominated for node %s: %s", pod, node_name or "none", error)
+
+
+DEADLINES_KEPT = 16_384
+"""Of which is remembered when they are over. One that is forgotten is looked at once more."""
+
+
+class Deadlines:
+    """The deadlines of shares that are claimed or reserved.
+
+    At first sight at least `least_s` are left, however far another machine's clock is behind, and at most as much as a
+    preemption may take.
+    """
+
+    def __init__(self, *, clock: Clock, least_s: float = 0.0) -> None:
+        self._clock = clock
+        self._least_s = least_s
+        # pod UID and deadline -> when it is over, loop's clock
+        self._until_s: BoundedMap[tuple[str, str], float] = BoundedMap(DEADLINES_KEPT)
+
+    def seconds_left(self, holder: Holder) -> float:
+        """Return for how long the room of a claimed or reserved share is still kept, 0 or less if it is over."""
+        if not holder.deadline:
+            return 0.0
+        key, now_s = (holder.pod.uid, holder.deadline), self._clock.now_s()
+        until_s = self._until_s.get(key)
+        if until_s is None:
+            left_s = unix_s(holder.deadline) - self._clock.wall().timestamp()
+            until_s = now_s + min(max(left_s, self._least_s), LONGEST_GRACE_S + self._least_s)
+            self._until_s.note(key, until_s)
+        return until_s - now_s
+
 
 PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import Placement, Pod, shares_of
 from gpuledger.placement.policy import StepBudget
-from gpuledger.placement.preemption.cost import Cost, Tenant
 from gpuledger.placement.preemption.group import GroupEviction, GroupNode, Kind, Numbers, cheapest_group_eviction
-from gpuledger.workflows.gangs.gang_state import Member
+from gpuledger.placement.preemption.tenants import Cost, Tenant
+from gpuledger.workflows.gangs.members import Member
 from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE, Budgets, VictimFinder, Victims
-from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
+from gpuledger.workflows.tasks import TURN_S, yield_to_loop
 
 GROUP_STEPS = 131_072
 """Steps for one gang, in a thread: some 1.5 to 4 s."""

@@ -2,17 +2,21 @@
 
 PodDisruptionBudgets are read only for the namespaces of pods that would be chosen without them: a budget makes a
 choice worse and never better, so a choice whose budgets are all known is the best there is.
+
+Victims that were chosen but not yet observed as terminating are tracked. Half a gang is of no use, and would keep its
+cards: a gang of more members than it needs can lose the youngest of them one by one. Of the others none leaves without
+the rest; and if they leave, those do, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.formats.kubernetes.other import budget
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.clock import Clock
@@ -20,11 +24,131 @@ from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
 from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference, StepBudget
+from gpuledger.placement.preemption.tenants import NOT_STARTED_S
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant, cost_of, together
-from gpuledger.workflows.preemption.chosen_victims import ChosenVictims
-from gpuledger.workflows.preemption.evicted_together import EvictedTogether
+from gpuledger.workflows.gangs.members import GangState, Members
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
-from gpuledger.workflows.tasks.pauses import TURN_S, yield_to_loop
+from gpuledger.workflows.tasks import TURN_S, yield_to_loop
+
+
+@dataclass(slots=True)
+class _Choice:
+    priority: int
+    chosen: set[str] = field(default_factory=set)
+    """UIDs of those who are to leave."""
+    evicted: set[str] = field(default_factory=set)
+    """UIDs of those of whom that was asked, or is being asked."""
+
+
+class ChosenVictims:
+    """Remembers victims, as long as the preemption that has chosen them lasts."""
+
+    def __init__(self) -> None:
+        self._choices: dict[str, _Choice] = {}  # pod UID -> its victims
+        self._chosen_by: dict[str, set[str]] = {}  # UID of a victim -> UIDs of the pods for which it is to leave
+
+    def choose(self, pod: Pod, victims: Iterable[str]) -> None:
+        """Record that pods are to leave for another one."""
+        chosen = self._choices.setdefault(pod.uid, _Choice(pod.priority)).chosen
+        for uid in victims:
+            chosen.add(uid)
+            self._chosen_by.setdefault(uid, set()).add(pod.uid)
+
+    def forget(self, pod_uid: str) -> None:
+        """Record that no pod leaves for a pod any more."""
+        choice = self._choices.pop(pod_uid, None)
+        for uid in choice.chosen if choice else ():
+            self._chosen_by[uid].discard(pod_uid)
+            if not self._chosen_by[uid]:
+                del self._chosen_by[uid]
+
+    def leaves_anyway(self, pod_uid: str, pod: Pod) -> bool:
+        """Return whether the pod is already being evicted for another preemptor of at least this priority.
+
+        Whoever is of less priority loses its place, and then nobody leaves for it any more.
+        """
+        choosers = self._chosen_by.get(pod_uid)
+        if not choosers:
+            return False
+        return any(uid != pod.uid and self._choices[uid].priority >= pod.priority for uid in choosers)
+
+    def is_evicted(self, pod_uid: str) -> bool:
+        """Return whether a pod was asked to leave, or is being asked, for whomever."""
+        return any(pod_uid in choice.evicted for choice in self._choices.values())
+
+    def is_to_be_evicted(self, pod: Pod, victim_uid: str) -> bool:
+        """Record that a pod is evicted for another; return False if that was done already, for whomever."""
+        if self.is_evicted(victim_uid):
+            return False
+        self._choices.setdefault(pod.uid, _Choice(pod.priority)).evicted.add(victim_uid)
+        return True
+
+    def was_not_evicted(self, pod: Pod, victim_uid: str) -> None:
+        """Record that a pod could not be evicted: it can be tried again."""
+        if pod.uid in self._choices:
+            self._choices[pod.uid].evicted.discard(victim_uid)
+
+
+class EvictedTogether:
+    """Looks at gangs as they are now."""
+
+    def __init__(self, members: Members, ledger: Ledger, lives: PodLifecycles) -> None:
+        self._members = members
+        self._ledger = ledger
+        self._lives = lives
+
+    def leave_with(self, pod_uid: str) -> list[Pod]:
+        """Return the members of a pod's gang that would have to leave with it; none if it can leave by itself.
+
+        Itself included, and without those that leave already. Members that are being bound are among them.
+        """
+        state = self._members.of(pod_uid)
+        if state is None:
+            return []
+        there = self._there(state)
+        spare = self._spare(state)
+        if spare > 0:
+            youngest_first = sorted(there, key=lambda pod: self._age(pod.uid), reverse=True)
+            spared = {pod.uid for pod in youngest_first[:spare]}
+            if pod_uid in spared:
+                return []
+            there = [pod for pod in there if pod.uid not in spared]
+        return there if len(there) > 1 and any(pod.uid == pod_uid for pod in there) else []
+
+    def all_who_leave(self, pod_uids: Collection[str]) -> dict[str, Pod]:
+        """Return who leaves as well, beside these pods, by UID: the rest of each gang that they break."""
+        found: dict[str, Pod] = {}
+        for state in {id(each): each for each in map(self._members.of, pod_uids) if each is not None}.values():
+            there = self._there(state)
+            chosen = sum(pod.uid in pod_uids for pod in there)
+            if chosen > self._spare(state):
+                found |= {pod.uid: pod for pod in there if pod.uid not in pod_uids}
+        return found
+
+    def waits_for_its_gang(self, pod_uid: str) -> bool:
+        """Return whether a pod waits for others of its gang: room for it alone is of no use."""
+        state = self._members.of(pod_uid)
+        return state is not None and pod_uid in state.pending and state.missing > 0
+
+    def _spare(self, state: GangState) -> int:
+        """Return how many members the gang can do without."""
+        if state.group is not None and state.group.leaves_whole:
+            return 0
+        leaving = sum(self._lives.is_leaving(uid) for uid in state.bound)
+        return max(0, -state.missing - leaving)
+
+    def _there(self, state: GangState) -> list[Pod]:
+        """Return the members that hold cards, and stay."""
+        found = []
+        for uid in (*state.bound, *state.pending):
+            holders = self._ledger.holders_of(uid)
+            if holders and holders[0][1].state is HolderState.ALLOCATED and not self._lives.is_leaving(uid):
+                found.append(holders[0][1].pod)
+        return found
+
+    def _age(self, pod_uid: str) -> tuple[int, str]:
+        return self._lives.started_s(pod_uid) or NOT_STARTED_S, pod_uid
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,31 +1,212 @@
-"""kube-scheduler's own preemption: it asks which of its candidates help, and evicts by itself.
+"""Starts of preemptions: by the operator, or by kube-scheduler, as the settings or the API server's version decide.
 
-It knows nothing of cards, nor of gangs: whose mates would be of no use any more leaves with them, those on the same
-node by kube-scheduler's hand, the others by the operator's.
+The operator reserves in memory, lists the room that is to become free as claimed on each of its cards, then emits
+Events. kube-scheduler asks which of its candidates help, and evicts by itself. It knows nothing of cards, nor of gangs:
+whose mates would be of no use any more leaves with them, those on the same node by kube-scheduler's hand, the others by
+the operator's.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
 
-from gpuledger.formats.kubernetes.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s, pod_identity
 from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.clock import Clock
+from gpuledger.model.errors import GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
+from gpuledger.model.refusal import EventReason
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Pod
+from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Placement, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
+from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.evicted_together import EvictedTogether
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
-from gpuledger.workflows.preemption.find_victims import VictimFinder, Victims
-from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
+from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, VictimFinder, Victims
+from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.tasks import gather_all
+
+
+class RoomClaimer:
+    """Lists claims at the API server: any operator can go on from there."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        journal: Journal,
+        store: KubeStore,
+        lives: PodLifecycles,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._ledger = ledger
+        self._journal = journal
+        self._store = store
+        self._lives = lives
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    async def claim(
+        self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
+    ) -> None:
+        """List the claims on all cards, for as long as those who are leaving may take, and a while.
+
+        `patience_s` is how long they may take at least, if that is known already.
+
+        Raises what the API server says, or ShareRefused; some cards may have the claim then.
+        """
+        patience_s = max(patience_s, await self.longest_grace_s(leaving))
+        now = self._clock.wall()
+        patience_s += max(0.0, self._leaves_by_s(found) - now.timestamp())
+        patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
+        until = now + timedelta(seconds=patience_s)
+        claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        self._ledger.hosts.promise(pod.uid, found.placement.node_name, found.placement.host)
+        try:
+            await gather_all(map(self._journal.claim, claims))
+        finally:
+            if not self._ledger.promises.is_made(pod.uid):
+                self._ledger.hosts.withdraw(pod.uid)
+
+    def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
+        claims, shares = [], found.placement.shares
+        on_none = set(evicted)
+        for share in shares:
+            entry = self._ledger.entry(share.uuid)
+            on_none -= entry.holders.keys() if entry is not None else set()
+        others = sorted(on_none)  # of the victims' gangs; listed, so that they leave whoever is active then
+        for share in shares:
+            entry = self._ledger.entry(share.uuid)
+            here = [uid for uid in evicted if entry is not None and uid in entry.holders]
+            room = MAX_HOLDERS - len(here)
+            victims, others = (*here, *others[:room]), others[room:]
+            claims.append(Claim(Holder(pod, share, HolderState.RESERVED, deadline), len(shares), victims))
+        return claims
+
+    def _leaves_by_s(self, found: Victims) -> int:
+        """Return when those must have ended that leave the cards anyway, in Unix seconds; 0 if there are none."""
+        entries = [self._ledger.entry(share.uuid) for share in found.placement.shares]
+        return max((self._lives.leaves_s(uid) for entry in entries if entry for uid in entry.holders), default=0)
+
+    async def longest_grace_s(self, pods: Collection[Pod]) -> float:
+        """Return how long the slowest of some pods may take to end, in seconds; the default if nothing is known."""
+        graces_s = []
+        for pod in pods:
+            with suppress(NotFound):
+                graces_s.append(grace_s(await self._store.pod(pod.namespace, pod.name)))
+        return max(graces_s, default=DEFAULT_GRACE_S)
+
+
+class Beginnings:
+    """Begins preemptions, and passes them on to the carrier."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        claimer: RoomClaimer,
+        carrier: PreemptionExecutor,
+        leavers: ChosenVictims,
+        event_recorder: EventRecorder,
+        counts: Counts,
+    ) -> None:
+        self._ledger = ledger
+        self._claimer = claimer
+        self._carrier = carrier
+        self._leavers = leavers
+        self._event_recorder = event_recorder
+        self._counts = counts
+
+    def are_within_quota(self, rooms: Iterable[tuple[Pod, Victims]]) -> bool:
+        """Return whether the namespace of each of some pods may have the room for all of them."""
+        by_namespace: dict[str, dict[str, Placement]] = {}
+        for pod, found in rooms:
+            by_namespace.setdefault(pod.namespace, {})[pod.uid] = found.placement
+        return not any(map(self._ledger.quotas.exceeded_together, by_namespace.keys(), by_namespace.values()))
+
+    def promise(self, pod: Pod, found: Victims) -> None:
+        """Promise the room in memory: it counts as taken from now on. Those who lose what is promised are told."""
+        self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
+        for uid in found.displaced:
+            self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
+        self._ledger.promises.make(pod.uid, found.placement)
+        self._leavers.choose(pod, [victim.uid for victim in found.pods])
+
+    async def longest_grace_s(self, pods: Collection[Pod]) -> float:
+        """Return how long the slowest of some pods may take to end, in seconds."""
+        return await self._claimer.longest_grace_s(pods)
+
+    async def claim(
+        self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
+    ) -> None:
+        """List the claims on all cards; if that fails, give them up. In any case, what was promised in memory ends.
+
+        Raises what the API server says, or ShareRefused.
+        """
+        self._leavers.choose(pod, [*evicted, *(each.uid for each in leaving)])
+        try:
+            await self._claimer.claim(pod, found, evicted, leaving, patience_s)
+        except GpuledgerError as error:
+            self._carrier.give_up(pod.uid, str(error))
+            raise
+        finally:
+            self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
+
+    async def nominate(self, pod: Pod, found: Victims) -> None:
+        """Name the node on which room is made, before anybody leaves."""
+        await self._carrier.nominator.name(pod, found.placement.node_name)
+
+    def go_on(self, pod: Pod, found: Victims) -> None:
+        """Say who leaves, and have it carried out."""
+        placement = found.placement
+        names = ", ".join(map(str, found.pods)) or "no pod; others leave already"
+        cards = ", ".join(share.uuid for share in placement.shares)
+        sentence = f"evicts for cards {cards} on node {placement.node_name}: {names}"
+        self._event_recorder.post_pod_event(pod, False, EventReason.PREEMPTING, sentence)
+        self._carrier.trail.note(RecordKind.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
+        self._carrier.look(pod.uid)
+
+
+ASKS_EXTENDERS = (1, 38)
+"""From this version on kube-scheduler asks an extender for victims on nodes that only the extender has refused."""
+
+
+@dataclass(slots=True)
+class PreemptionMode:
+    """No program, as long as it is not known."""
+
+    operator: bool = False
+    scheduler: bool = False
+    """kube-scheduler does, and asks whom."""
+
+    @classmethod
+    def by_setting(cls, preemption: str) -> PreemptionMode:
+        """Return what the setting says: own, native, off, or auto, which is still to be found out."""
+        return cls(operator=preemption == "own", scheduler=preemption == "native")
+
+    def know(self, version: tuple[int, int]) -> None:
+        """Observe the API server's version, major and minor."""
+        self.scheduler = version >= ASKS_EXTENDERS
+        self.operator = not self.scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionSettings:
+    """Which program evicts, and whether budgets prevent evictions."""
+
+    who: PreemptionMode
+    despite_budgets: bool
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from contextlib import suppress
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import HolderState, Placement, fitting_variant
-from gpuledger.workflows.gangs.gang_requeuer import GangRequeuer
-from gpuledger.workflows.gangs.gang_state import GangState, Member
-from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.pending.requeue import GangRequeuer
 
 NO_DEADLINE = float("inf")
 """Of a hold: it ends with what is reserved."""

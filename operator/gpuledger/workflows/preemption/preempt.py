@@ -29,14 +29,10 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.pending.waiting_pod import WaitingPod, in_turns
-from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.begin import Beginnings
-from gpuledger.workflows.preemption.evicted_together import EvictedTogether
+from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods, in_turns
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
-from gpuledger.workflows.preemption.find_victims import VictimFinder, Victims
-from gpuledger.workflows.preemption.for_scheduler import SchedulersPreemption
-from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
+from gpuledger.workflows.preemption.find_victims import EvictedTogether, VictimFinder, Victims
+from gpuledger.workflows.preemption.for_scheduler import Beginnings, PreemptionSettings, SchedulersPreemption
 
 logger = logging.getLogger(__name__)
 

@@ -2,36 +2,73 @@
 
 The decision is made for all of them; each gets claims of its own, and no pod is evicted before all of these are listed
 (`gang_rooms.py`). kube-scheduler's own preemption can't do that, so the operator evicts whoever preempts for others.
+
+Members that kube-scheduler has not asked for count as well. Where it tries Kubernetes' own groups as a whole, from 1.37
+on, it ends at the first member that finds no card, if too few are left then. Others can go where that one can, if
+everything that decides this is the same for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gpuledger.formats.kubernetes.constraints import where_it_can_go
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, GpuledgerError
+from gpuledger.model.gang import GangWay
+from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.gangs.gang_state import GangState, Member
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.gangs.kept_places import KeptPlaces
-from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.plans import KeptPlaces
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.begin import Beginnings
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangVictims, kinds_of
+from gpuledger.workflows.preemption.for_scheduler import Beginnings, PreemptionSettings
 from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
-from gpuledger.workflows.preemption.preemption_mode import PreemptionSettings
-from gpuledger.workflows.preemption.similar_members import SimilarMembers
-from gpuledger.workflows.tasks.pauses import gather_all
-from gpuledger.workflows.tasks.rounds import by_turns
+from gpuledger.workflows.tasks import by_turns, gather_all
+
+
+class SimilarMembers:
+    """Knows the members of Kubernetes' own groups."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+        self._terms: dict[str, str] = {}  # pod UID -> what decides where it can go
+
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker."""
+        uid = pod["metadata"]["uid"]
+        state = self._members.of(uid)
+        if state is not None and state.name.way is GangWay.KUBERNETES:
+            self._terms[uid] = where_it_can_go(pod)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """See PendingPodTracker."""
+        self._terms.pop(pod_uid, None)
+
+    def known_pending(self) -> set[str]:
+        """See PendingPodTracker."""
+        return set(self._terms)
+
+    def of(self, asked: Collection[Member], state: GangState) -> list[Member]:
+        """Return the members that were not asked for and are like one that was, with the nodes of that one."""
+        latest_last = sorted(asked, key=lambda member: member.tried_s or 0.0)
+        names = {self._terms.get(member.pod.uid): member.node_names for member in latest_last}
+        names.pop(None, None)
+        others = (member for member in state.pending.values() if member.node_names is None)
+        found = ((member, names.get(self._terms.get(member.pod.uid))) for member in others)
+        return [replace(member, node_names=its) for member, its in found if its is not None]
+
 
 logger = logging.getLogger(__name__)
 

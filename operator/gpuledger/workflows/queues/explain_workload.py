@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuledger.formats.kubernetes.workload import PodSet, WorkloadName, pod_sets
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
-from gpuledger.reports.waiting import request_text
-from gpuledger.reports.workload import WorkloadReport, WorkloadState, is_named, workload_report
+from gpuledger.reports.explanation import request_text
+from gpuledger.reports.gang import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.queues.card_check import CardCheck
-from gpuledger.workflows.queues.check_message import CheckMessages
-from gpuledger.workflows.queues.queued_workload import QueuedWorkload, SeatReader
+from gpuledger.workflows.queues.reclaim import CheckMessages
+from gpuledger.workflows.queues.workloads import QueuedWorkload, SeatReader
 
 
 class WorkloadExplainer:

@@ -11,6 +11,8 @@ operator, and it must not arrive after the shares are gone. So these are taken b
 
 And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
 agent reports it, or none does for a long time (release_deadlines.py).
+
+Of a pod whose shares are judged only a few fields are kept: many are at once, and users choose how long they are.
 """
 
 from __future__ import annotations
@@ -19,33 +21,68 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import inf
 from uuid import uuid4
 
 from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
-from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_finished
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import GpuledgerError, Invalid, NotFound
+from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Pod, Share
+from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.entries import Bequest
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.preemption.execute import Deadlines
 from gpuledger.workflows.release.deadlines import ReleaseDeadlines
-from gpuledger.workflows.release.judged_pod import JudgedPod, judged, rightful
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, Heir, claims_of
-from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
-from gpuledger.workflows.tasks.pauses import sleep_backoff
+from gpuledger.workflows.tasks import KeyedWorker, sleep_backoff
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedPod:
+    """A pod as it was read."""
+
+    node_name: str
+    is_being_deleted: bool
+    has_ended: bool
+    is_finished: bool
+    cards: frozenset[str]
+    """UUIDs in its annotation, which users can write."""
+    request: PodRequest | None
+    """None if it can't be read."""
+
+
+def judged(read_request: Callable[[Json], PodRequest | None], pod: Json) -> JudgedPod:
+    """Return what matters of a pod."""
+    request = None
+    with suppress(BadInput):
+        request = read_request(pod)
+    leaves, cards = is_being_deleted(pod), annotated_cards(pod)
+    return JudgedPod(bound_node(pod), leaves, has_ended(pod), is_finished(pod), cards, request)
+
+
+def rightful(holders: Sequence[tuple[Card, Holder]], pod: JudgedPod) -> set[str]:
+    """Return the cards that a bound pod has a right to: those on its node, as many as it asks for.
+
+    Two operators that bind one pod at once can leave it twice what it asks for. Only then does its annotation decide,
+    which came with the one Binding that was accepted; so no user can give up a share by editing an annotation.
+    """
+    here = [holder.share for card, holder in holders if card.node_name == pod.node_name]
+    named = [share for share in here if share.uuid in pod.cards]
+    if pod.request is not None and not fitting_variant(here, pod.request) and fitting_variant(named, pod.request):
+        here = named
+    return {share.uuid for share in here}
+
 
 logger = logging.getLogger(__name__)
 

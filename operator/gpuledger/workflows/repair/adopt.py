@@ -15,22 +15,20 @@ from dataclasses import dataclass, replace
 
 from gpuledger.formats.kubernetes.pod import has_ended, is_finished, scheduler_of
 from gpuledger.formats.resource_claims.claims import has_claims
-from gpuledger.kube_api.store import KubeStore
-from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
+from gpuledger.kube_api.writes import KubeStore
+from gpuledger.ledger.adoption import Adopt, ambiguous_cards, lacks_cards, missing_shares
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.ledger.findings import Adopt
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import PodFacts, UnaccountedPod
-from gpuledger.model.share import Holder, Pod, Share
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import Holder, Misfit, Pod, Share
 from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.deadlines import ReleaseTimes
-from gpuledger.workflows.tasks.keyed_worker import KeyedWorker
+from gpuledger.workflows.tasks import KeyedWorker
 
 logger = logging.getLogger(__name__)
 

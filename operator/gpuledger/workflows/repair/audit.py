@@ -20,17 +20,13 @@ from typing import Any
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.annotations import read_ends
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation, read_ends
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
 from gpuledger.formats.kubernetes.pod import bound_node, pod_facts, scheduler_of
 from gpuledger.formats.resource_claims.allocation import allocation
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims
-from gpuledger.kube_api.store import KubeStore
-from gpuledger.ledger.adoption import Step, not_served, plan
-from gpuledger.ledger.audit import findings
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.findings import (
+from gpuledger.kube_api.writes import KubeStore
+from gpuledger.ledger.adoption import (
     Adopt,
     AllocateClaim,
     Annotate,
@@ -40,7 +36,12 @@ from gpuledger.ledger.findings import (
     DeallocateClaim,
     DeleteCard,
     Judge,
+    Step,
+    not_served,
+    plan,
 )
+from gpuledger.ledger.audit import findings
+from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
@@ -48,9 +49,9 @@ from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Pod
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.deadlines import Deadlines
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.preemption.execute import Deadlines
 from gpuledger.workflows.release.deadlines import EndReport, ReleaseDeadlines, ReleaseTimes, end_report_of
 from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.repair.adopt import enter_shares

@@ -39,7 +39,7 @@ from gpuledger.formats.resource_claims.allocation import (
 )
 from gpuledger.formats.resource_claims.claims import PROTECTION, Claim, claim_names, read_claim
 from gpuledger.formats.resource_claims.slices import device_name
-from gpuledger.kube_api.store import KubeStore
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BindFailed, Conflict, GpuledgerError, Invalid, NotFound, ShareRefused
@@ -48,7 +48,7 @@ from gpuledger.model.request import JoinedClaim, PodClaim, PodRequest
 from gpuledger.model.share import ClaimRef, Holder, HolderState, Placement, Pod, stamped
 from gpuledger.workflows.journal.journal import CardReader
 from gpuledger.workflows.resource_claims.claims import ClaimBook
-from gpuledger.workflows.tasks.pauses import gather_all, pause_s, sleep_backoff
+from gpuledger.workflows.tasks import gather_all, pause_s, sleep_backoff
 
 Change = Callable[[Mapping[str, Any]], Json | None]
 """From a claim's status to the fields of it that are to be written, None removes one; None instead: all is as it is to

@@ -13,7 +13,7 @@ from fakes.agent_node import NODE
 from fakes.api_server import Operation
 from fakes.objects import a_node_object
 from fakes.virtual_time import settle
-from gpuledger.agent.claims.claim_service import ClaimService
+from gpuledger.agent.claims import ClaimService
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import claim_grant_name
 from unit.agent.claims.conftest import ClaimNode, key, part, ref

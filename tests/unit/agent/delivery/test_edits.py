@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.agent.grants.edits import container_edits
+from gpuledger.agent.grants.grants import container_edits
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.formats.runtime.cdi import VendorDevices
 

@@ -3,8 +3,16 @@
 from dataclasses import replace
 
 from fakes.grants import a_grant
-from gpuledger.agent.usage.containers import MIB, MOST_BYTES, NVML, REGION, ContainerUse, ProcessesUse, container_uses
-from gpuledger.agent.usage.regions import RegionLook
+from gpuledger.agent.usage.regions import (
+    MIB,
+    MOST_CLAIMED_BYTES,
+    NVML,
+    REGION,
+    ContainerUse,
+    ProcessesUse,
+    RegionLook,
+    container_uses,
+)
 from gpuledger.formats.runtime.cdi import GrantedClaim
 from gpuledger.formats.runtime.shared_region import PAUSED
 from unit.agent.usage.conftest import Node
@@ -70,7 +78,7 @@ def test_claims_beyond_all_measure_are_cut_off(node: Node) -> None:
     greedy = replace(process, uses=(replace(process.uses[0], total_bytes=2**63 - 1, cores_percent=2**63),))
     look = replace(look, region=replace(look.region, processes=(greedy,) * 1024, last_kernel_s=2**64 - 1))
     use = only(container_uses(node.grants.values(), {"a": look}, {}, node.now_s))
-    assert (use.memory_used_bytes, use.cores_percent, use.last_kernel_s_ago) == (MOST_BYTES, 100, 0)
+    assert (use.memory_used_bytes, use.cores_percent, use.last_kernel_s_ago) == (MOST_CLAIMED_BYTES, 100, 0)
 
 
 def test_a_card_that_a_region_does_not_name_is_told_by_the_driver(node: Node) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.agent.usage.priorities import Controls, Observed, decide
+from gpuledger.agent.usage.regions import Controls, Observed, decide
 from gpuledger.formats.runtime.shared_region import ACTIVE, IDLE, LIMITER_OFF, LIMITER_ON, PAUSED
 
 NOW_S = 1_800_000_000.0

@@ -279,7 +279,7 @@ def test_a_file_that_is_exchanged_between_a_look_and_its_consequence_is_left_alo
 
 
 def exchanging(path: Path) -> Callable[..., object]:
-    from gpuledger.agent.usage.priorities import decide
+    from gpuledger.agent.usage.regions import decide
 
     def decide_and_exchange(*arguments: object) -> object:
         found = decide(*arguments)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 from builders import a_card
 from gpuledger.agent.devices.source import CardUse, DeviceProcess, DeviceUses, DriverGone
 from gpuledger.agent.usage import report as report_module
-from gpuledger.agent.usage.comparison import Comparison
+from gpuledger.agent.usage.metrics import Comparison
 from gpuledger.agent.usage.monitor import Monitor
 from gpuledger.agent.usage.report import REUSED_S, UsageReport
 from unit.agent.usage.conftest import Node

@@ -6,8 +6,7 @@ from builders import a_card, a_holder, a_ledger, a_pod, a_share, stored, whole_s
 from fakes.metrics import ALL, Shown, samples, value
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts
-from gpuledger.model.share import Holder, HolderState, Pod
-from gpuledger.model.stored_card import Misfit, StoredCard
+from gpuledger.model.share import Holder, HolderState, Misfit, Pod, StoredCard
 
 LABELS = {"node": "node-a", "uuid": "GPU-node-a-0", "index": "0", "model": "A100"}
 CARD = replace(a_card(memory_mib=40_960, cores=200), model="A100", vendor="nvidia", mode="hami-core", numa_node=0)

@@ -17,6 +17,8 @@ def as_before() -> Iterator[None]:
     gc.set_threshold(*thresholds)
     gc.callbacks[:] = callbacks
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # as before
 
 
 def test_what_is_there_is_left_out_of_later_collections() -> None:

@@ -13,7 +13,7 @@ from builders import a_card, a_share
 from fakes.usage import a_used_card, a_used_share, an_agent_server, an_answer
 from gpuledger.controller.web import source
 from gpuledger.controller.web.source import AgentsUsage
-from gpuledger.formats.kubernetes.agent_pod import AgentPod
+from gpuledger.formats.kubernetes.node import AgentPod
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.share import Holder, Pod
 from gpuledger.reports.cards import CardReport, NodeCards

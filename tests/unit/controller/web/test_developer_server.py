@@ -7,10 +7,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.view_answers import a_node, an_explanation
-from gpuledger.controller.web.developer_server import DeveloperServer
+from gpuledger.controller.web.view_server import DeveloperServer
 from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.model.errors import Denied, NotFound, Unreachable
-from gpuledger.reports.redaction import OTHERS, redacted_for
+from gpuledger.reports.explanation import OTHERS, redacted_for
 
 Json = dict[str, Any]
 

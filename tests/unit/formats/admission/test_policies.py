@@ -16,7 +16,7 @@ from gpuledger.formats.admission.rules import FOREIGN_ANNOTATIONS, FOREIGN_ENDIN
 from gpuledger.formats.custom_resource.crd import literal
 from gpuledger.formats.dialects.selection import MODE, USE_UUID
 from gpuledger.formats.kubernetes import annotations
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 
 Json = dict[str, Any]
 

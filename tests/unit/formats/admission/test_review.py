@@ -14,7 +14,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.rules import OPERATOR
 from gpuledger.formats.admission.webhook import AdmissionRules, check, filled_in
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

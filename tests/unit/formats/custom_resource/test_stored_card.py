@@ -13,8 +13,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     used_json,
 )
 from gpuledger.model.errors import BadInput
-from gpuledger.model.share import Holder, Pod
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Holder, Pod, StoredCard
 
 CARD = a_card()
 

@@ -21,7 +21,7 @@ from gpuledger.formats.dialects.assignments import (
     volcano_assignment,
 )
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_facts
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput

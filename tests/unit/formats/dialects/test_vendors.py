@@ -27,7 +27,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.assignments import hami_assignment
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
-from gpuledger.formats.dialects.vendors import VendorRow, in_use, vendor_rows
+from gpuledger.formats.dialects.vendors import VendorRow, rows_in_use, vendor_rows
 from gpuledger.formats.kubernetes.pod import pod_facts
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput
@@ -308,11 +308,11 @@ def own(*rows: Any) -> str:
 
 
 def test_all_rows_are_in_use_or_those_that_are_named() -> None:
-    assert in_use(vendor_rows(), ["all"]) == vendor_rows()
-    assert [row.name for row in in_use(vendor_rows(), ["Hygon"])] == ["Hygon"]
-    assert in_use(vendor_rows(), []) == ()
+    assert rows_in_use(vendor_rows(), ["all"]) == vendor_rows()
+    assert [row.name for row in rows_in_use(vendor_rows(), ["Hygon"])] == ["Hygon"]
+    assert rows_in_use(vendor_rows(), []) == ()
     with pytest.raises(BadInput, match="settings: vendors: there is no row 'Hygn'"):
-        in_use(vendor_rows(), ["Hygn", "Metax"])
+        rows_in_use(vendor_rows(), ["Hygn", "Metax"])
 
 
 def test_a_vendor_that_is_not_in_use_is_not_understood() -> None:

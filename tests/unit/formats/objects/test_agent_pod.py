@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.kubernetes.agent_pod import AgentPod, agent_pod, best_by_node, host_of
+from gpuledger.formats.kubernetes.node import AgentPod, agent_pod, best_by_node, host_of
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.objects import a_pod_object
-from gpuledger.formats.kubernetes.feasible_nodes import MOST_BYTES, demands_on_nodes
+from gpuledger.formats.kubernetes.constraints import MOST_BYTES, demands_on_nodes
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects import request as request_format
 from gpuledger.formats.dialects.request import MOST_CONTAINERS, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import (
     annotated_cards,
     bound_node,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import claim_expressions
 from claim_expressions import CARDS, CORNERS, EVERYDAY, NODES, REFUSED, Answered
 from gpuledger.formats.resource_claims import selectors
-from gpuledger.formats.resource_claims.cel import environment
+from gpuledger.formats.resource_claims.cel import evaluation as environment
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
 from gpuledger.formats.resource_claims.selectors import (
     KeptSelectors,

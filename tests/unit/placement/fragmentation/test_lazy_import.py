@@ -12,7 +12,7 @@ import gpuledger.controller.startup
 from builders import a_card, a_ledger, a_request, mib
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.workflows.tasks.pauses import run_cooperatively
+from gpuledger.workflows.tasks import run_cooperatively
 
 class Finder:
     def find_spec(self, name, path, target=None):

@@ -14,8 +14,7 @@ from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Amounts, Card, CardFilter
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, HostAmounts
-from gpuledger.model.share import Placement, Share
-from gpuledger.model.stored_card import StoredCard
+from gpuledger.model.share import Placement, Share, StoredCard
 from gpuledger.placement.decide import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.prices import FragmentationPrices

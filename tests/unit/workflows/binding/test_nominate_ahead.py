@@ -15,8 +15,8 @@ from fakes.virtual_time import settle
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import Denied
 from gpuledger.workflows.binding import nominate_ahead
-from gpuledger.workflows.binding.filter_result import FilterResult
 from gpuledger.workflows.binding.nominate_ahead import FIRST_PAUSE_S
+from gpuledger.workflows.binding.place_pod import FilterResult
 
 Json = dict[str, Any]
 

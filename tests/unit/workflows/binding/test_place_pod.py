@@ -15,14 +15,12 @@ from fakes.counters import by_label
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
-from gpuledger.workflows.binding.bind_failures import ANSWER_PAUSE_S, FAILURES_FREE
-from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
-from gpuledger.workflows.binding.filter_result import MAX_POD_BYTES, TOO_LONG
-from gpuledger.workflows.binding.open_bind_request import ASKED_AGAIN_S
+from gpuledger.workflows.binding.bind_pod import ANSWER_PAUSE_S, ASKED_AGAIN_S, BINDING_ATTEMPTS, FAILURES_FREE
+from gpuledger.workflows.binding.place_pod import MAX_POD_BYTES, TOO_LONG
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

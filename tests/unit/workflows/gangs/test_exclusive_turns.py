@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model.gang import GangName
-from gpuledger.workflows.gangs.bind_backoff import FIRST_PAUSE_S, LONGEST_PAUSE_S, BindBackoff
-from gpuledger.workflows.gangs.exclusive_turns import TURN_S, ExclusiveTurns
-from gpuledger.workflows.gangs.gang_state import GangState
+from gpuledger.workflows.gangs.gangs import FIRST_PAUSE_S, LONGEST_PAUSE_S, BindBackoff
+from gpuledger.workflows.gangs.members import GangState
+from gpuledger.workflows.gangs.turns import TURN_S, ExclusiveTurns
 
 A, B, C = (GangName("team", name) for name in "abc")
 OTHER = GangName("other", "o")

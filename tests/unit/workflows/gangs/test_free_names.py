@@ -18,10 +18,10 @@ from gpuledger.formats.dialects.selection import USE_UUID
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import Placement
-from gpuledger.workflows.gangs.exclusive_turns import Turn
-from gpuledger.workflows.gangs.gang_requeuer import BETWEEN_PASSES_S
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.starvation_guard import LONGEST_S, MOST_OVERTAKING
+from gpuledger.workflows.gangs.turns import Turn
+from gpuledger.workflows.pending.requeue import BETWEEN_PASSES_S
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)

@@ -16,8 +16,8 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.ledger.book import Zones
 from gpuledger.model.errors import BindFailed, Denied, Invalid
-from gpuledger.workflows.gangs.arrival_window import QUIET_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
+from gpuledger.workflows.gangs.turns import QUIET_S
 from unit.workflows.gangs.test_gangs import (
     BIND,
     CARDS,

@@ -14,8 +14,8 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.kubernetes.gang import OF_WAY
 from gpuledger.model.errors import Denied, NotFound
-from gpuledger.reports.redaction import redacted_for
-from gpuledger.workflows.gangs.arrival_window import QUIET_S
+from gpuledger.reports.explanation import redacted_for
+from gpuledger.workflows.gangs.turns import QUIET_S
 from gpuledger.workflows.pending.pod_condition import PAUSE_S
 from unit.workflows.gangs.test_gangs import come, member
 

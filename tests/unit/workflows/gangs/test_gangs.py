@@ -17,9 +17,8 @@ from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangName
-from gpuledger.workflows.gangs.arrival_window import QUIET_S
-from gpuledger.workflows.gangs.exclusive_turns import TURN_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
+from gpuledger.workflows.gangs.turns import QUIET_S, TURN_S
 
 Json = dict[str, Any]
 WRITE, BIND = Operation.WRITE_STATUS, Operation.BIND

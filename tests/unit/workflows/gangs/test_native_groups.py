@@ -15,7 +15,7 @@ from fakes.virtual_time import now_s, settle
 from gpuledger.formats.kubernetes.gang import OF_WAY
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangWay
-from gpuledger.workflows.binding.bind_failures import ANSWER_PAUSE_S
+from gpuledger.workflows.binding.bind_pod import ANSWER_PAUSE_S
 
 Json = dict[str, Any]
 KUBERNETES = OF_WAY[GangWay.KUBERNETES]

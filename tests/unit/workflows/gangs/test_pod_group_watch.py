@@ -17,8 +17,8 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.kube_api.reads import pod_groups_of
 from gpuledger.model.errors import ApiError, Denied, NotFound, Unreachable
-from gpuledger.workflows.gangs.arrival_window import QUIET_S
 from gpuledger.workflows.gangs.pod_group_watch import DENIED, LOOK_S, NO_SUCH_KIND, follow_pod_groups
+from gpuledger.workflows.gangs.turns import QUIET_S
 
 Json = dict[str, Any]
 COSCHEDULING = pod_groups_of("scheduling.x-k8s.io", "v1alpha1")

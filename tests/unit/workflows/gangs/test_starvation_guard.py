@@ -17,9 +17,9 @@ from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.gang import GangName
 from gpuledger.reports.history import RecordKind
-from gpuledger.workflows.gangs.exclusive_turns import Turn
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.starvation_guard import LOOK_PAUSE_S, MOST_OVERTAKING, SHORTEST_S
+from gpuledger.workflows.gangs.turns import Turn
 from gpuledger.workflows.pending.trail import RecordFilter
 
 Json = dict[str, Any]

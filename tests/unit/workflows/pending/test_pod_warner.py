@@ -6,7 +6,7 @@ from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.pending.pod_warner import MOST_EVENTS, PodWarner
+from gpuledger.workflows.pending.pod_condition import MOST_EVENTS, PodWarner
 
 DIALECTS = dialects_of(Settings())
 

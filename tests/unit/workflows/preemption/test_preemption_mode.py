@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.workflows.preemption.preemption_mode import PreemptionMode
+from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fakes.virtual_time import LoopClock, settle
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, workload
 from gpuledger.model.errors import Denied, Unreachable
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.queues.check_writer import ATTEMPTS, CheckWriter
+from gpuledger.workflows.queues.card_check import ATTEMPTS, CheckWriter
 
 SAY = Operation.SAY_CHECK
 

@@ -12,8 +12,7 @@ from fakes.queue_scene import QueueScene
 from fakes.queue_server import QueueServer
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.node import NodeOffer
-from gpuledger.workflows.resource_claims.claims import ClaimBook
-from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
 from gpuledger.workflows.resource_claims.selector_accounts import MOST_STEPS, STEPS_PER_S
 
 CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "whole"}]

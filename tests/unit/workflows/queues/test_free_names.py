@@ -13,10 +13,10 @@ from fakes.queue_server import QueueServer
 from fakes.virtual_time import STEP_S, WorkingClock, settle
 from gpuledger.model.share import Placement
 from gpuledger.workflows.queues.card_check import PASS_S
-from gpuledger.workflows.queues.queued_workload import QueuedWorkload
 from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.queues.reservations import Seat
-from gpuledger.workflows.tasks.rounds import HEAD_EVERY
+from gpuledger.workflows.queues.workloads import QueuedWorkload
+from gpuledger.workflows.tasks import HEAD_EVERY
 
 CROWD = 100
 MOST_PASSES = 5

@@ -11,7 +11,7 @@ from fakes.queue_objects import a_check, a_cluster_queue, a_flavor
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock
 from gpuledger.model.errors import Conflict, Denied, NotFound, Unreachable
-from gpuledger.workflows.queues.kueue_objects import KueueObjects
+from gpuledger.workflows.queues.workloads import KueueObjects
 
 SAY = Operation.SAY_ACTIVE
 

@@ -11,7 +11,7 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.formats.kubernetes.constraints import PodRules, pod_rules
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import NodeSet
-from gpuledger.workflows.queues.nodes_by_rules import MOST_CONDITIONS, NodesByRules
+from gpuledger.workflows.queues.workloads import MOST_CONDITIONS, NodesByRules
 
 ANY = pod_rules({"spec": {}})
 

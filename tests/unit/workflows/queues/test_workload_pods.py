@@ -11,7 +11,7 @@ from fakes.queue_objects import a_pod_set
 from fakes.queue_scene import WHOLE, QueueScene
 from fakes.queue_server import QueueServer
 from gpuledger.formats.kubernetes.workload import WorkloadName
-from gpuledger.workflows.queues.workload_pods import WorkloadPods
+from gpuledger.workflows.queues.workloads import WorkloadPods
 
 JOB = WorkloadName("default", "job")
 

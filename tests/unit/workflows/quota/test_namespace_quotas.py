@@ -16,8 +16,7 @@ from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.model.errors import BindFailed
-from gpuledger.workflows.pending.blocked_pods import GROUPS_AT_ONCE
-from gpuledger.workflows.pending.waiting_pods import GRACE_S
+from gpuledger.workflows.pending.waiting_pods import GRACE_S, GROUPS_AT_ONCE
 
 Json = dict[str, Any]
 LARGE, SMALL = cards_of("node-a", 4), cards_of("node-b", 2, memory_mib=8_000)

@@ -14,7 +14,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.workflows.list_and_watch import WatchedUpTo
-from gpuledger.workflows.quota.quota_fence import WATCH_TIMEOUT_S
+from gpuledger.workflows.quota import WATCH_TIMEOUT_S
 
 NODE_A, NODE_B = cards_of("node-a", 1), cards_of("node-b", 1)
 ASKS = {GPU: "1", MEMORY: "1000"}

@@ -13,7 +13,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.model.errors import Denied, Unreachable
 from gpuledger.model.share import Holder, Pod
-from gpuledger.workflows.quota.namespace_quotas import DENIED_PAUSE_S, GATHER_S
+from gpuledger.workflows.quota import DENIED_PAUSE_S, GATHER_S
 
 Json = dict[str, Any]
 GPUMEM, GPUS, OF_A100 = "limits.nvidia.com/gpumem", "limits.nvidia.com/gpu", "limits.nvidia.com/gpumem.A100"

@@ -10,8 +10,12 @@ from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer, Operation
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts, an_operator
-from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION, ends_annotation
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.kubernetes.annotations import (
+    DEVICES_ANNOTATION,
+    ENDS_ANNOTATION,
+    devices_annotation,
+    ends_annotation,
+)
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.share import Holder, HolderState
 from gpuledger.workflows.release.deadlines import SPOKEN_WITHIN_S

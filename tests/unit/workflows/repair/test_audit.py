@@ -14,12 +14,11 @@ from fakes.operator_parts import KEPT_S, RELEASE_DELAY_S, an_operator
 from fakes.virtual_time import LoopClock, now_s, settle
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.kubernetes.devices import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.ledger.findings import AuditFinding, AuditFindingKind
+from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
-from gpuledger.model.share import Holder, HolderState, Pod, Share
-from gpuledger.model.stored_card import Misfit
+from gpuledger.model.share import Holder, HolderState, Misfit, Pod, Share
 from gpuledger.workflows.repair.audit import Auditor, Report
 
 SETTLE_S = 2.0

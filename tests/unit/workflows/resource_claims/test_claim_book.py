@@ -13,10 +13,9 @@ from gpuledger.model.card import Amounts
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.pending.pod_requeuer import PodRequeuer
-from gpuledger.workflows.resource_claims.claim_requeuer import ClaimRequeuer
-from gpuledger.workflows.resource_claims.claims import ClaimBook, WaitingClaims
-from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.pending.requeue import ClaimRequeuer
+from gpuledger.workflows.pending.waiting_pods import PodRequeuer
+from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind, WaitingClaims
 
 Json = dict[str, Any]
 

@@ -9,9 +9,9 @@ import pytest
 from fakes.api_server import ApiServer
 from fakes.operator_parts import an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.resource_claims.cel import environment
+from gpuledger.formats.resource_claims.cel import evaluation
 from gpuledger.model.errors import Unreachable
-from gpuledger.workflows.resource_claims.claim_watch import follow_claims
+from gpuledger.workflows.resource_claims.claims import follow_claims
 
 
 async def test_the_library_for_selectors_is_loaded_before_the_first_claim_is_read(
@@ -25,7 +25,7 @@ async def test_the_library_for_selectors_is_loaded_before_the_first_claim_is_rea
             happened.append("read")
             raise Unreachable(f"{method} {path}")
 
-    monkeypatch.setattr(environment, "load", lambda: happened.append("loaded"))
+    monkeypatch.setattr(evaluation, "load", lambda: happened.append("loaded"))
     book = an_operator(api).workflows.claim_book
     following = asyncio.ensure_future(follow_claims(NotReached(), book))  # type: ignore[arg-type]
     await settle()

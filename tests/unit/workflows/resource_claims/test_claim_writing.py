@@ -19,8 +19,7 @@ from gpuledger.model.request import Demand, JoinedClaim, PodClaim, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Placement, Share
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal.journal import CardReader
-from gpuledger.workflows.resource_claims.claims import ClaimBook
-from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
 from gpuledger.workflows.resource_claims.writes import ATTEMPTS, ClaimStatusWriter, ClaimWriter
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 from fakes.claims import a_claim_spec, a_resource_claim
 from gpuledger.formats.resource_claims.claims import Claim, ClaimSpec, read_claim, read_spec
 from gpuledger.model.errors import BadInput
-from gpuledger.workflows.resource_claims.kept_objects import NAMESPACE_BYTES, SPARE_BYTES, KeptObjects, Kind
+from gpuledger.workflows.resource_claims.claims import NAMESPACE_BYTES, SPARE_BYTES, KeptObjects, Kind
 
 NUMBERS = itertools.count()
 

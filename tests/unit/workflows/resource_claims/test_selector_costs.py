@@ -13,15 +13,14 @@ from fakes.api_server import ApiServer
 from fakes.claims import OUR_CLASS, a_claim_spec, a_claiming_pod
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.resource_claims import selectors
-from gpuledger.formats.resource_claims.cel.environment import check_cost
-from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
+from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS, check_cost
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.node import NodeOffer
 from gpuledger.placement.choose import PAID_STEPS
-from gpuledger.workflows.binding.filter_result import FilterResult
-from gpuledger.workflows.resource_claims.kept_objects import Kind
+from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.resource_claims.claims import Kind
 from gpuledger.workflows.resource_claims.selector_accounts import (
     ACCOUNTS_KEPT,
     STEPS_PER_S,

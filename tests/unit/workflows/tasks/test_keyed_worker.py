@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from fakes.virtual_time import now_s, settle
-from gpuledger.workflows.tasks.keyed_worker import FIRST_PAUSE_S, LONGEST_PAUSE_S, KeyedWorker
+from gpuledger.workflows.tasks import FIRST_RETRY_S, LONGEST_RETRY_S, KeyedWorker
 
 
 class Work:
@@ -76,8 +76,8 @@ async def test_work_that_fails_is_tried_again_after_growing_pauses() -> None:
     worker.mark("a")
     await worker.idle()
     pauses = [later - earlier for earlier, later in zip(work.times, work.times[1:], strict=False)]
-    assert pauses[:3] == pytest.approx([FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S])
-    assert pauses[-1] == pytest.approx(LONGEST_PAUSE_S)
+    assert pauses[:3] == pytest.approx([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S])
+    assert pauses[-1] == pytest.approx(LONGEST_RETRY_S)
     assert len(pauses) == 12
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from fakes.virtual_time import LoopClock, now_s
-from gpuledger.workflows.tasks.pauses import (
+from gpuledger.workflows.tasks import (
     FIRST_DELAY_S,
     HARD_S,
     LONGEST_DELAY_S,

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.virtual_time import LoopClock, now_s
 from gpuledger.model.errors import StateRolledBack
-from gpuledger.workflows.tasks.restart import LONGEST_PAUSE_S, started_again
+from gpuledger.workflows.tasks import LONGEST_RESTART_S, started_again
 
 Fails = Callable[[int, Exception], tuple[Callable[[], Awaitable[None]], list[float]]]
 
@@ -41,11 +41,11 @@ async def test_a_part_that_has_run_for_long_is_started_again_soon(fails: Fails) 
     part, started_s = fails(9, ZeroDivisionError())
 
     async def runs_long() -> None:
-        await asyncio.sleep(LONGEST_PAUSE_S + 1.0)
+        await asyncio.sleep(LONGEST_RESTART_S + 1.0)
         await part()
 
     await started_again("part", runs_long, LoopClock())
-    assert max(after - before for before, after in pairwise(started_s)) < LONGEST_PAUSE_S + 3.0
+    assert max(after - before for before, after in pairwise(started_s)) < LONGEST_RESTART_S + 3.0
 
 
 async def test_memory_that_cannot_be_trusted_ends_the_process(fails: Fails) -> None:

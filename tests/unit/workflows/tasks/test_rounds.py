@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.workflows.tasks.rounds import HEAD_EVERY, Round, by_turns
+from gpuledger.workflows.tasks import HEAD_EVERY, Round, by_turns
 
 One = tuple[str, int]
 """A namespace, and a number in it."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gpuledger.model.errors import StateRolledBack
-from gpuledger.workflows.tasks.pauses import all_within, wait_first
+from gpuledger.workflows.tasks import all_within, wait_first
 
 
 async def goes_on(name: str, ended: list[str]) -> None:

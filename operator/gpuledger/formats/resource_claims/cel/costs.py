@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from gpuledger.formats.resource_claims.cel.patterns import Pattern, compile_cost, pattern_size
+from gpuledger.formats.resource_claims.cel.functions import Pattern, compile_cost, pattern_size
 
 
 class Spending(Protocol):

@@ -1,16 +1,236 @@
 """The functions that selectors may use beyond CEL's own: as they are declared, and as they work.
 
 Source: k8s.io/apiserver 0.36 (pkg/cel/library: quantity and semver), and cel-go 0.26 for optional values.
+
+Regular expressions are RE2's, whose work grows with the text and never with its powers. Source: the CEL specification
+(`matches`), and k8s.io/apiserver (pkg/cel/library/regex.go) for `find` and `findAll`.
+
+Functions of texts count in characters. `indexOf` and `lastIndexOf` are for lists, too. Source: cel-go 0.26,
+ext/strings.go version 2.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
 from gpuledger.formats.resource_claims.cel.lists import LIST_FUNCTIONS
 from gpuledger.formats.resource_claims.cel.operators import Function
 from gpuledger.formats.resource_claims.cel.quantities import Quantity, TooLong, parse_quantity
-from gpuledger.formats.resource_claims.cel.texts import TEXT_FUNCTIONS
-from gpuledger.formats.resource_claims.cel.values import CelError, Optional, Unsupported, no_overload, take
+from gpuledger.formats.resource_claims.cel.values import CelError, Optional, Unsupported, no_overload, same, take
 from gpuledger.formats.resource_claims.semver import Version, normalized, parse_version
+
+MEMORY_BYTES = 256 * 1024
+"""What RE2 may use for one pattern. It also limits how long a search may take per character."""
+
+MOST_CLASSES = 4
+"""Classes of Unicode's letters, such as `\\pL`, in a pattern: RE2 takes up to 7 ms to compile one."""
+
+_PATTERNS_KEPT = 32
+"""Compiled patterns that are remembered, of those that are texts made by an expression."""
+
+_PLAIN_STEPS, _REPEATING_STEPS, _CLASS_STEPS = 100, 1_000, 10_000
+"""Of an evaluation, to compile a pattern: any, one with a number of repetitions, one with a class of Unicode's."""
+
+_TOO_LARGE = "pattern too large"
+
+
+class Pattern:
+    """A regular expression, or a text that is none."""
+
+    __slots__ = ("problem", "program", "size", "too_large")
+
+    def __init__(self, text: str) -> None:
+        import re2  # as late as the CEL library: most runs meet no selector
+
+        options = re2.Options()
+        options.log_errors = False
+        options.max_mem = MEMORY_BYTES
+        self.program: Any = None
+        self.problem, self.too_large, self.size = "", True, 1
+        if "\\C" in text:
+            self.problem = "\\C"
+        elif classes(text) > MOST_CLASSES:
+            self.problem = f"it has more than {MOST_CLASSES} classes such as \\pL"
+        else:
+            try:
+                self.program = re2.compile(text, options)
+                self.size = int(self.program.programsize)
+            except re2.error as error:
+                told = error.args[0] if error.args else ""
+                told = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+                self.problem, self.too_large = told[:200], _TOO_LARGE in told
+
+
+_made = lru_cache(maxsize=_PATTERNS_KEPT)(Pattern)
+
+
+def classes(text: str) -> int:
+    """Return how many classes of Unicode's letters a pattern has, or a few more."""
+    return text.count("\\p") + text.count("\\P")
+
+
+def compile_cost(text: str) -> int:
+    """Return how many steps of an evaluation it takes at most to compile a pattern."""
+    repeating = _REPEATING_STEPS if "{" in text else 0
+    return _PLAIN_STEPS + repeating + (_CLASS_STEPS if classes(text) else 0) + len(text)
+
+
+def pattern_size(pattern: str | Pattern) -> int:
+    """Return how much RE2 does for a character of a text at most. Compiles a text."""
+    return pattern.size if isinstance(pattern, Pattern) else _made(pattern).size
+
+
+def _usable(name: str, text: object, pattern: object) -> tuple[str, Any]:
+    """Return a text and the program of a pattern, which is one already if it is a literal. Raises CelError."""
+    if not isinstance(text, str) or not isinstance(pattern, str | Pattern):
+        raise no_overload(name, text, "" if isinstance(pattern, Pattern) else pattern)
+    found = _made(pattern) if isinstance(pattern, str) else pattern
+    if found.problem and found.too_large:
+        raise Unsupported(f"a regular expression that gpuledger does not evaluate: {found.problem}")
+    if found.problem:
+        raise CelError(f"not a regular expression: {found.problem}")
+    return text, found.program
+
+
+def matches(text: object, pattern: object) -> bool:
+    """Return whether a part of the text matches."""
+    found, program = _usable("matches", text, pattern)
+    return program.search(found) is not None
+
+
+def find_first(text: object, pattern: object) -> str:
+    """Return the first match, an empty text if there is none."""
+    found, program = _usable("find", text, pattern)
+    match = program.search(found)
+    return str(match.group()) if match else ""
+
+
+def find_all(text: object, pattern: object, limit: object = -1) -> list[object]:
+    """Return all matches that do not overlap, or the first of them."""
+    found, program = _usable("findAll", text, pattern)
+    if type(limit) is not int:
+        raise no_overload("findAll", text, "", limit)
+    place, end = 0, -1
+    matched: list[object] = []
+    while place <= len(found) and (limit < 0 or len(matched) < limit):
+        match = program.search(found, place)
+        if not match:
+            break
+        start, stop = match.span()
+        if stop > start or start != end:  # an empty match right after another one does not count
+            matched.append(found[start:stop])
+        end = stop
+        place = stop if stop > start else stop + 1
+    return matched
+
+
+_SPACE = "".join(
+    map(chr, (*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000))
+)
+"""What Go's strings.TrimSpace takes away, which is not quite what Python's strip() does."""
+
+
+def _char_at(text: object, place: object) -> str:
+    (found,), (at,) = take("charAt", str, text), take("charAt", int, place)
+    if not 0 <= at <= len(found):
+        raise CelError(f"index out of range: {at}")
+    return found[at : at + 1]
+
+
+def _index_of(where: object, what: object, offset: object = 0) -> int:
+    if isinstance(where, list):
+        return next((at for at, each in enumerate(where) if same(each, what)), -1)
+    (text, part), (start,) = take("indexOf", str, where, what), take("indexOf", int, offset)
+    if not part:
+        return start
+    if start < 0:
+        raise CelError(f"index out of range: {start}")
+    return text.find(part, start) if start < len(text) else -1
+
+
+def _last_index_of(where: object, what: object, offset: object = None) -> int:
+    if isinstance(where, list):
+        return next((at for at in range(len(where) - 1, -1, -1) if same(where[at], what)), -1)
+    text, part = take("lastIndexOf", str, where, what)
+    if offset is None:
+        return len(text) if not part else text.rfind(part)
+    (start,) = take("lastIndexOf", int, offset)
+    if not part:
+        return start
+    if start < 0:
+        raise CelError(f"index out of range: {start}")
+    return -1 if start >= len(text) else text.rfind(part, 0, start + len(part))
+
+
+def _lower(text: object) -> str:
+    (found,) = take("lowerAscii", str, text)
+    return found.translate({code: code + 32 for code in range(65, 91)})
+
+
+def _upper(text: object) -> str:
+    (found,) = take("upperAscii", str, text)
+    return found.translate({code: code - 32 for code in range(97, 123)})
+
+
+def _replace(text: object, old: object, new: object, limit: object = -1) -> str:
+    (found, part, other), (count,) = take("replace", str, text, old, new), take("replace", int, limit)
+    return found.replace(part, other, max(count, -1))
+
+
+def _split(text: object, separator: object, limit: object = -1) -> list[object]:
+    (found, part), (count,) = take("split", str, text, separator), take("split", int, limit)
+    if count == 0:
+        return []
+    if not part:
+        pieces = list(found)
+        return [*pieces[: count - 1], "".join(pieces[count - 1 :])] if 0 < count < len(pieces) else [*pieces]
+    return [*found.split(part, count - 1 if count > 0 else -1)]
+
+
+def _substring(text: object, start: object, end: object = None) -> str:
+    (found,), (first,) = take("substring", str, text), take("substring", int, start)
+    (last,) = take("substring", int, len(found) if end is None else end)
+    if end is not None and first > last:
+        raise CelError(f"invalid substring range. start: {first}, end: {last}")
+    if not 0 <= first <= len(found) or not 0 <= last <= len(found):
+        raise CelError(f"index out of range: {first}, {last}")
+    return found[first:last]
+
+
+def _trim(text: object) -> str:
+    return take("trim", str, text)[0].strip(_SPACE)
+
+
+def _join(items: object, separator: object = "") -> str:
+    (texts,), (between,) = take("join", list, items), take("join", str, separator)
+    return between.join(take("join", str, *texts))
+
+
+def _text_test(name: str, holds: Callable[[str, str], bool]) -> Function:
+    return lambda text, part: holds(*take(name, str, text, part))
+
+
+TEXT_FUNCTIONS: dict[str, Function] = {
+    "contains": _text_test("contains", lambda text, part: part in text),
+    "startsWith": _text_test("startsWith", str.startswith),
+    "endsWith": _text_test("endsWith", str.endswith),
+    "matches": matches,
+    "find": find_first,
+    "findAll": find_all,
+    "charAt": _char_at,
+    "indexOf": _index_of,
+    "lastIndexOf": _last_index_of,
+    "lowerAscii": _lower,
+    "upperAscii": _upper,
+    "replace": _replace,
+    "split": _split,
+    "substring": _substring,
+    "trim": _trim,
+    "join": _join,
+}
+
 
 DECLARED = """
 quantity(string) quantity

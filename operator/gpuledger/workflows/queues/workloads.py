@@ -1,0 +1,436 @@
+"""Kueue's objects in memory: workloads that need the check, their pods, and the nodes that these may go to.
+
+A workload's pods do not exist yet, so kube-scheduler can't be asked about their nodes. Which pods are of a workload,
+users can write, and only about workloads of their own namespace. So it decides no more than who gets
+what is reserved for the workload, and which pods leave when Kueue evicts it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from sys import intern
+from typing import Any
+
+import orjson
+
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, pod_rules, refused_by_rules
+from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.formats.kubernetes.workload import (
+    ClusterQueue,
+    Flavor,
+    Workload,
+    WorkloadName,
+    active_patch,
+    cluster_queue,
+    flavor,
+    is_ours,
+    picked,
+    pod_counts,
+    pod_sets,
+    queue_of,
+    with_flavors,
+    workload_of,
+)
+from gpuledger.kube_api.writes import KubeStore
+from gpuledger.model.clock import Clock, Listeners
+from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
+from gpuledger.model.gang import MOST_MEMBERS
+from gpuledger.model.json_object import Json, JsonMapping
+from gpuledger.model.node import NodeSet, NodeSets
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+from gpuledger.placement.fit import compiled
+from gpuledger.placement.group import Asking, demand_order
+from gpuledger.workflows.queues.reservations import SEAT, Seat
+from gpuledger.workflows.resource_claims.claims import ClaimBook
+from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
+
+logger = logging.getLogger(__name__)
+
+
+class KueueObjects:
+    """Knows AdmissionChecks of ours, ResourceFlavors and ClusterQueues."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._checks: dict[
+            str, tuple[str, JsonMapping | None]
+        ] = {}  # UID of a check of ours -> name, and what to write there
+        self._flavors: dict[str, tuple[str, Flavor]] = {}  # UID -> name, and what it adds to pods
+        self._queues: dict[str, ClusterQueue] = {}  # UID -> the ClusterQueue
+        self.changes = 0
+        """How often a flavor or a ClusterQueue has come, gone, or changed so far, as far as it matters here."""
+        self.on_change = Listeners[[]]()
+        """Called when there is a check more, or a flavor or ClusterQueue says something else."""
+
+    @property
+    def checks(self) -> list[str]:
+        """Return the names of the AdmissionChecks that gpuledger answers."""
+        return [name for name, _ in self._checks.values()]
+
+    def flavors(self, names: tuple[str, ...]) -> list[Flavor]:
+        """Return those of these flavors that are known."""
+        by_name = dict(self._flavors.values())
+        return [by_name[name] for name in names if name in by_name]
+
+    def check(self, found: JsonMapping, gone: bool) -> None:
+        """Observe an AdmissionCheck."""
+        uid = str(found["metadata"]["uid"])
+        if gone or not is_ours(found):
+            self._checks.pop(uid, None)
+            return
+        patch = active_patch(found, self._clock.wall().isoformat())
+        self._checks[uid] = str(found["metadata"]["name"]), patch
+        self.on_change()
+
+    def flavor(self, found: JsonMapping, gone: bool) -> None:
+        """Observe a ResourceFlavor."""
+        uid = str(found["metadata"]["uid"])
+        known = None if gone else (str(found["metadata"]["name"]), flavor(found))
+        before = self._flavors.pop(uid, None)
+        if known is not None:
+            self._flavors[uid] = known
+        if known != before:
+            self.changes += 1
+            self.on_change()
+
+    def queue(self, found: JsonMapping, gone: bool) -> None:
+        """Observe a ClusterQueue. One that can't be read takes nothing back, and gives nothing."""
+        uid = str(found["metadata"]["uid"])
+        before = self._queues.pop(uid, None)
+        with suppress(BadInput):
+            if not gone:
+                self._queues[uid] = cluster_queue(found)
+        if self._queues.get(uid) != before:
+            self.changes += 1
+            self.on_change()
+
+    def queues(self) -> dict[str, ClusterQueue]:
+        """Return the ClusterQueues by their names."""
+        return {queue.name: queue for queue in self._queues.values()}
+
+    async def report_active(self, store: KubeStore) -> None:
+        """Set the AdmissionCheck's Active condition; without it Kueue admits nothing from its queues."""
+        attempt = 0
+        while (failed := await self._try_to_say_active(store)) is not None:
+            if attempt == 0:
+                logger.warning("admission checks can't be said to be active, retrying: %s", failed)
+            await sleep_backoff(attempt, failed)
+            attempt += 1
+
+    async def _try_to_say_active(self, store: KubeStore) -> ApiError | None:
+        failed = None
+        for uid, (name, patch) in list(self._checks.items()):
+            if patch is None:
+                continue
+            try:
+                await store.patch_admission_check_status(name, patch)
+            except (Conflict, NotFound):  # it has changed, which the watch shows
+                pass
+            except ApiError as error:
+                failed = error
+                continue
+            if self._checks.get(uid) == (name, patch):
+                self._checks[uid] = name, None
+        return failed
+
+    def listing_checks(self) -> Callable[[set[str]], None]:
+        """Return what forgets the checks that are not in the list read since."""
+        return _forgets(self._checks)
+
+    def listing_queues(self) -> Callable[[set[str]], None]:
+        """Return what forgets the ClusterQueues that are not in the list read since."""
+        return _forgets(self._queues)
+
+    def listing_flavors(self) -> Callable[[set[str]], None]:
+        """Return what forgets the flavors that are not in the list read since."""
+        return _forgets(self._flavors)
+
+
+def _forgets(known: dict[str, Any]) -> Callable[[set[str]], None]:
+    before = set(known)
+
+    def listed(uids: set[str]) -> None:
+        for uid in before - uids:
+            known.pop(uid, None)
+
+    return listed
+
+
+MOST_CONDITIONS = 256
+"""Of a pod. Users choose how many, and each is compared with each node."""
+
+
+class NodesByRules:
+    """Knows labels and taints of all nodes, where that is wanted: they take some 4 kB for each node."""
+
+    def __init__(self, is_wanted: bool) -> None:
+        self._is_wanted = is_wanted
+        self._rules: dict[str, NodeRules] = {}
+        self._sets = NodeSets()
+        self.changes = 0
+        """How often a node has come, gone, or changed so far."""
+
+    def observe(self, node: JsonMapping) -> None:
+        """Observe a Node. One that can't be read takes no pods of this kind."""
+        if not self._is_wanted:
+            return
+        name = str(node["metadata"]["name"])
+        try:
+            found = node_rules(node)
+        except BadInput:
+            self.forget(name)
+            return
+        labels = {intern(key): intern(value) for key, value in found.labels.items()}
+        found = NodeRules(name, labels, found.taints)
+        if self._rules.get(name) != found:
+            self._rules[name] = found
+            self.changes += 1
+
+    def forget(self, name: str) -> None:
+        """Record that a node is gone."""
+        self.changes += self._rules.pop(name, None) is not None
+
+    async def allowed(self, rules: PodRules, clock: Clock) -> NodeSet:
+        """Return the nodes whose labels and taints do not keep such a pod off; others have their turn meanwhile.
+
+        Raises BadInput for more conditions than are looked at.
+        """
+        if conditions(rules) > MOST_CONDITIONS:
+            raise BadInput(f"its affinity, node selector and tolerations have more than {MOST_CONDITIONS} conditions")
+        names: list[str] = []
+
+        def look() -> Iterator[None]:
+            for name, node in list(self._rules.items()):
+                if refused_by_rules(rules, node) is None:
+                    names.append(name)
+                yield None
+
+        await in_slices(look(), clock)
+        return self._sets.of(names)
+
+
+def conditions(rules: PodRules) -> int:
+    """Return how many labels, values and tolerations a node is compared with at most."""
+    expressions = [
+        each for term in rules.terms or () for each in (*(term.matchExpressions or ()), *(term.matchFields or ()))
+    ]
+    values = sum(len(each.values or ()) for each in expressions)
+    return len(rules.selector) + len(rules.tolerations) + len(expressions) + values
+
+
+EMPTY = (-1, -1)
+
+
+class Stage(Enum):
+    """How far a workload is."""
+
+    WAITING = "waiting"
+    """Its pods do not find cards at once."""
+    READY = "ready"
+    """Room is reserved, and the check says so, or is about to."""
+    RESUMED = "resumed"
+    """The check said so before this operator knew of it: room is to be reserved for the pods that are to come."""
+
+
+@dataclass(slots=True)
+class QueuedWorkload:
+    """One of them."""
+
+    workload: Workload
+    check: str
+    """The name of the AdmissionCheck."""
+    content: bytes = b"{}"
+    """What else matters of it: see `picked`."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Set of pods -> with how many it was admitted."""
+    stage: Stage = Stage.WAITING
+    until_s: float = 0.0
+    """For how long room is reserved for it, where it is `RESUMED`."""
+    tried: tuple[int, int] = EMPTY
+    """Up to which change of the ledger, and of nodes, it has found no room."""
+    said: str = ""
+    """The message that was written last."""
+    again_s: float = 0.0
+    """Before then it is not tried again: Kueue did not take what was said of it."""
+    seats: tuple[int, list[Seat]] = field(default_factory=lambda: (-1, []))
+    """What its pods ask for, and up to which change of nodes that holds."""
+    goes_first: bool = False
+    """Whether others were evicted for it: what they leave is not for who comes before it."""
+
+    def take(self, now: Workload) -> bool:
+        """Take over how the workload is now; return whether it was not known to be later than that."""
+        if int(now.version) < int(self.workload.version):
+            return False
+        self.workload = now
+        return True
+
+    def note(self, found: Json) -> None:
+        """Note what else matters of it."""
+        self.content, self.counts = picked(found), pod_counts(found)
+
+    @property
+    def found(self) -> Json:
+        """Return what matters of it beside `workload`, as an object."""
+        return dict(orjson.loads(self.content))
+
+    @property
+    def rank(self) -> tuple[bool, int, str, str]:
+        """Sort key: who goes first."""
+        return not self.goes_first, -self.workload.priority, self.workload.reserved_at, self.workload.uid
+
+    def pod(self, key: str) -> Pod:
+        """Return who stands for one of its pods that does not exist yet."""
+        name = self.workload.name
+        return Pod(key, name.namespace, name.name, self.workload.priority, 0)
+
+
+class SeatReader:
+    """Reads what the pods of workloads ask for."""
+
+    def __init__(
+        self,
+        read_request: Callable[[Json], PodRequest | None],
+        objects: KueueObjects,
+        nodes: NodesByRules,
+        claims: ClaimBook,
+        clock: Clock,
+    ) -> None:
+        self._claims = claims
+        self._read_request = read_request
+        self._objects = objects
+        self._nodes = nodes
+        self._clock = clock
+
+    @property
+    def changes(self) -> int:
+        """How often something has changed by which pods may go to other nodes than before, or ask for other cards."""
+        return self._nodes.changes + self._objects.changes + self._claims.changes
+
+    async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
+        """Return what each of the pods asks for that need cards, the most of which differ in nothing but their keys.
+
+        `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed, and
+        WorkLimitExceeded if their namespace has to wait for its selectors.
+        """
+        change, seats = queued.seats
+        if change != self.changes:
+            change = self.changes
+            seats = await self._read(queued)
+            queued.seats = change, seats
+        left = list(taken)
+        return [seat for seat in seats if not _is_taken(seat, left)]
+
+    async def _read(self, queued: QueuedWorkload) -> list[Seat]:
+        seats: list[Seat] = []
+        for pod_set in pod_sets(queued.found):
+            pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
+            await self._claims.know_claims_of(pod)
+            request = self._read_request(pod)
+            if request is None:
+                continue
+            await run_cooperatively(compiled(request))
+            count = pod_set.count
+            if len(seats) + count > MOST_MEMBERS:
+                raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")
+            names = await self._nodes.allowed(pod_rules(pod), self._clock)
+            key = f"{queued.workload.uid}/{pod_set.name}"
+            seats += [Seat(f"{key}/{number}{SEAT}", pod_set.name, request, names) for number in range(max(count, 0))]
+        return seats
+
+
+def _is_taken(seat: Seat, left: list[str]) -> bool:
+    if seat.pod_set not in left:
+        return False
+    left.remove(seat.pod_set)
+    return True
+
+
+def asking(queued: QueuedWorkload, seats: Iterable[Seat]) -> list[Asking]:
+    """Return the pods of seats as a trial takes them: the most demanding first, which then find room most often."""
+    hardest_first = sorted(seats, key=lambda seat: demand_order(seat.request))
+    return [Asking(queued.pod(seat.key), seat.request, seat.node_names) for seat in hardest_first]
+
+
+class WorkloadPods:
+    """Follows pods, with a node or without."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[WorkloadName, str]] = {}  # pod UID -> its workload, and which of its sets of pods
+        self._pods: dict[WorkloadName, dict[str, str]] = {}  # workload -> pod UID -> set of pods
+        self._bound: set[str] = set()
+        self._queues: dict[str, str] = {}  # UID of a pod without a node -> the queue that it is in
+
+    def of(self, pod_uid: str) -> tuple[WorkloadName, str] | None:
+        """Return a pod's workload and set of pods, None if it has none."""
+        return self._of.get(pod_uid)
+
+    def is_pending(self, pod_uid: str) -> bool:
+        """Return whether a pod is of a workload, and has no node."""
+        return pod_uid in self._of and pod_uid not in self._bound
+
+    def queue_of(self, pod_uid: str) -> str:
+        """Return which queue a pod without a node is in, for people; empty if it is in none."""
+        return self._queues.get(pod_uid, "")
+
+    def pods(self, name: WorkloadName) -> dict[str, str]:
+        """Return the pods of a workload, by UID, each with its set of pods."""
+        return self._pods.get(name, {})
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """See BoundPodTracker."""
+        uid = str(pod["metadata"]["uid"])
+        self._queues.pop(uid, None)
+        if is_finished(pod):
+            self.forget_bound(uid, pod)
+        elif self._note(pod):
+            self._bound.add(uid)
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """See BoundPodTracker."""
+        self._bound.discard(pod_uid)
+        self._forget(pod_uid)
+
+    def known_bound(self) -> set[str]:
+        """See BoundPodTracker."""
+        return self._bound
+
+    def observe_pending(self, pod: Json) -> None:
+        """See PendingPodTracker."""
+        self._note(pod)
+        if queue := queue_of(pod):
+            self._queues[str(pod["metadata"]["uid"])] = queue
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """See PendingPodTracker."""
+        self._queues.pop(pod_uid, None)
+        if pod_uid not in self._bound:
+            self._forget(pod_uid)
+
+    def known_pending(self) -> set[str]:
+        """See PendingPodTracker."""
+        return (self._of.keys() - self._bound) | self._queues.keys()
+
+    def _note(self, pod: Json) -> bool:
+        uid, named = str(pod["metadata"]["uid"]), workload_of(pod)
+        if named == self._of.get(uid):
+            return named is not None
+        self._forget(uid)
+        if named is None:
+            return False
+        self._of[uid] = named
+        self._pods.setdefault(named[0], {})[uid] = named[1]
+        return True
+
+    def _forget(self, pod_uid: str) -> None:
+        named = self._of.pop(pod_uid, None)
+        if named is None:
+            return
+        pods = self._pods[named[0]]
+        del pods[pod_uid]
+        if not pods:
+            del self._pods[named[0]]

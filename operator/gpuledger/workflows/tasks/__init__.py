@@ -1,1 +1,0 @@
-"""Running work: repeated until it is done, in turns, in steps."""
