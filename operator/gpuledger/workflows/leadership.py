@@ -16,7 +16,7 @@ class Leadership:
     """Follows the Lease of the kube-schedulers. The operator beside the one that holds it is active.
 
     Two that take themselves for active do no harm, only double work: the ledger's rules hold for both, and so do the
-    quotas of namespaces (quota/quota_fence.py).
+    quotas of namespaces (quota.py).
     """
 
     def __init__(self, host_name: str | None) -> None:

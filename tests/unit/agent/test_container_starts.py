@@ -325,7 +325,7 @@ async def test_of_containers_that_share_their_slots_one_without_cards_does_not_h
 async def test_what_a_container_was_given_stays_though_a_kubelet_that_has_lost_its_record_gives_out_its_slots_again(
     node: AgentNode,
 ) -> None:
-    """It may run: whether its pod is gone, others say (orphaned_grants.py)."""
+    """It may run: whether its pod is gone, others say (cleanup.py)."""
     node.kubelet.take_list(GPU, [("slot-0", "Healthy"), ("slot-1", "Healthy")])
     old, other = node.bind("old", {"main": [0]}), node.bind("other", {"main": [1]})
     for pod in (old, other):

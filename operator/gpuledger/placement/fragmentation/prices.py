@@ -2,9 +2,9 @@
 
 The cost of a way is the sum of three things, all in thousandths of a card:
 
-- the *slots* it takes: how much less the node is worth to further pods of each expected kind (`slots`);
-- the *remnant* it leaves on a shared card, less than the one that it found (`remnant_worth`);
-- the *load* of the kind of card it takes, for pods that could as well have another (`model_load`).
+- the *slots* it takes: how much less the node is worth to further pods of each expected kind (`nodes.py`);
+- the *remnant* it leaves on a shared card, less than the one that it found (see below);
+- the *load* of the kind of card it takes, for pods that could as well have another (`expected.py`).
 
 What is left of a card is worth what the pods are worth that can still fill it.
 

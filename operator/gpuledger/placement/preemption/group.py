@@ -9,7 +9,7 @@ Three things couple the nodes, and each is enumerated:
 - *What a budget allows* to several nodes: each way to share it out, up to `EXACT_STATES` of them in all; of more, the
   first nodes take what they need.
 
-So the answer is the cheapest there is, as far as the answers for each node are (`several_pods.py`), nothing of that is
+So the answer is the cheapest there is, as far as the answers for each node are, nothing of that is
 beyond its limit, and the work is enough: for 64 pods of one whole card, 74,000 steps with 40 nodes of 8 cards, and
 380,000 with 200.
 

@@ -1,7 +1,7 @@
 """The two writes of a bind, the shares into the ledger and then the Binding; when they are sent, and their failures.
 
 The Binding carries the pod's resourceVersion, read before the API server has shown all of the shares in the ledger. So
-it is refused if anybody has begun to take them back in between; release_pod.py has the other half of this.
+it is refused if anybody has begun to take them back in between; release.py has the other half of this.
 
 A Binding is sent only while kube-scheduler waits for its result. kube-scheduler counts a pod's CPU on the node from its
 choice on, and forgets it when it hears that Bind has failed. A Binding that arrived after that would bring the pod to a

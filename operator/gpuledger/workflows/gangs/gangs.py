@@ -4,7 +4,7 @@ Once as many pods are there as the gang needs, the first question for one of the
 (`plans.py`); if there is room, it is kept for a while, and the others follow. (Room for members that do not exist yet
 would let one pod keep hundreds of cards from others.) kube-scheduler then finds CPU, memory and volumes for one member
 after the other; `BindBarrier` has the rest. Where that does not come together, as something else than cards is short,
-the gang is tried alone (`exclusive_turns.py`).
+the gang is tried alone (`turns.py`).
 
 A gang that was refused is tried again when something in the ledger has changed, and its members are woken together.
 

@@ -180,7 +180,7 @@ GONE_KEPT = 4_096
 
 
 class Members:
-    """All gangs that have a pod. Follows bound and pending pods: see pod_trackers.py."""
+    """All gangs that have a pod. Follows bound and pending pods: see observe_cluster.py."""
 
     def __init__(self, read_request: Callable[[Json], PodRequest | None], groups: PodGroups) -> None:
         self._read_request = read_request

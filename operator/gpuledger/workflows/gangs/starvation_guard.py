@@ -8,7 +8,7 @@ what becomes free adds up. Single pods go on, and so do gangs that come before i
 It gets precedence only if its members would find cards once all other gangs have ended: else it is of no help to hold
 these back. That lasts as long as the gang has been overtaken so far, since runs take minutes here and weeks elsewhere;
 then all are tried again for as long. As each time is longer than the one before, one is long enough for the gangs that
-run to end. Where they never do, the gang rests longer and longer: see exclusive_turns.py.
+run to end. Where they never do, the gang rests longer and longer: see turns.py.
 
 All that is an affair of one namespace, which could make gangs that overtake each other, and never end, at will. A gang
 holds back those of other namespaces only if as many of theirs have overtaken it, if cards are all that it lacks, and

@@ -10,7 +10,7 @@ operator, and it must not arrive after the shares are gone. So these are taken b
 3. the answer shows the pod: without a node, its marked holders are removed; bound, they are allocated again.
 
 And a share of a bound pod ends when its processes have: its kubelet has said so in the pod's status, or the node's
-agent reports it, or none does for a long time (release_deadlines.py).
+agent reports it, or none does for a long time (deadlines.py).
 
 Of a pod whose shares are judged only a few fields are kept: many are at once, and users choose how long they are.
 """
