@@ -186,7 +186,7 @@ generate: $(READY) ## write anew what comes from the code: CRD, policies, the ch
 	PYTHONPATH=tests $(BIN)/python tools/reference_docs.py
 	echo "==> operator/gpuledger/agent/_generated/*.py"
 	cd operator
-	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. gpuledger/agent/_generated/*.proto
+	../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpuledger/agent/_generated/*.proto
 
 .PHONY: lock
 lock: $(READY) ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)

@@ -17,9 +17,8 @@ import grpc
 from fakes.kubelet import CHANNEL
 from gpuledger.agent._generated import dra_health_pb2 as health_messages
 from gpuledger.agent._generated import dra_plugin_pb2 as messages
-from gpuledger.agent._generated import dra_plugin_pb2_grpc as services
 from gpuledger.agent._generated import plugin_registration_pb2 as registration
-from gpuledger.agent._generated import plugin_registration_pb2_grpc as registration_services
+from gpuledger.agent.kubelet.grpc_services import client
 
 LOOK_INTERVAL_S = 0.01
 
@@ -51,14 +50,14 @@ class DraManager:
     async def prepare(self, driver: str, *claims: messages.Claim) -> dict[str, messages.NodePrepareResourceResponse]:
         """Return what a driver answers for claims, by their UIDs."""
         async with self._channel(driver) as channel:
-            stub = services.DRAPluginStub(channel)  # type: ignore[no-untyped-call] # generated
+            stub = client(channel, messages.DESCRIPTOR.services_by_name["DRAPlugin"])
             answer = await stub.NodePrepareResources(messages.NodePrepareResourcesRequest(claims=claims), timeout=10)
             return dict(answer.claims)
 
     async def unprepare(self, driver: str, *claims: messages.Claim) -> dict[str, str]:
         """Return the error that a driver answers for each claim, by its UID; empty for none."""
         async with self._channel(driver) as channel:
-            stub = services.DRAPluginStub(channel)  # type: ignore[no-untyped-call] # generated
+            stub = client(channel, messages.DESCRIPTOR.services_by_name["DRAPlugin"])
             request = messages.NodeUnprepareResourcesRequest(claims=claims)
             answer = await stub.NodeUnprepareResources(request, timeout=10)
             return {uid: each.error for uid, each in answer.claims.items()}
@@ -93,7 +92,7 @@ class DraManager:
 
     async def _register(self, path: Path) -> None:
         async with grpc.aio.insecure_channel(f"unix:{path}", options=CHANNEL) as channel:
-            stub = registration_services.RegistrationStub(channel)  # type: ignore[no-untyped-call] # generated
+            stub = client(channel, registration.DESCRIPTOR.services_by_name["Registration"])
             info = await stub.GetInfo(registration.InfoRequest(), timeout=1)
             fits = info.type == "DRAPlugin" and any(each in self.versions for each in info.supported_versions)
             error = (

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from fakes.device_manager import DeviceManager, Json
 from gpuledger.agent._generated import device_plugin_pb2 as plugin
-from gpuledger.agent._generated import device_plugin_pb2_grpc as plugin_services
 from gpuledger.agent._generated import pod_resources_pb2 as resources
-from gpuledger.agent._generated import pod_resources_pb2_grpc as resource_services
+from gpuledger.agent.kubelet.grpc_services import add_service, client
 
 CHANNEL = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
 """Another process' channels: they know nothing of attempts that the plugin's own have made."""
@@ -27,14 +27,14 @@ class Endpoint:
 
     def __init__(self, request: plugin.RegisterRequest, channel: grpc.aio.Channel) -> None:
         self.request, self.channel = request, channel
-        self.stub = plugin_services.DevicePluginStub(channel)  # type: ignore[no-untyped-call] # generated
+        self.stub = client(channel, plugin.DESCRIPTOR.services_by_name["DevicePlugin"])
         self.options = plugin.DevicePluginOptions()
         self.lists: list[list[tuple[str, str]]] = []
         """Every list of slots and their health that has come."""
         self.listening: asyncio.Task[None] | None = None
 
 
-class Kubelet(plugin_services.RegistrationServicer, resource_services.PodResourcesListerServicer):
+class Kubelet:
     """One node's kubelet; `root` must be a short path, for its sockets."""
 
     def __init__(self, root: Path) -> None:
@@ -59,10 +59,10 @@ class Kubelet(plugin_services.RegistrationServicer, resource_services.PodResourc
             if stat.S_ISSOCK(path.stat().st_mode):
                 path.unlink()
         self.manager.restart()
-        await self._serve(self.plugins / "kubelet.sock", plugin_services.add_RegistrationServicer_to_server)
+        await self._serve(self.plugins / "kubelet.sock", plugin.DESCRIPTOR.services_by_name["Registration"])
         path = self.pod_resources / "kubelet.sock"
         path.unlink(missing_ok=True)
-        await self._serve(path, resource_services.add_PodResourcesListerServicer_to_server)
+        await self._serve(path, resources.DESCRIPTOR.services_by_name["PodResourcesLister"])
 
     async def stop(self) -> None:
         """End, as a process does that is killed: connections break, sockets stay."""
@@ -115,9 +115,9 @@ class Kubelet(plugin_services.RegistrationServicer, resource_services.PodResourc
             await self.answers.wait()
         return answer
 
-    async def _serve(self, path: Path, add: Any) -> None:
+    async def _serve(self, path: Path, service: ServiceDescriptor) -> None:
         server = grpc.aio.server()
-        add(self, server)
+        add_service(server, service, self)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
         self._servers.append(server)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from gpuledger.agent._generated import dra_health_pb2 as messages
-from gpuledger.agent._generated import dra_health_pb2_grpc as services
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.model.card import Card
 
@@ -20,7 +19,7 @@ COUNTS_FOR_S = 180
 """After which a health that was not said again counts as unknown."""
 
 
-class DeviceHealth(services.DRAResourceHealthServicer):
+class DeviceHealth:
     """Tells every kubelet that listens."""
 
     def __init__(self, pool: str) -> None:

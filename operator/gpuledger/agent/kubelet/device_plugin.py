@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent._generated import device_plugin_pb2_grpc as services
+from gpuledger.agent.kubelet.grpc_services import add_service, client
 from gpuledger.model.card import Card
 from gpuledger.model.errors import GpuledgerError
 
@@ -81,6 +81,8 @@ class VendorSlots:
             changed.set()
 
 
+SERVICES = messages.DESCRIPTOR.services_by_name
+
 logger = logging.getLogger(__name__)
 
 Allocate = Callable[[str, frozenset[str]], messages.ContainerAllocateResponse]
@@ -95,7 +97,7 @@ def options() -> messages.DevicePluginOptions:
     return messages.DevicePluginOptions(pre_start_required=True)
 
 
-class DevicePlugin(services.DevicePluginServicer):
+class DevicePlugin:
     """Answers for one resource."""
 
     def __init__(self, resource: str, slots: VendorSlots, allocate: Allocate, start: Start) -> None:
@@ -182,7 +184,7 @@ class PluginServer:
         """Serve until cancelled."""
         while True:
             server = grpc.aio.server()
-            services.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
+            add_service(server, SERVICES["DevicePlugin"], self._plugin)
             try:
                 self._socket.unlink(missing_ok=True)
                 server.add_insecure_port(f"unix:{self._socket}")
@@ -214,7 +216,7 @@ class PluginServer:
             version=VERSION, endpoint=self._socket.name, resource_name=self._plugin.resource, options=options()
         )
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=CHANNEL_OPTIONS) as channel:
-            stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            stub = client(channel, SERVICES["Registration"])
             try:
                 await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.agent._generated import dra_plugin_pb2 as messages
-from gpuledger.agent._generated import dra_plugin_pb2_grpc as services
 from gpuledger.model.errors import GpuledgerError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ Unprepare = Callable[[ClaimKey], Awaitable[None]]
 """Takes back what came with a claim, if anything did. Raises GpuledgerError or OSError."""
 
 
-class DraPlugin(services.DRAPluginServicer):
+class DraPlugin:
     """Answers for our driver."""
 
     def __init__(self, pool: str, prepare: Prepare, unprepare: Unprepare) -> None:

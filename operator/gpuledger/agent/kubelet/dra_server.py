@@ -19,13 +19,12 @@ from typing import Any
 import grpc
 
 from gpuledger.agent._generated import dra_health_pb2 as health_messages
-from gpuledger.agent._generated import dra_health_pb2_grpc as health_services
-from gpuledger.agent._generated import dra_plugin_pb2_grpc as services
+from gpuledger.agent._generated import dra_plugin_pb2 as plugin_messages
 from gpuledger.agent._generated import plugin_registration_pb2 as messages
-from gpuledger.agent._generated import plugin_registration_pb2_grpc as registration_services
 from gpuledger.agent.kubelet.device_health import DeviceHealth
 from gpuledger.agent.kubelet.device_plugin import socket_identity
 from gpuledger.agent.kubelet.dra import DraPlugin
+from gpuledger.agent.kubelet.grpc_services import add_service
 from gpuledger.formats.resource_claims.claims import DRIVER
 
 logger = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ HEALTH_SERVICES = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")
 LOOK_INTERVAL_S = 1.0
 
 
-class DraServer(registration_services.RegistrationServicer):
+class DraServer:
     """Serves the kubelet, and is told by it whether it has taken the driver up."""
 
     def __init__(
@@ -88,13 +87,7 @@ class DraServer(registration_services.RegistrationServicer):
             await asyncio.sleep(LOOK_INTERVAL_S)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        registration_services.add_RegistrationServicer_to_server(self, server)  # type: ignore[no-untyped-call]
-        services.add_DRAPluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
-        health_services.add_DRAResourceHealthServicer_to_server(self._health, server)  # type: ignore[no-untyped-call]
-        watch = grpc.unary_stream_rpc_method_handler(
-            self._health.NodeWatchResources,
-            request_deserializer=health_messages.NodeWatchResourcesRequest.FromString,
-            response_serializer=health_messages.NodeWatchResourcesResponse.SerializeToString,
-        )
-        older = grpc.method_handlers_generic_handler(HEALTH_SERVICES[1], {"NodeWatchResources": watch})
-        server.add_generic_rpc_handlers((older,))
+        add_service(server, messages.DESCRIPTOR.services_by_name["Registration"], self)
+        add_service(server, plugin_messages.DESCRIPTOR.services_by_name["DRAPlugin"], self._plugin)
+        for version in HEALTH_SERVICES:
+            add_service(server, health_messages.DESCRIPTOR.services_by_name["DRAResourceHealth"], self._health, version)

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 
 from gpuledger.agent._generated import pod_resources_pb2 as messages
-from gpuledger.agent._generated import pod_resources_pb2_grpc as services
 from gpuledger.agent.kubelet.device_plugin import CHANNEL_OPTIONS
+from gpuledger.agent.kubelet.grpc_services import client
 from gpuledger.agent.shared_read import SharedRead
 from gpuledger.model.errors import Unreachable
 
@@ -76,7 +76,7 @@ class PodResources:
     async def _read(self) -> NodePods:
         limits = [*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=limits) as channel:
-            stub = services.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+            stub = client(channel, messages.DESCRIPTOR.services_by_name["PodResourcesLister"])
             try:
                 answer = await stub.List(messages.ListPodResourcesRequest(), timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
