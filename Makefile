@@ -90,8 +90,8 @@ test-all: LANE :=
 test-all: test ## all tests, with thousands of random lives, large crowds, all crash points and chaos: some hours
 
 .PHONY: durations
-durations: ## write down in tests/durations.json how long the tests of the last `make test` took
-	@PYTHONPATH=tests $(BIN)/python tests/lanes.py
+durations: $(READY) ## write down in tests/durations.json how long the tests of the last `make test` took
+	@$(BIN)/python -m pytest $(LANE) -q --collect-only tests | PYTHONPATH=tests $(BIN)/python tests/lanes.py
 
 .PHONY: test-gpu
 test-gpu: $(READY) ## on a machine with an NVIDIA card: what only a card can show (GPULEDGER_HAMI_CORE=PATH/libvgpu.so)

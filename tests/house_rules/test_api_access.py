@@ -5,12 +5,11 @@ every other module. An exception below that is not needed any more fails the tes
 """
 
 import ast
-import functools
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "operator" / "gpuledger"
+from house_rules.sources import outside
+
 ALLOWED = "kube_api"
 
 CONNECTIONS = {
@@ -53,14 +52,6 @@ WITH_PATHS = {  # all of them commands
 }
 
 
-@functools.cache
-def modules() -> list[tuple[str, ast.Module]]:
-    """Return each file of the program outside `kube_api`, and its source."""
-    names = (file.relative_to(PACKAGE) for file in sorted(PACKAGE.rglob("*.py")))
-    outside = (name for name in names if name.parts[0] != ALLOWED and "_generated" not in name.parts)
-    return [(str(name), ast.parse((PACKAGE / name).read_text())) for name in outside]
-
-
 def connections(module: ast.Module) -> set[str]:
     """Return which of CONNECTIONS a module uses: by the module's name, or imported from it."""
     found = set()
@@ -81,12 +72,12 @@ def paths(module: ast.Module) -> set[str]:
 
 
 def test_only_the_api_client_opens_connections_or_starts_programs() -> None:
-    used = {name: connections(module) for name, module in modules()}
+    used = {name: connections(module) for name, module in outside(ALLOWED).items()}
     assert {name: found for name, found in used.items() if found} == CONNECTED
 
 
 def test_only_the_api_client_writes_out_paths_of_the_api() -> None:
-    assert {name for name, module in modules() if paths(module)} == WITH_PATHS
+    assert {name for name, module in outside(ALLOWED).items() if paths(module)} == WITH_PATHS
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,11 @@ An exception below that is not needed any more fails the test, too.
 """
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[2] / "operator" / "gpuledger"
+from house_rules.sources import outside
+
 ALLOWED = "serving"
 
 SERVERS = {
@@ -56,16 +55,8 @@ def servers(module: ast.Module) -> set[str]:
     return found & SERVERS
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Yield each file of the program outside `serving`, and its source."""
-    for file in sorted(PACKAGE.rglob("*.py")):
-        name = file.relative_to(PACKAGE)
-        if name.parts[0] != ALLOWED and "_generated" not in name.parts:
-            yield str(name), ast.parse(file.read_text())
-
-
 def test_no_server_is_started_but_at_a_port_with_limits() -> None:
-    used = {name: servers(module) for name, module in modules()}
+    used = {name: servers(module) for name, module in outside(ALLOWED).items()}
     assert {name: found for name, found in used.items() if found} == LISTENING
 
 

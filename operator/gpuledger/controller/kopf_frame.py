@@ -1,6 +1,7 @@
 """The operator as Kopf runs it: built by `on.startup`, stopped by `on.cleanup`, and shown nodes in between.
 
-Of the watches, Kopf has that of nodes. Pods and GPUAllocations have plain ones: docs/architecture.md has the figures.
+Of the watches, Kopf has that of nodes. Pods and GPUAllocations have plain ones, for the reasons and figures in
+docs/decisions/09-what-kopf-does.md.
 The handler of nodes is an `on.event` one, which returns None: all other kinds make Kopf write annotations or finalizers
 to the objects that they watch. What a watch may miss, a comparison with full lists finds.
 
