@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
 
+from gpuledger.formats.kubernetes.quantity import TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.evaluation import (
     ATTRIBUTES,
     CAPACITY,
@@ -37,7 +38,6 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
 )
 from gpuledger.formats.resource_claims.cel.expression import Checked, Ident, Node
 from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
-from gpuledger.formats.resource_claims.cel.quantities import TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
 from gpuledger.formats.resource_claims.demands import View, view_of
 from gpuledger.formats.resource_claims.semver import parse_version

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from gpuledger.formats.kubernetes.quantity import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.lists import LIST_FUNCTIONS
 from gpuledger.formats.resource_claims.cel.operators import Function
-from gpuledger.formats.resource_claims.cel.quantities import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import CelError, Optional, Unsupported, no_overload, same, take
 from gpuledger.formats.resource_claims.semver import Version, normalized, parse_version
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
-from gpuledger.formats.resource_claims.cel.quantities import Quantity
+from gpuledger.formats.kubernetes.quantity import Quantity
 from gpuledger.formats.resource_claims.semver import Version
 
 T = TypeVar("T")
