@@ -280,14 +280,9 @@ def _departures(trace: Trace, questions: Questions, printing: Printing, chart: P
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
     """Show how far it is on a terminal, and nothing anywhere else: what is printed stays clean."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("replaying"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda steps: progress.update(task, completed=steps)
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(length=total, label="replaying", file=sys.stderr, hidden=hidden) as progress:
+        yield lambda steps: progress.update(steps - progress.pos)
 
 
 def _print(
