@@ -7,8 +7,9 @@ A test names the promise that it checks: `@pytest.mark.promise("gangs")`. Tests 
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,13 +72,14 @@ class Test(NamedTuple):
     name: str
 
 
-def find_tests() -> dict[str, list[Test]]:
+@functools.cache
+def find_tests() -> Mapping[str, list[Test]]:
     """Return the tests of each promise, as the files under tests/ name them."""
     found: dict[str, list[Test]] = defaultdict(list)
     for file in sorted(TESTS.rglob("test_*.py")):
         for promise, name in _promises_in(ast.parse(file.read_text())):
             found[promise].append(Test(str(file.relative_to(TESTS)), name))
-    return found
+    return dict(found)
 
 
 def _promises_in(module: ast.Module) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from house_rules.sources import PACKAGE
+
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "operator" / "gpuledger"
 MODULE = re.compile(r"(?<![\w/.-])((?:[\w-]+/)*[a-z]\w*\.py)\b")
 WHERE = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),

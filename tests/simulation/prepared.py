@@ -41,8 +41,5 @@ def prepared() -> Iterator[None]:
         ):
             yield
     finally:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()  # as before
         logger.removeHandler(handler)
         logger.level, logger.propagate = before

@@ -63,6 +63,19 @@ class WritePace(Generic[Value]):
             self._tried_s = asyncio.get_running_loop().time()
 
 
+async def _write_when_due(
+    look: asyncio.Event, due_s: Callable[[], float | None], write: Callable[[], Awaitable[None]]
+) -> None:
+    """Write at the moment that `due_s` names, and ask it again whenever `look` is set; None: not before that."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s()):
+                await look.wait()
+            look.clear()
+            continue
+        await write()
+
+
 logger = logging.getLogger(__name__)
 
 
@@ -120,13 +133,7 @@ class NodeEntry(ABC, Generic[Value]):
 
     async def run(self) -> None:
         """Write when it is needed, until cancelled."""
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._due_s()):
-                    await self._look.wait()
-                self._look.clear()
-                continue
-            await self._write()
+        await _write_when_due(self._look, self._due_s, self._write)
 
     def _due_s(self) -> float | None:
         """Return when to write, None if there is nothing to write."""
@@ -265,7 +272,7 @@ class ResourceSlices:
         """Write when it is needed, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
-            group.create_task(self._write_when_due())
+            group.create_task(_write_when_due(self._look, self._due_s, self._write))
 
     async def _follow(self) -> None:
         selector = {"fieldSelector": f"spec.nodeName={self._node_name},spec.driver={DRIVER}"}
@@ -277,15 +284,6 @@ class ResourceSlices:
                 logger.info("the API server has no %s (Kubernetes 1.34): cards are not shown as slices", API_VERSION)
             told = True
             await asyncio.sleep(ASK_AGAIN_S)
-
-    async def _write_when_due(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._due_s()):
-                    await self._look.wait()
-                self._look.clear()
-                continue
-            await self._write()
 
     def _due_s(self) -> float | None:
         """Return when to write, None if there is nothing to write."""
