@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gpuledger.model.errors import BadInput
 
@@ -183,6 +184,7 @@ def amount(text: str, per_unit: int) -> int:
     return _rounded_up(found, per_unit)
 
 
+@lru_cache(maxsize=4_096)  # of short texts, which most pods and nodes have in common
 def _read(text: str) -> Quantity | None:
     """Return the quantity, None if there is none; Go takes a suffix without digits for zero, and people do not."""
     try:
