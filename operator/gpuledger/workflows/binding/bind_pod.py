@@ -64,7 +64,7 @@ class _Question:
 
 
 class OpenBindRequest:
-    """Of one pod that is being bound: who asks for it, and whether a Binding of it is under way."""
+    """A pod that is being bound: the requests that ask for it, and whether a Binding of it is in flight."""
 
     def __init__(self) -> None:
         self._question: _Question | None = None
@@ -164,7 +164,7 @@ MANY_CARDS_AT_ONCE = 16
 it can be bound: hundreds at once would all be late, and give back what they have."""
 
 BINDING_TIMEOUT_S = 5.0
-"""How long the API server may take for a Binding, at most. What has become of it is asked then."""
+"""How long the API server may take for a Binding, at most. After that its outcome is read."""
 
 KNOWN_S = 5.0
 """How long what was entered needs no other look: others of the gang are entered in the meantime."""
@@ -188,7 +188,7 @@ class SeenPod:
 
 @dataclass(frozen=True, slots=True)
 class EnteredAhead:
-    """What was entered for a pod ahead of its Binding, which waits for others."""
+    """The shares entered for a pod ahead of its Binding, while its gang gathers."""
 
     steps: Sequence[Entered] = ()
     known_until_s: float = float("-inf")
@@ -388,8 +388,8 @@ FAILURES_FREE = 3
 FIRST_PUT_OFF_S, LONGEST_PUT_OFF_S = 20.0, 300.0
 
 ANSWER_PAUSE_S = 1.0
-"""Between two answers that a pod is not bound. kube-scheduler's own back-off is as long; but where it tries groups as a
-whole it has none: 1.37 was seen to try a member whose Bind is refused 140 times a second."""
+"""Pause between two answers that a pod is not bound. kube-scheduler's own back-off is as long; but where it tries
+groups as a whole it has none: Kubernetes 1.37 was seen to try a member whose Bind is refused 140 times a second."""
 
 OVERLOADED = (0, 429, 503, 504)
 """Answers (0 is none) that say something of the API server and nothing of the pod."""
@@ -398,7 +398,7 @@ NOT_OF_THE_NODE = (NotFound, Conflict, BindAbandoned, GangIncomplete, QuotaExcee
 """Errors that say nothing of the node."""
 
 NODES_KEPT = 64
-"""Nodes that are remembered of one pod: those that led nowhere last."""
+"""How many nodes are remembered for a pod: those on which its binds failed last."""
 
 
 @dataclass(slots=True)
@@ -408,7 +408,7 @@ class _Failures:
     offered: tuple[str, ...] = ()
     """Names of the nodes in the last answer to a Filter, as long as no Bind has followed."""
     answered_s: float | None = None
-    """When kube-scheduler was told last that the pod is not bound."""
+    """When kube-scheduler was last told that the pod is not bound."""
     nodes: BoundedMap[str, None] = field(default_factory=lambda: BoundedMap(NODES_KEPT))
     """Names of the nodes that led nowhere."""
 
@@ -429,7 +429,7 @@ class BindFailures:
         self._failures.pop(pod_uid, None)
 
     async def pause_before_answer(self, pod_uid: str) -> None:
-        """Wait until kube-scheduler may be told again that a pod is not bound; the first time, that is now."""
+        """Wait until kube-scheduler may be told again that a pod is not bound. The first answer does not wait."""
         failures = self._failures.setdefault(pod_uid, _Failures())
         if failures.answered_s is not None:
             await asyncio.sleep(max(0.0, failures.answered_s + ANSWER_PAUSE_S - self._clock.now_s()))
@@ -440,7 +440,7 @@ class BindFailures:
         self._failures.setdefault(pod_uid, _Failures()).offered = tuple(node_names)
 
     def bind_begins(self, pod_uid: str) -> None:
-        """Record that kube-scheduler has come as far as Bind with what it was offered."""
+        """Record that kube-scheduler asks to bind the pod to a node that Filter offered."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.offered = ()
@@ -462,13 +462,13 @@ class BindFailures:
         return failures.nodes if failures else ()
 
     def start_over(self, pod_uid: str) -> None:
-        """Record that a pod gets one of these nodes all the same, as no other one fits: all have their turn again."""
+        """Record that a pod gets one of its failed nodes after all, as no other fits: all may be tried again."""
         failures = self._failures.get(pod_uid)
         if failures is not None:
             failures.nodes = BoundedMap(NODES_KEPT)
 
     def note(self, pod_uid: str, node_name: str, error: BaseException) -> None:
-        """Note why a bind has failed. What says nothing of the pod, or of the node, does not count."""
+        """Record why a bind has failed. Errors that are neither the pod's nor the node's fault do not count."""
         if isinstance(error, ApiError) and error.status in OVERLOADED:
             return
         if isinstance(error, GpuledgerError) and not isinstance(error, NOT_OF_THE_NODE):

@@ -52,8 +52,8 @@ UNLOCKING_S = 2.0
 """How long HAMi's plugin may take to remove the lock of a pod that it has served."""
 
 Key = tuple[str, Dialect, int]
-"""Node name, whose plugin, and number of cards where that tells pods apart: pods with one key can be mistaken for each
-other."""
+"""Node name, dialect of its device plugin, and the number of cards where that tells pods apart. A device plugin can
+mistake pods with one key for each other."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class DevicePluginQueue:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dialect(self, node_name: str) -> Dialect:
-        """Return whose words the node's plugin understands. Raises BindFailed while it, or its kubelet, hangs."""
+        """Return the dialect of the node's device plugin. Raises BindFailed while it, or its kubelet, hangs."""
         offer = self._ledger.offer(node_name)
         if offer is None:
             raise BindFailed(f"node {node_name}: GPU node agent is not ready")
@@ -166,10 +166,10 @@ class DevicePluginQueue:
         self.check_cards(placement)
 
     def check_cards(self, placement: Placement) -> None:
-        """Raise BindFailed if a card that was chosen takes no new pods any more.
+        """Raise BindFailed if a chosen card takes no new pods any more.
 
-        It is sick, gone, in another node or cordoned by now, or another pod may use it: the node's plugin was told of
-        another pod.
+        It is unhealthy, gone, in another node or cordoned by now, or another pod may use it: the node's device plugin
+        was told about another pod.
         """
         for share in placement.shares:
             entry = self._ledger.entry(share.uuid)
@@ -184,9 +184,9 @@ class DevicePluginQueue:
         return uid in self._waiting
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Observe a bound pod: perhaps its plugin has found it.
+        """Observe a bound pod: its device plugin may have found it.
 
-        Users can write what is looked at here. So no one waits for a pod without cards, or twice for the same one.
+        Users can write the annotations that are read here. So no pod waits for one without cards, or twice for one pod.
         """
         uid = pod["metadata"]["uid"]
         if is_finished(pod) or not bound_node(pod):
@@ -356,9 +356,10 @@ class HamiLock:
                 attempt += 1
 
     async def _is_void(self, lock: NodeLock, waited_s: float) -> bool:
-        """Return whether no program will remove a lock: it is too old, or its pod is not coming any more.
+        """Return whether no program will remove a lock: it is too old, or its pod will not come any more.
 
-        A plugin marks the pod first and removes the lock then, in old versions without looking whose it is by now.
+        A device plugin marks the pod first and removes the lock then. Old versions do not check whose lock it is by
+        then.
         """
         if max(waited_s, lock.age_s(self._clock.wall())) > self._timeout_s:
             return True

@@ -66,7 +66,7 @@ class UpcomingPod:
     pod: Pod
     request: PodRequest
     demands: bytes
-    """What it asks of nodes beside cards: see `demands_on_nodes`."""
+    """The pod's demands on nodes beside cards: see `demands_on_nodes`."""
     created: str
     version: str
     """Its resourceVersion."""
@@ -115,26 +115,26 @@ class PlacementSettings:
     dialects: Dialects
     hold_ttl_s: float
     bind_timeout_s: float
-    """Until Bind sends no more Bindings, and answers when it is known what has become of those that were sent. Less
+    """How long Bind goes on sending Bindings. After that it waits for the outcome of those in flight, and answers. Less
     than the scheduler's httpTimeout."""
     nodes_offered: int
     """Nodes between which kube-scheduler can choose for a pod."""
     who_preempts: PreemptionMode = field(default_factory=PreemptionMode)
     claims: ClaimObjects | None = None
-    """What pods' ResourceClaims ask for; None where they are not served."""
+    """Reads the demands of pods' ResourceClaims; None where claims are not served."""
     _words: PodReader = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_words", PodReader(self.dialects))
 
     def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
-        """Return what a pod asks for, None if it asks for no card. Raises BadInput."""
+        """Return a pod's request, None if it asks for no card. Raises BadInput."""
         if self.claims is not None and has_claims(pod):
             return pod_request(pod, self.dialects, self.claims)
         return self._words.request(pod)
 
     def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
-        """Return what a pod says that has no effect."""
+        """Return warnings about the fields of a pod that have no effect."""
         return self._words.warnings(pod)
 
     def words(self, pod: Mapping[str, Any], container_name: str) -> ResourceNames:
@@ -142,15 +142,15 @@ class PlacementSettings:
         return resource_names(pod, container_name, self.dialects)
 
     def facts(self, pod: Mapping[str, Any]) -> PodFacts:
-        """Return what concerns the ledger of a pod, readable or not."""
+        """Return the facts about a pod that the ledger needs, whether its request is readable or not."""
         return pod_facts(pod, self.dialects, self.claims)
 
     def host(self, pod: Mapping[str, Any]) -> HostAmounts:
-        """Return what a pod takes of its node beside the ledger's cards."""
+        """Return the CPU and memory that a pod takes of its node."""
         return self._words.host(pod)
 
     def stranger(self, pod: Mapping[str, Any]) -> UnaccountedPod | None:
-        """Return what a pod may have got from its node's device plugin, None for nothing."""
+        """Return the cards that a pod may have got from its node's device plugin, None if it can have none."""
         return stranger(pod, self._words.counted(pod), self.dialects)
 
 
@@ -164,11 +164,11 @@ LONGEST_LEAD = 64.0
 """Pods of the queue that are left out at most, because kube-scheduler will ask before it sees a nomination."""
 
 LATE, IN_TIME, LEFT_OUT = 2.0, -0.25, -0.1
-"""How many pods more are left out from now on when kube-scheduler asks for one whose nomination was late or in time, or
-for one that was left out: with time it is tried again with those."""
+"""Changes to the number of pods left out ahead, when kube-scheduler asks for a pod whose nomination was late, one whose
+nomination was in time, or one that was left out: with time those are tried again."""
 
 MOST_QUEUED = 10_000
-"""Pods that are followed; those that come when there are more are placed without."""
+"""How many pods are followed; later ones are placed without a nomination."""
 
 DEMANDS_KEPT = 256
 """Of which is remembered what nodes kube-scheduler has named: a bit for each node."""
@@ -251,9 +251,10 @@ class AheadNominator:
         return self._unasked.uids() | self._left_out | self._ahead.keys() | self._writes.keys()
 
     def asked(self, arguments: FilterArguments) -> bool:
-        """Observe a question of kube-scheduler, and look who comes after that pod.
+        """Observe a question of kube-scheduler, and nominate pods that follow.
 
-        Returns whether it is about the node of a nomination: if that is refused, it asks again, about all nodes.
+        Returns whether the question is about the nominated node: if that is refused, kube-scheduler asks again, about
+        all nodes.
         """
         uid, outcome = arguments.pod_uid, None
         if uid in self._left_out:
@@ -268,7 +269,7 @@ class AheadNominator:
         return outcome is AheadOutcome.FOLLOWED
 
     async def version_of(self, pod_uid: str, version: str) -> str:
-        """Return which version a pod has by now, if nothing but a nomination has changed it since this one.
+        """Return the pod's present resourceVersion, if only a nomination has changed it since this one.
 
         kube-scheduler can ask for a pod while its nomination is written; a Binding needs the version after that.
         """
@@ -297,7 +298,7 @@ class AheadNominator:
             self._choosing = asyncio.create_task(self._choose(), name="choose nodes for pods that queue")
 
     def _read(self, pod: Json) -> UpcomingPod | None:
-        """Return what there is to know of a pod that can be nominated; None for one that can't be."""
+        """Read a pod that can be nominated; return None for one that can't be."""
         if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or has_claims(pod):
             return None
         if self._reservations.are_for(pod):
@@ -331,7 +332,7 @@ class AheadNominator:
         self._lead = min(max(self._lead + by, 1.0), LONGEST_LEAD)
 
     def _give_up(self, pod_uid: str) -> None:
-        """Forget a nomination. If it was asked for, what is on hold is what was chosen then, and stays."""
+        """Forget a nomination. If Filter has already answered for the pod, its hold stays."""
         del self._ahead[pod_uid]
         hold = self._ledger.hold_of(pod_uid)
         if hold is not None and hold.is_early:

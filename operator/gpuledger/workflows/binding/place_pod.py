@@ -129,7 +129,7 @@ class FilterResponses:
         return refused(refusals, self._promised_node(pod.uid), self._who_preempts.scheduler)
 
     def bad_request(self, arguments: FilterArguments, text: str) -> FilterResult:
-        """Return what is wrong with a pod, wherever it goes."""
+        """Return the refusal of a malformed pod, for all nodes."""
         self._counts.bad_input.labels("pod").inc()
         self._counts.refusals.labels(Reason.BAD_REQUEST).inc()
         if has_claims(arguments.pod):
@@ -174,11 +174,11 @@ class EnteredShares:
         return Placement(node.name, shares, request.host)
 
     def allocated(self, pod_uid: str) -> list[tuple[Card, Holder]]:
-        """Return what earlier attempts to bind the pod have left; what is reserved for it was never to be used yet."""
+        """Return the shares that earlier attempts to bind the pod have left, without those that are only reserved."""
         return [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
 
     def complete(self, pod_uid: str, request: PodRequest) -> Placement | None:
-        """Return what the pod holds, if the ledger has all that it asks for, on one node, and nothing else."""
+        """Return the pod's placement, if the ledger has all that it asks for, on one node, and nothing else."""
         holders = self._ledger.holders_of(pod_uid)
         node_name = holders[0][0].node_name
         shares = tuple(holder.share for _, holder in holders)
@@ -251,7 +251,7 @@ class PodPlacer:
         return self._held[pod_uid].pod if pod_uid in self._held else None
 
     def known_pending(self) -> set[str]:
-        """Return the UIDs of the pods without a node of which something is kept: those that were refused, too."""
+        """Return the UIDs of the unbound pods of which something is kept, refused ones included."""
         return self._waiting.waiting() | self._held.keys() | self._failures.pod_uids()
 
     # Filter.
@@ -271,7 +271,7 @@ class PodPlacer:
         return run_to_end(self._filter(arguments))
 
     def _filter(self, arguments: FilterArguments) -> Generator[Step, None, FilterResult]:
-        """Answer a question. What others do between two steps counts: nothing is decided before the last one."""
+        """Answer a question. Other changes between two steps count: nothing is decided before the last step."""
         self._counts.filters.inc()
         self.expire_holds()
         arguments = replace(arguments, is_first_look=self._ahead.asked(arguments))
@@ -339,7 +339,7 @@ class PodPlacer:
         """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:
-        """Record that a pod waits no more: it is bound or gone. What is on hold for it is given up."""
+        """Record that a pod is bound or gone, and give up its hold."""
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
         if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
@@ -473,7 +473,7 @@ class PodPlacer:
             self._trail.assigned(seen.pod, placement, seen.ranking)
 
     async def _identified(self, seen: SeenPod, request: PodRequest, placement: Placement) -> tuple[SeenPod, Placement]:
-        """Return what is to be bound with the pod's ResourceClaims, which exist by now. Raises BindFailed."""
+        """Return the pod and placement with the pod's ResourceClaims, which exist by now. Raises BindFailed."""
         pod = seen.pod
         version, request, placement = await self._claims.identified(pod, seen.resource_version, request, placement)
         if not self._entered.allocated(pod.uid):  # what was chosen counts on, now in the claims' names

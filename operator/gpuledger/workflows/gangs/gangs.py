@@ -296,7 +296,7 @@ class Gangs:
         return too_little(state.minimum, self._plans.exceeded(state))
 
     def limit_of(self, state: GangState) -> QuotaLimit | None:
-        """Return what a gang's namespace may not exceed, if that is why it waits."""
+        """Return the limit of the gang's namespace that keeps it waiting, if one does."""
         return self._plans.exceeded(state)
 
     def may_have_more(self, namespace: str) -> None:
@@ -311,7 +311,7 @@ class Gangs:
         return refusal
 
     def _try(self, state: GangState, first: Member) -> Generator[Step, None, bool]:
-        """Keep room for all missing members, this one among them, or for nobody; return which."""
+        """Hold room for all missing members, this one among them, or for none; return whether it was for all."""
         gathering = self._gatherings.get(state.name)
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
             if len(state.pending) >= state.missing:  # else for those that are there, for a moment
@@ -433,7 +433,8 @@ class Gangs:
     def _check_that_others_may_come(self, state: GangState) -> None:
         """Raise GangIncomplete if the gang was given up since kube-scheduler has asked for the pod that is bound now.
 
-        Its Bind was on its way then. To wait for others, for whom nothing is kept, would only keep its cards from them.
+        Its Bind was in flight then. Waiting for other members, which have no holds, would only keep its cards from
+        other pods.
         """
         ledger, needed = self._ledger, min(state.missing, len(state.pending))
         there = sum(bool(ledger.hold_of(uid) or ledger.holders_of(uid)) for uid in state.pending)
@@ -474,7 +475,7 @@ class Gangs:
         self._may_be_complete(state)
 
     def _may_be_complete(self, state: GangState) -> None:
-        """Try a gang whose last missing member was created: the others were refused before."""
+        """Requeue a gang whose last missing member was created: the other members were refused before."""
         gathering = self._gatherings.get(state.name)
         if gathering is not None:
             gathering.look(state.missing)
@@ -506,7 +507,7 @@ class Gangs:
     # Waking.
 
     async def give_room(self) -> bool:
-        """Give room to all who wait, single pods and gangs; see GangRequeuer."""
+        """Give room to all waiting pods, single ones and gangs; see GangRequeuer."""
         self.precedence.look()
         is_more = await self._waker.give_room(self._members.all(), self._may_be_tried, self._try_again)
         self._look_again_when_due()

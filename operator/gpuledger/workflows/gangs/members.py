@@ -50,12 +50,12 @@ class Member:
     version: str = ""
     """The pod's resourceVersion, as the watch has shown it last."""
     ruled_out: bool = False
-    """Whether kube-scheduler, when it tried the pod last, found no node that it may go to, whoever else leaves."""
+    """Whether kube-scheduler, at its last try, found no node that the pod may go to, whichever pods leave."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class GangState:
-    """A gang's members. What others remember of a gang they keep by this object, and so no longer than it has pods."""
+    """A gang's members. Others key their records by this object, so a gang is forgotten with its last pod."""
 
     name: GangName
     pending: dict[str, Member] = field(default_factory=dict)  # pod UID -> member
@@ -77,11 +77,11 @@ class GangState:
     _rank: tuple[int, str] | None = None
     """See `rank`: thousands of gangs are sorted by it whenever something changes."""
     group: PodGroup | None = None
-    """What the object says that it is named after; None where the members say all."""
+    """The PodGroup that the gang is named after; None where its pods' labels say all."""
 
     @property
     def problem(self) -> str:
-        """Return why it can't start, whoever comes: its PodGroup does not exist, or can't be used. Empty if it can."""
+        """Return why it can never start: its PodGroup does not exist, or is invalid. Empty if it can."""
         return self.group.problem if self.group else ""
 
     @property
@@ -116,7 +116,7 @@ class GangState:
 
     @property
     def has_too_few_nodes(self) -> bool:
-        """Return whether so many of those that wait are ruled out everywhere that it can't start, whoever leaves."""
+        """Return whether too few members have a node they may go to, whichever pods leave."""
         return sum(not member.ruled_out for member in self.pending.values()) < self.missing
 
     def waits(self, member: Member) -> None:
@@ -192,7 +192,7 @@ class Members:
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
         self.on_newcomer = Listeners[[GangState]]()
-        """Called with the gang of a pod that is new among those that wait."""
+        """Called with the gang of a pod that is newly pending."""
         self.on_joined = Listeners[[str]]()
         """Called with the UID of a pod that is seen to be of a gang."""
         self.on_bound = Listeners[[GangState]]()
@@ -243,7 +243,7 @@ class Members:
         return self._gangs.get(name) if name else None
 
     def described(self, pod_uid: str) -> str:
-        """Return what names a pod's gang, and how many of its pods start together; empty if it has none."""
+        """Return the name of a pod's gang, and how many of its pods start together; empty if it has none."""
         state = self.of(pod_uid)
         if state is None:
             return ""
@@ -251,7 +251,7 @@ class Members:
         return described(state.name) + ("" if state.problem else f": {many}")
 
     def other_priority(self, pod: Json) -> list[str]:
-        """Return a sentence if a pod's priority is not that of its PodGroup, though both should state the same."""
+        """Return a sentence if a pod's priority differs from that of its PodGroup."""
         state = self.of(pod["metadata"]["uid"])
         if state is None or state.group is None or state.name.way is not GangWay.KUBERNETES or state.problem:
             return []
@@ -279,10 +279,10 @@ class Members:
         return state
 
     def latest_version(self, pod_uid: str, request: PodRequest | None, version: str) -> str:
-        """Return the resourceVersion of a pod that the watch has shown last, if it still asks for the same; else this.
+        """Return the pod's latest resourceVersion from the watch, if its request is unchanged; else this one.
 
-        kube-scheduler itself changes the members of Kubernetes' own groups between Filter and Bind. What is to count
-        for a Binding has to be asked before the pod's shares are entered.
+        kube-scheduler itself changes the members of Kubernetes' own groups between Filter and Bind. The version for a
+        Binding has to be asked for before the pod's shares are entered.
         """
         state = self.of(pod_uid)
         member = state.pending.get(pod_uid) if state else None
@@ -386,7 +386,7 @@ class Members:
             self.on_newcomer(state)
 
     def _joined(self, pod_uid: str, name: GangName) -> GangState:
-        """Return the gang that a pod is of from now on: whoever may edit its labels can have it change."""
+        """Return the pod's gang from now on. Any user with rights to edit a pod's labels can change it."""
         before = self.of(pod_uid)
         if before is not None and before.name != name:
             self._waits_no_more(pod_uid)

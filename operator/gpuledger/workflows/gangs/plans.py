@@ -30,7 +30,7 @@ from gpuledger.workflows.tasks import Step
 KEPT = " (kept)"
 
 MOST_ENDING = 256
-"""Members of one namespace that are gone whose shares are still in the ledger: of more, no places are kept."""
+"""How many deleted members of a namespace, whose shares are still in the ledger, keep their places at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class KeptPlace:
 
     @property
     def key(self) -> str:
-        """Return what stands for a pod's UID where it is held."""
+        """Return the key under which the place is held, in place of a pod's UID."""
         return _key(self.pod_uid)
 
     @property
@@ -91,13 +91,13 @@ class KeptPlaces:
             self.put_back([place])
 
     def member_waits_no_more(self, pod_uid: str, state: GangState) -> None:
-        """Record that a member is bound, or gone before it was: its place is its own then, or nobody's."""
+        """Record that a member is bound, or was deleted before: its kept place is not needed any more."""
         self._ending.pop(pod_uid, None)
         if self._held.pop(pod_uid, None):
             self._ledger.drop_hold(_key(pod_uid))
 
     def _will_end(self, pod_uid: str, name: GangName, wait_s: float) -> None:
-        """Note the place of a member whose share is still in the ledger."""
+        """Record the place of a member whose share is still in the ledger."""
         holders = [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
         ending = sum(place.gang.namespace == name.namespace for place in self._ending.values())
         if holders and ending < MOST_ENDING:
@@ -199,9 +199,9 @@ class _Try(NamedTuple):
     fitted: int
     """For how many of the missing members there was room."""
     exceeded: QuotaLimit | None
-    """What its namespace may not exceed, if that was in the way."""
+    """The limit of its namespace that was in the way, if one was."""
     left: tuple[int, ...]
-    """What the limits of its namespace left."""
+    """The amounts that the limits of its namespace left."""
 
 
 class GangPlans:
@@ -273,7 +273,7 @@ class GangPlans:
 
     @property
     def _changes(self) -> int:
-        """How often the ledger has changed, without what tries in vain have held and dropped again."""
+        """Return how often the ledger has changed, without the holds that vain tries have made and dropped again."""
         return self._ledger.changes - self._in_vain
 
     def has_to_pause(self, state: GangState) -> bool:
@@ -291,16 +291,16 @@ class GangPlans:
         return tried.fitted if tried else None
 
     def exceeded(self, state: GangState) -> QuotaLimit | None:
-        """Return what a gang's namespace may not exceed, if that was in the way of it at the last try."""
+        """Return the limit of a gang's namespace that was in the way at its last try, if one was."""
         tried = self._tried.get(state)
         return tried.exceeded if tried else None
 
     def keep(self, state: GangState, first: Member, stands: Callable[[str], bool]) -> Generator[Step, None, bool]:
-        """Keep room for as many members as are missing, this one among them; return whether there is room for all.
+        """Hold room for as many members as are missing, this one among them; return whether there is room for all.
 
-        Members that have room keep it, unless the others then find none: then all are planned anew but those that
-        stand in Bind, which kube-scheduler counts on their nodes. If there is not enough, what these have is still
-        kept. Raises WorkLimitExceeded.
+        Members that have room keep it, unless the others then find none: then all are planned anew but those in Bind,
+        which kube-scheduler counts on their nodes. If there is not enough, the holds of these stay. Raises
+        WorkLimitExceeded.
         """
         if state.name in self._planning:
             raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
@@ -353,7 +353,7 @@ class GangPlans:
     def _hold(
         self, state: GangState, members: Collection[Member], places: Collection[KeptPlace]
     ) -> Generator[Step, None, Found]:
-        """Hold room for some members; those that kube-scheduler has not asked for can go where any other one can."""
+        """Hold room for some members; those that kube-scheduler has not asked for can go wherever another one can."""
         anywhere = _all_named(state)
         wait_s = self._gather_s + COME_S
         if state.bound:  # the rest of a gang whose operator has ended: kube-scheduler may learn of that late
@@ -389,5 +389,5 @@ def _all_named(state: GangState) -> Collection[str] | None:
 
 
 def _asked_first(member: Member) -> tuple[bool, str, str]:
-    """Return who is planned first: kube-scheduler asks for no pod that it would find no CPU for anywhere."""
+    """Sort key: kube-scheduler asks for no pod that it would find no CPU for anywhere, so asked ones come first."""
     return member.node_names is None, member.since, member.pod.uid

@@ -1,4 +1,4 @@
-"""What PodGroups say of gangs: of those kinds that a pod has named, as far as they can be read."""
+"""PodGroups of gangs: of those kinds that a pod has named, as far as they can be read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PodGroups:
         """Called when it becomes known of a whole kind that it can be read, or can't."""
 
     def of(self, name: GangName) -> PodGroup | None:
-        """Return what a gang's PodGroup says; None of a gang that needs none, as its pods say all."""
+        """Return a gang's PodGroup; None for a gang that needs none, as its pods' labels say all."""
         words = OF_WAY.get(name.way)
         if words is None:
             return None
@@ -54,7 +54,7 @@ class PodGroups:
         return PodGroup(0, problem=text + (f"is not known: {why}" if why else "does not exist"))
 
     def observe(self, words: GroupWords, group: Json, gone: bool) -> None:
-        """Observe a PodGroup. One that says what can't be had is counted; its pods are told why they wait."""
+        """Observe a PodGroup. An invalid one is counted, and its pods wait with its problem as their reason."""
         name, uid = name_of(group, words), str(group["metadata"].get("uid"))
         if gone:
             self._forget(name, uid)
@@ -73,7 +73,7 @@ class PodGroups:
         self.on_change(name)
 
     def listing(self, words: GroupWords) -> Callable[[set[str]], None]:
-        """Note what is known of a kind; return what forgets those that are not in the list read since."""
+        """Record the known PodGroups of a kind; return a function that forgets those missing in a later list."""
         before = {known.uid: name for name, known in self._known.items() if name.way is words.way}
 
         def listed(uids: set[str]) -> None:

@@ -79,7 +79,7 @@ class GangView:
 
     @property
     def lacking(self) -> tuple[Lacking, ...]:
-        """Return what the others ask for, that find none."""
+        """Return the demands of the members that find no room."""
         demands = Counter[tuple[str, int]]()
         for left in self.trial.left:
             for demand in left.request.shape:
@@ -139,7 +139,7 @@ class GangTrials:
         return None if member.node_names is None else self._node_sets.of(member.node_names)
 
     def name_of_place(self, key: str) -> str:
-        """Return what people are shown of a place that is kept for a gang; empty for anything else."""
+        """Return the name to show for a place that is kept for a gang; empty for anything else."""
         gang = self._kept_places.gang_of(key)
         return f"{gang} (kept for a member)" if gang else ""
 
@@ -200,7 +200,7 @@ class GangTrials:
         return quota_text(name.namespace, limit, self._ledger.quotas.used(name.namespace, limit)) if limit else ""
 
     def _turn(self, state: GangState) -> GangTurn | None:
-        """Return what keeps a gang from being tried, or its own turn."""
+        """Return the turn that holds a gang back, or its own."""
         precedence, now_s = self._gangs.precedence, self._clock.now_s()
         turn = self._gangs.turn_of(state.name)
         if turn is not None:
@@ -270,7 +270,7 @@ class GangReporter:
         )
 
     def _running(self, state: GangState) -> Iterator[MemberState]:
-        """Yield those that run, as far as the ledger knows them."""
+        """Yield the running members, as far as the ledger knows them."""
         for uid in state.bound:
             for card, holder in self._ledger.holders_of(uid)[:1]:
                 yield MemberState(holder.pod, "running", card.node_name)

@@ -68,7 +68,7 @@ class _Overtaken(NamedTuple):
 NEVER = _Overtaken()
 
 Order = tuple[Rank, GangName]
-"""What comes before others is less."""
+"""Sort key: lower goes first."""
 
 
 class _Overtakers(NamedTuple):
@@ -131,7 +131,7 @@ class StarvationGuard:
                 yield turn
 
     def needs_none(self, name: GangName) -> None:
-        """Record that a gang has found cards, is gone, or would find no cards without others: it holds nobody back."""
+        """Record that a gang has found cards, is gone, or would find none even alone: it holds no other gang back."""
         is_over = [self._ends(name, turns) for turns in (self._among_all, self._within.get(name.namespace))]
         if any(is_over):
             self.on_over()
@@ -157,7 +157,7 @@ class StarvationGuard:
             self._counting = asyncio.create_task(self._count(), name="count who is overtaken")
 
     async def _count(self) -> None:
-        """Count those that were overtaken, in slices: thousands may wait."""
+        """Count the gangs that were overtaken, in slices: thousands may wait."""
         while self._started:
             started, self._started = self._started, []
             await in_slices(self._count_those(started), self._clock)
@@ -178,15 +178,15 @@ class StarvationGuard:
         return self._overtaken.get(state) or _Overtakers()
 
     def look(self) -> None:
-        """Give precedence to the first in order of those that were overtaken too often, and have a use for it.
+        """Give precedence to the first in order of the gangs that were overtaken too often, and can use it.
 
-        That is found out in slices, while others go on.
+        That is found out in slices, between which other tasks run.
         """
         if self._overtaken and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), name="look who goes first")
 
     async def stop(self) -> None:
-        """Look at nobody any more."""
+        """End all tasks."""
         tasks = [task for task in (self._looking, self._counting) if task is not None]
         for task in tasks:
             task.cancel()

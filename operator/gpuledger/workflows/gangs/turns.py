@@ -80,7 +80,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Namespace:
-    """What is remembered of a namespace, and of its gangs that wait."""
+    """State of a namespace and of its waiting gangs."""
 
     wanted: dict[GangName, _Wanted] = field(default_factory=dict)
     gangs: dict[GangName, _Record] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class ExclusiveTurns:
         self._namespaces: dict[str, _Namespace] = {}
 
     def current(self, now_s: float) -> Turn | None:
-        """Return the turn of now, None if nobody has one."""
+        """Return the current turn, if any."""
         turn = self._turn
         if turn is not None and not self._waits(turn.name):
             self._end(now_s)
@@ -123,7 +123,7 @@ class ExclusiveTurns:
         return self._turn
 
     def holder(self, now_s: float) -> GangName | None:
-        """Return the gang whose turn it is, None if it is nobody's."""
+        """Return the gang whose turn it is, if any."""
         turn = self.current(now_s)
         return turn.name if turn else None
 
@@ -280,7 +280,7 @@ class ArrivalWindow:
         return self._left_s(state) > 0
 
     def ends(self, state: GangState) -> None:
-        """Record that members have gone ahead in vain."""
+        """Record that members were let through, but their gang did not become complete."""
         state.first_s = float("-inf")
 
     def _left_s(self, state: GangState) -> float:
@@ -303,6 +303,6 @@ class ArrivalWindow:
             self._over(state)
 
     def stop(self) -> None:
-        """Look after nobody any more."""
+        """Cancel all timers."""
         for timer in self._timers.values():
             timer.cancel()
