@@ -1,1 +1,1 @@
-"""Decisions: which cards, on which node, for which request. Pure functions of what the ledger shows."""
+"""Decisions: which cards, on which node, for which request. Pure functions of the ledger's state."""

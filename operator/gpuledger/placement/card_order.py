@@ -1,9 +1,9 @@
 """In which order the cards of a node are taken for a container, and which several of them.
 
-A preference ranks cards by what is free on them. Those of equal rank differ in how they are connected: a single one is
-the worst connected of them, several are the best set beside those that are taken anyway. What is equal then, too, is
-taken as `binpack` does, and by index at last. So `topology`, which ranks all cards alike, needs no code of its own; and
-the others leave good sets whole where that costs them nothing.
+A preference ranks cards by their free amounts. Those of equal rank differ in how they are connected: a single one is
+the worst connected of them, several are the best set beside those that are taken anyway. Remaining ties are broken as
+`binpack` does, and by index at last. So `topology`, which ranks all cards alike, needs no code of its own; and the
+others leave good sets whole where that costs them nothing.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ PRICERS: dict[Preference, Callable[[], NewPricer]] = {
     Preference.FGD: _fgd,
     Preference.BEST_FIT: _best_fit,
 }
-"""What imports a preference's modules, and returns what makes its pricer."""
+"""Imports a preference's modules, and returns the constructor of its pricer."""
 
 
 class Pricers(Mapping[Preference, Pricer]):
@@ -113,11 +113,11 @@ RANKED_AGAIN_OF_MANY = 64
 """The same in a cluster of more than ALL_LOOKED_AT nodes."""
 
 HARD_STEPS = 4_096
-"""Steps of one question, beyond what plain requests take: some 5 ms, and those of its last node. Who asks for more is
-told to ask again; what was found out is kept, and between the questions the rest is looked at."""
+"""Steps of one question, beyond those of plain requests: some 5 ms, and those of its last node. A pod that needs more
+is asked for again; results are kept, and between the questions the rest is searched."""
 
 PAID_STEPS = 200_000
-"""What selectors of one question may cost, some microsecond each: kube-scheduler asks nothing else meanwhile."""
+"""How much the selectors of one question may cost, a microsecond a step: kube-scheduler asks nothing else meanwhile."""
 
 RANKS_SHOWN = 3
 """Nodes whose ranks are remembered with a choice."""
@@ -474,7 +474,7 @@ class Chooser:
                 yield self._placement(request, name, assignment)
 
     def look_further(self) -> bool:
-        """Look at some nodes for a new request while nobody waits for an answer; return whether there are any."""
+        """Look at some nodes for a new request while no question waits for an answer; return whether there are any."""
         sets = (known for known in reversed(self._sets.values()) if known.unseen and not known.waits)
         known = next(sets, None)
         if known is not None:

@@ -23,7 +23,7 @@ from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy,
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What counts of a pod for its placement. Pods with equal footprints go to the same node."""
+    """The properties of a pod that count for its placement. Pods with equal footprints go to the same node."""
 
     shape: Shape
     host: HostAmounts
@@ -75,11 +75,11 @@ COSTS_PER_UNIT = 20
 
 
 class Effect(NamedTuple):
-    """What a candidate does: the number that a pricer has given to the node, and those of what is left of its cards."""
+    """The effect of a candidate: the number that a pricer has given to the node, and the remnants of its cards."""
 
     node: int
     changes: tuple[tuple[int, int], ...]
-    """For each card that is used, what is left of it before and after."""
+    """For each used card, its remnant before and after."""
 
 
 class Pricer(Protocol):
@@ -93,7 +93,7 @@ class Pricer(Protocol):
         """Do a bit of the work on new prices, if any is to be done. Called at each question."""
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
-        """Return what a way does to its node as it is now."""
+        """Return the effect of a candidate on its node as it is now."""
 
     def costs(self, footprint: Footprint, effects: Sequence[Effect]) -> Sequence[float]:
         """Return the cost of each of these, the lowest is preferred. A node may have changed since: then it is old."""
@@ -220,7 +220,7 @@ class Decider:
         ]
 
     def _priced(self, pricer: Pricer | None, candidates: Sequence[Candidate]) -> tuple[list[Effect], list[float]]:
-        """Return what the candidates do and what they cost; nothing if they have no prices."""
+        """Return the effects and costs of the candidates; nothing if they have no prices."""
         effects = [pricer.effect(self._footprint, candidate) for candidate in candidates] if pricer else []
         return effects, self._costs(pricer, effects) if pricer else []
 

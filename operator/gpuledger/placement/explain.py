@@ -26,7 +26,7 @@ class CardVerdict:
     short: Amounts = NOTHING
     """How much more would have to be free, or there at all; never negative."""
     by: tuple[str, ...] = ()
-    """UIDs of the pods that have what is missing, who has most first."""
+    """UIDs of the pods that hold the lacking amounts, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class NodeVerdict:
     cards: tuple[CardVerdict, ...]
     """By index."""
     remedy: str
-    """What would make the pod fit; empty if it does."""
+    """The change that would make the pod fit; empty if it does."""
 
 
 def amounts_text(amounts: Amounts) -> str:
@@ -155,19 +155,19 @@ def _filtered(wanted: CardFilter, card: Card) -> str:
 
 
 def _lacking(wanted: Amounts, free: Amounts) -> Amounts:
-    """Return what is missing, amount by amount."""
+    """Return the lacking amounts."""
     missing = wanted - free
     return Amounts(max(0, missing.memory_mib), max(0, missing.cores), max(0, missing.number))
 
 
 def _by_size(entry: CardEntry) -> tuple[str, ...]:
-    """Return the UIDs of the pods that count on a card, who has most of its memory first."""
+    """Return the UIDs of the pods that count on a card, the one with most of its memory first."""
     parts = sorted(entry.shares_by_pod(), key=lambda part: (-part[1].amounts.memory_mib, part[0]))
     return tuple(uid for uid, _ in parts)
 
 
 def _kept(entry: CardEntry) -> str:
-    """Tell how much of what is taken is only kept for pods that are not there yet."""
+    """Return how much of the taken amounts is only reserved for pods on their way."""
     kept = total(share.amounts for uid, share in entry.shares_by_pod() if uid not in entry.holders)
     return f"; {kept.memory_mib:,} MiB of this are reserved for pods on their way" if kept != NOTHING else ""
 
@@ -185,7 +185,7 @@ _INCURABLE = frozenset({Reason.NOT_WANTED, Reason.CARD_TOO_SMALL})
 
 
 def remedy(refusal: Refusal, shape: Shape, container: int, node: NodeRoom, cards: Sequence[CardVerdict]) -> str:
-    """Return what would make a pod fit that a node refuses. `cards` are the verdicts for one of its containers."""
+    """Return the change that would make a refused pod fit. `cards` are the verdicts for one of its containers."""
     demand = shape[container]
     if refusal.reason in _OF_THE_NODE:
         return _OF_THE_NODE[refusal.reason]

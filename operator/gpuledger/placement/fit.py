@@ -94,7 +94,7 @@ def match(demand: Demand, one: Card, other: Card) -> bool:
 
 
 def rules_text(demands: Sequence[Demand]) -> str:
-    """Return what the rules say of the cards of some demands together: "have the same … and differ in …"."""
+    """Return the rules for the cards of some demands together as text: "have the same … and differ in …"."""
     rules = dict.fromkeys(rule for demand in demands for rule in demand.rules)
     if len(demands) == 1 and demands[0].cards == 1:
         return f"has {_names(rules)}"
@@ -103,7 +103,7 @@ def rules_text(demands: Sequence[Demand]) -> str:
 
 
 class RulesSoFar:
-    """What the rules leave to the demands that still wait for their cards."""
+    """The choice that the rules leave to the demands that still wait for their cards."""
 
     def __init__(self, shape: Shape, usable: Sequence[Sequence[Card]]) -> None:
         """Begin; `usable` are the cards that each demand could have if it were alone."""
@@ -130,7 +130,7 @@ class RulesSoFar:
         return value == used[0] if used else value in self._possible[rule]
 
     def values_of(self, card: Card) -> tuple[Value | None, ...]:
-        """Return what cards have in common that are the same to all rules."""
+        """Return a value that is equal for cards that are alike to all rules."""
         return tuple(attribute_of(card, name) for name in self._names)
 
     def give(self, demand: Demand, cards: Collection[Card]) -> None:
@@ -145,7 +145,7 @@ class RulesSoFar:
 
 
 def _matched(demand: Demand, card: Card) -> tuple[Value | None, ...]:
-    """Return what all cards of a demand must have in common with this one."""
+    """Return the values that all cards of a demand must share with this one."""
     return tuple(attribute_of(card, rule.attribute) for rule in demand.rules if not rule.distinct)
 
 
@@ -247,7 +247,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
 
 
 def not_served(demand: Demand) -> str:
-    """Return what a node lacks that does not serve the resource by which a container asks for its cards."""
+    """Return the reason why a node does not serve the resource by which a container asks for its cards."""
     if demand.resource == OWN_DOMAIN:
         return "the node's agent serves no ResourceClaims"
     return f"the node's device plugin does not serve {demand.resource}"
@@ -533,7 +533,7 @@ def _difficulty(demand: Demand) -> tuple[bool, bool, int, int, int]:
 
 
 def payers_of(shape: Shape) -> tuple[Payer, ...]:
-    """Return who pays for the selectors of a shape: nobody for most, and one namespace for the others."""
+    """Return the payers for the selectors of a shape: none for most, one namespace for the others."""
     return tuple({test.payer for demand in shape for test in demand.wanted.tests if test.payer is not None})
 
 

@@ -51,14 +51,14 @@ Places = dict[str, Placement]
 
 
 class Found(NamedTuple):
-    """What a search has found."""
+    """The result of a search."""
 
     number: int
     """For how many members there is room."""
     is_current: bool = True
     """Nothing else has changed in the ledger meanwhile."""
     exceeded: QuotaLimit | None = None
-    """What their namespace may not exceed, if that was in the way of one."""
+    """The limit of their namespace that was in the way of one, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,13 +304,13 @@ def _spread(seat: Seat) -> Seat:
 
 
 def _least_memory_mib(seat: Seat) -> int:
-    """Return what a member takes at least of the cards' memory, in MiB; 0 where that depends on the card."""
+    """Return the least card memory that a member takes, in MiB; 0 where that depends on the card."""
     demands = seat.request.shape
     return max((d.cards * d.memory_mib for d in demands if d.memory_mib and not d.at_most_card), default=0)
 
 
 STEPS = 16 * WORK_LIMIT
-"""In all, some 10 microseconds each. What was not found by then counts as not found."""
+"""Steps in all, some 10 microseconds each. Placements that were not found by then count as not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ class Trial:
         return Counter(placement.node_name for placement in self.placed.values())
 
     def room(self, node_name: str) -> NodeRoom:
-        """Return what is left of a node beside those that were placed."""
+        """Return the room of a node beside the placed pods."""
         room = self._nodes.get(node_name)
         if room is None:
             ledger, but = self._ledger, self._but
@@ -405,5 +405,5 @@ class Trial:
 
 
 def _beside(share: Share, room: Room) -> Room:
-    """Return what a share leaves of a card's room."""
+    """Return the room of a card beside a share."""
     return replace(room, free=room.free - share.amounts, idle=False, shut=room.shut or share.exclusive)

@@ -21,16 +21,16 @@ from gpuledger.placement.topology import connectivity
 
 
 class Preference(StrEnum):
-    """What to prefer, among nodes or among the cards of a node."""
+    """A preference among nodes or among the cards of a node."""
 
     BINPACK = "binpack"
-    """What is in use first, the fullest."""
+    """Used cards first, the fullest."""
     SPREAD = "spread"
-    """What is empty first, the emptiest."""
+    """Empty cards first, the emptiest."""
     TOPOLOGY = "topology"
     """The smallest node; on it the cards that reach each other best, and for one card alone the worst connected."""
     FRAGMENTATION = "fragmentation"
-    """What costs the expected pods least."""
+    """The cards that cost the expected pods least."""
     FGD = "fgd"
     """The published policy that the one above is measured by."""
     BEST_FIT = "best-fit"
@@ -83,8 +83,8 @@ CARD_RANKS: dict[Preference, Callable[[Room], CardRank]] = {
     Preference.TOPOLOGY: _any_card,
     Preference.BEST_FIT: _tightest_card,
 }
-"""Rank of a card on its node by what is free on it, the lowest first. Among equals the topology decides, whatever the
-preference, and then the index: see `card_order`. What is not in this table has prices."""
+"""Rank of a card on its node by its free amounts, the lowest first. Among equals the topology decides, whatever the
+preference, and then the index: see `card_order`. A preference that is not in this table has prices."""
 
 
 def load_permille(node: NodeRoom, added: Amounts = NOTHING) -> int:
@@ -122,7 +122,7 @@ NODE_RANKS: dict[Preference, Callable[[NodeRoom, Assignment], NodeRank]] = {
     Preference.SPREAD: _emptiest_node,
     Preference.TOPOLOGY: _smallest_node,
 }
-"""Rank of a node on which a pod would get these cards, the lowest first. What is not in this table has prices."""
+"""Rank of a node on which a pod would get these cards, the lowest first. A preference not in this table has prices."""
 
 
 @dataclass(slots=True)

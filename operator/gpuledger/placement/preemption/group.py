@@ -1,4 +1,4 @@
-"""Chooses the cheapest victims for several pods at once, over several nodes: all of them fit then, or nobody leaves.
+"""Chooses the cheapest victims for several pods at once, over several nodes: all of them fit then, or no pod leaves.
 
 Three things couple the nodes, and each is enumerated:
 
@@ -6,18 +6,16 @@ Three things couple the nodes, and each is enumerated:
   ones, one after the other.
 - *The highest priority* that leaves: it is a maximum, the rest of a cost are sums. With it given, the cheapest victims
   of the nodes add up, so the best way to share the pods out among the nodes is found by dynamic programming.
-- *What a budget allows* to several nodes: each way to share it out, up to `EXACT_STATES` of them in all; of more, the
-  first nodes take what they need.
+- *The disruptions that a budget allows* on several nodes: each way to share them out, up to `EXACT_STATES` of them in
+  all; of more, the first nodes take as many as they need.
 
-So the answer is the cheapest there is, as far as the answers for each node are, nothing of that is
-beyond its limit, and the work is enough: for 64 pods of one whole card, 74,000 steps with 40 nodes of 8 cards, and
-380,000 with 200.
+So the answer is the cheapest there is, as far as the answers for each node are, nothing of that is beyond its limit,
+and the work is enough: for 64 pods of one whole card, 74,000 steps with 40 nodes of 8 cards, and 380,000 with 200.
 
-Who leaves one node for several pods of a group.
-
-Of pods that can't share a card, any number are one pod with as many times the cards to the search. Others are so many
-containers of one pod, up to `EXACT_TOGETHER` where the group has up to `EXACT_NODES` nodes; init containers count then
-as if they ran beside the others. Of more, each gets the cheapest place beside those before.
+The victims on one node for several pods of a group: of pods that can't share a card, any number are one pod with as
+many times the cards to the search. Others are so many containers of one pod, up to `EXACT_TOGETHER` where the group has
+up to `EXACT_NODES` nodes; init containers count then as if they ran beside the others. Of more, each gets the cheapest
+place beside those before.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ Numbers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Pods that come to the same for everybody else."""
+    """Interchangeable pods: of one shape, for the same nodes."""
 
     shape: Shape
     number: int
@@ -92,7 +90,7 @@ class SeveralPods:
     def answer(
         self, position: int, numbers: Numbers, highest: int, gone: frozenset[str], allowed: Mapping[str, int]
     ) -> Eviction | None:
-        """Return who leaves one node so that so many fit there."""
+        """Return the victims on one node for so many pods of each kind."""
         node = self.nodes[position]
         names = sorted({name for tenant in node.tenants.values() for name in tenant.budgets})
         here = gone.intersection(tenant.uid for tenant in node.tenants.values())
@@ -149,7 +147,7 @@ class SeveralPods:
         allowed: Mapping[str, int],
         fewer: Callable[[Numbers], Eviction | None],
     ) -> Eviction | None:
-        """Return who leaves for all but one of them, and for one more beside these."""
+        """Return the victims for all but one of them, and for one more beside these."""
         last = max(position for position, number in enumerate(numbers) if number)
         others = tuple(number - (position == last) for position, number in enumerate(numbers))
         found, kind = fewer(others), self.kinds[last]
@@ -279,7 +277,7 @@ class _Plan(NamedTuple):
 
     sum: _Sum
     chain: _Chain
-    """Who leaves the last of these nodes, and what was before."""
+    """The victims on the last of these nodes, and the chain before."""
 
     def answers(self) -> Iterator[tuple[Numbers, Eviction]]:
         """Yield each node's number of new pods and its victims."""
@@ -296,9 +294,9 @@ def cheapest_group_eviction(
     work: StepBudget,
     host_takes: Callable[[str, Numbers, Collection[str]], bool] = lambda name, numbers, victims: True,
 ) -> GroupEviction | None:
-    """Return who has to leave so that all pods of these kinds fit, at the least cost; None if that can't be had.
+    """Return the cheapest victims so that all pods of these kinds fit; None if there are none.
 
-    `host_takes` tells whether a node's CPU and memory are enough for so many pods, once some have left it.
+    `host_takes` says whether a node's CPU and memory are enough for so many pods, once some have left it.
     """
     search = _GroupSearch(kinds, nodes, allowed, work, host_takes)
     levels = search.levels
@@ -349,7 +347,7 @@ class _GroupSearch:
         self._work = self._several.work = work
 
     def solve(self, highest: int) -> GroupEviction | None:
-        """Return the best where nobody leaves of more than this priority."""
+        """Return the best solution without victims above this priority."""
         best: GroupEviction | None = None
         wide = [tenant for tenant in self._wide.values() if tenant.priority <= highest]
         wide.sort(key=lambda tenant: (cost_of([tenant], self._allowed), tenant.uid))

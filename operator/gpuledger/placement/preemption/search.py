@@ -119,7 +119,7 @@ def _split(card: OccupiedCard, need: Need) -> tuple[list[KindOnCard], list[KindO
 
 
 def _minus(wanted: Numbers, free: Numbers, leaving: Iterable[KindOnCard]) -> Numbers:
-    """Return what is still lacking of what is wanted, when all tenants of some kinds leave."""
+    """Return the lacking amounts after all tenants of some kinds have left."""
     memory_mib, cores, number = wanted[0] - free[0], wanted[1] - free[1], wanted[2] - free[2]
     for kind, takes, _ in leaving:
         size = len(kind.tenants)
@@ -164,7 +164,7 @@ def _fewest(others: Sequence[KindOnCard], dimension: int, lacking: int) -> int:
 
 
 def _cheapest(others: Sequence[KindOnCard], number: int) -> tuple[int, int]:
-    """Return what is added to the sum of priorities and to the number, if so many leave: those that add least."""
+    """Return the least addition to the sum of priorities and to the number when so many leave."""
     above_lowest = alone = 0
     number -= sum(len(kind.tenants) for kind, _, _ in others if kind.shared)
     for its_sum, size in sorted((kind.above_lowest, len(kind.tenants)) for kind, _, _ in others if not kind.shared):
@@ -229,7 +229,7 @@ class _Tail(NamedTuple):
     """Sums over the kinds from a position on."""
 
     together: Numbers
-    """What all of them take."""
+    """The amounts of all of them."""
     largest: Numbers
     """The most that one tenant takes."""
     priority: int
@@ -255,7 +255,7 @@ def _tails(kinds: Sequence[KindOnCard]) -> list[_Tail]:
 
 
 def _least(tail: _Tail, lacking: Numbers) -> Low | None:
-    """Return what it costs at least to get what is lacking from the kinds that are left; None if it can't be got."""
+    """Return the least cost of the lacking amounts from the remaining kinds; None if they do not suffice."""
     number = 0
     for lack, together, largest in zip(lacking, tail.together, tail.largest, strict=True):
         if lack > together:
@@ -374,7 +374,7 @@ class VictimSearch:
         return self._looks_left >= 0 and not self._cut_short and not self._work.is_spent
 
     def run(self) -> None:
-        """Search, within each choice of what the cards have in common that must match."""
+        """Search, within each choice of the values that the cards must share."""
         usable = [self._open_to(container) for container in range(len(self._shape))]
         for chosen in self._choices(usable, self._matches):
             self._open = chosen
@@ -393,7 +393,7 @@ class VictimSearch:
     # The data of each card before the search.
 
     def _lowest(self, card: int) -> list[Low | None]:
-        """Return what each container by itself costs on a card at least, None where there is never room for it."""
+        """Return the least cost of each container by itself on a card, None where there is never room for it."""
         known: dict[Demand, Low | None] = {}
         for container, demand in enumerate(self._shape):
             if demand not in known:
@@ -411,7 +411,7 @@ class VictimSearch:
         return groups
 
     def _low_of(self, place: int, group: tuple[int, ...]) -> Low | None:
-        """Return what one of some containers costs on a card at least."""
+        """Return the least cost of one of some containers on a card."""
         lows = [low for container in group if (low := self._lows[place][container]) is not None]
         if len(lows) <= 1:
             return lows[0] if lows else None
@@ -419,7 +419,7 @@ class VictimSearch:
         return blocked, priority, above_lowest, number
 
     def _lowest_beside(self, group: tuple[int, ...]) -> Low:
-        """Return what the cards of some containers cost at least, but for one of the cards."""
+        """Return the least cost of the cards of some containers, but for one of the cards."""
         lows = [low for place in range(self._count) if (low := self._low_of(place, group)) is not None]
         return _added_up(lows, max(0, sum(self._missing[container] for container in group) - 1))[-1]
 
@@ -465,7 +465,7 @@ class VictimSearch:
     def _choices(
         self, usable: Sequence[frozenset[int]], matches: Sequence[Match]
     ) -> Iterator[Sequence[frozenset[int]]]:
-        """Yield the cards for each container, for each choice of what those have in common that must match."""
+        """Yield the cards for each container, for each choice of the values that they must share."""
         if any(len(places) < number for places, number in zip(usable, self._missing, strict=True)):
             return
         if not matches:
@@ -581,7 +581,7 @@ class VictimSearch:
         return first == second and first.lifetime is Lifetime.MAIN and not first.one_numa_node
 
     def _sets_for(self, place: int, containers: tuple[int, ...]) -> list[LeavingSet]:
-        """Return who could leave a card for some containers, the cheapest first."""
+        """Return the sets of tenants that could leave a card for some containers, the cheapest first."""
         key = (self._order[place], containers)
         found = self._sets.get(key)
         if found is None:
@@ -595,7 +595,7 @@ class VictimSearch:
         return found
 
     def _too_much(self, containers: tuple[int, ...], cost: Cost) -> bool:
-        """Return whether a card may not cost so much, because of what the other cards of the containers on it cost."""
+        """Return whether this cost of a card is too much, given the costs of the other cards of its containers."""
         best = self._best
         if best is None:
             return False
@@ -608,7 +608,7 @@ class VictimSearch:
     def _without(
         self, leaving: LeavingSet, gone: int, cost: Cost, counts: tuple[int, ...]
     ) -> tuple[int, Cost, tuple[int, ...]]:
-        """Return who is gone, what it costs, and what budgets count, when some more tenants leave."""
+        """Return the leaving tenants, their cost and the counts of budgets, when some more tenants leave."""
         cost = joined(cost, leaving.cost)
         if counts:
             counts = tuple(map(int.__add__, counts, leaving.counts))
@@ -627,7 +627,7 @@ class VictimSearch:
 
 
 def _added_up(lows: Sequence[Low], most: int) -> list[Low]:
-    """Return what 0, 1, 2... of some cards cost at least, up to `most`."""
+    """Return the least cost of 0, 1, 2... of some cards, up to `most`."""
     if not lows:
         return [NONE]
     blocked, priorities, above_lowest, numbers = (sorted(column) for column in zip(*lows, strict=True))

@@ -69,7 +69,7 @@ class AgentPods:
             self._notify(agent.node_name, before)
 
     def listing(self) -> Callable[[set[str]], None]:
-        """Return what forgets the pods known now that are not in the list read since."""
+        """Return a function that forgets the present pods that are missing in a later list."""
         before = set(self._known)
 
         def listed(uids: set[str]) -> None:
@@ -103,7 +103,7 @@ NODES_AT_ONCE = 16
 """Nodes whose cards are written at the same time: a cluster that starts up must not flood the API server."""
 
 MAX_PROBLEMS = 8
-"""Problems of a node that are told one by one: a register can have 1,024 of them."""
+"""How many problems of a node are reported one by one: a register can have 1,024 of them."""
 
 UNACCOUNTED = "a pod may use it whose share is not in the ledger: `gpuledger audit` and `explain` name it"
 """Without names and numbers: it is written when it begins and when it ends, however many there are."""
@@ -222,7 +222,7 @@ class InventoryKeeper:
             self.recheck(node_name)
 
     def all_seen(self) -> None:
-        """Record that every Node was shown once: who was not is gone."""
+        """Record that every Node was shown once: nodes that were not are gone."""
         if not self._all_seen:
             self._all_seen = True
             self._gone_early.clear()
@@ -370,7 +370,7 @@ class InventoryKeeper:
         return bool(entry.cordoned) and entry.card.node_name in self._facts
 
     def _tell_holders(self, card: Card) -> None:
-        """Tell the pods on a card of its fault, or that it is over."""
+        """Post an Event to the pods on a card: its fault, or its recovery."""
         where = f"GPU {card.uuid} (index {card.index} of node {card.node_name})"
         entry = self._ledger.entry(card.uuid)
         for holder in entry.holders.values() if entry else ():

@@ -70,9 +70,9 @@ class StuckKubelets:
         """Called with a node's name when `problem` has another answer for it."""
 
     def problem(self, node_name: str) -> str:
-        """Return what is wrong with a node's kubelet, an empty string for nothing: "its kubelet ...".
+        """Return the problem of a node's kubelet, an empty string for none: "its kubelet ...".
 
-        It names the pod that was bound first, whichever was seen first: every operator says the same.
+        It names the pod that was bound first, in whatever order they were seen: every operator says the same.
         """
         late = [self._waiting[uid] for uid in self._late.get(node_name, ())]
         if not late:

@@ -36,12 +36,12 @@ class Entry(ABC):
         self.may_arrive_late = True
 
     def succeed(self) -> None:
-        """Tell the waiter that the API server has it."""
+        """Tell the waiting task that the API server has accepted the entry."""
         if not self.settled.done():
             self.settled.set_result(None)
 
     def fail(self, error: GpuledgerError) -> None:
-        """Tell the waiter that it can't be had."""
+        """Tell the waiting task that the entry was refused."""
         if not self.settled.done():
             self.settled.set_exception(error)
 
@@ -142,7 +142,7 @@ class Describe(Entry):
 
 @dataclass(eq=False)
 class ShowConflict(Entry):
-    """List a pod's share among the card's conflicts, in place of what is listed of it; None takes the pod off."""
+    """Write a pod's share to the card's conflicts, in place of its earlier one; None removes it."""
 
     pod_uid: str = field(kw_only=True)
     misfit: Misfit | None = field(kw_only=True)
@@ -155,7 +155,7 @@ class ShowConflict(Entry):
 
 @dataclass(eq=False)
 class SetClaim(Entry):
-    """List what is promised to a pod, in place of what is listed; None takes the claim off."""
+    """Write a pod's claim to the card, in place of its earlier one; None removes it."""
 
     pod_uid: str = field(kw_only=True)
     claim: Claim | None = field(kw_only=True)
@@ -168,23 +168,23 @@ class SetClaim(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Bequest:
-    """What another pod gets of a share: the parts of one ResourceClaim, which it uses as well."""
+    """The part of a share that another pod gets: that of one ResourceClaim, which it uses as well."""
 
     heir: Pod
     claim_uid: str
     claim_name: str
-    """What the heir calls the claim."""
+    """The heir's name for the claim."""
 
 
 @dataclass(eq=False)
 class HandOver(Entry):
     """Give ResourceClaims' parts of a pod's share to other pods that use the claims, and take the pod off the card.
 
-    In one write, so that nobody else gets the room in between. Not tried again without an answer, like a removal.
+    In one write, so that no other pod gets the room in between. Not tried again without an answer, like a removal.
     """
 
     holder: Holder = field(kw_only=True)
-    """Who leaves, as it is."""
+    """The holder that leaves, unchanged."""
     bequests: tuple[Bequest, ...] = field(kw_only=True)
     attempt: str = field(kw_only=True)
 
@@ -404,7 +404,7 @@ def _misfits(card: CardEntry, entries: Sequence[Entry]) -> tuple[Misfit, ...]:
 
 
 def _claims(card: CardEntry, entries: Sequence[Entry]) -> tuple[Claim, ...]:
-    """Return the card's claims after these entries. Who becomes a holder claims nothing any more."""
+    """Return the card's claims after these entries. A pod that becomes a holder has no claim any more."""
     claims = dict(card.claims)
     for entry in entries:
         if isinstance(entry, Add | SetClaim):
@@ -446,7 +446,7 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
 
 
 def _tests(place: int, holder: Holder) -> list[Json]:
-    """Return what makes a patch fail unless this holder is at this place, of this attempt and in this state."""
+    """Return tests that make a patch fail unless this holder is at this place, of this attempt and in this state."""
     tests = [_test(place, "podUID", holder.pod.uid), _test(place, "state", holder.state.value)]
     if holder.attempt:  # else it was written by hand
         tests.append(_test(place, "attempt", holder.attempt))
@@ -458,7 +458,7 @@ def _test(place: int, name: str, value: str) -> Json:
 
 
 def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
-    """Return what changes state, deadline, attempt and the claims of the containers, where they differ."""
+    """Return operations that change state, deadline, attempt and the claims of the containers, where they differ."""
     path = f"/status/holders/{place}"
     operations = _tests(place, old)
     if new.attempt != old.attempt:

@@ -73,7 +73,7 @@ from gpuledger.workflows.tasks import TURN_S, run_cooperatively, yield_to_loop
 
 
 async def why_gated(store: KubeStore, pod: Json, words: SchedulerWords) -> str:
-    """Return what the workload of a pod with Kueue's gate waits for; empty without the gate, or if nothing says it."""
+    """Return why a gated pod's Kueue workload waits; empty without Kueue's gate, or if no reason is stated."""
     if GATE not in words.gates:
         return ""
     try:
@@ -107,9 +107,9 @@ NODES_SUMMED = 8
 async def why_refused(
     store: KubeStore, pod: Json, words: SchedulerWords, node_names: Sequence[str]
 ) -> dict[str, SchedulerReason]:
-    """Return node name -> why kube-scheduler does not take it, where that can be told from the objects.
+    """Return node name -> why kube-scheduler does not take it, where the objects show that.
 
-    Nodes that can't be read are left out: what kube-scheduler has written stands beside it.
+    Nodes that can't be read are left out: kube-scheduler's own message is shown beside it.
     """
     found: dict[str, SchedulerReason] = {}
     sums_left = NODES_SUMMED
@@ -148,7 +148,7 @@ LEAVER_STEPS = 2 * EVICTION_WORK_LIMIT
 
 
 NO_NODES: frozenset[str] = frozenset()
-"""What kube-scheduler offers where it refuses all nodes by itself."""
+"""The nodes that kube-scheduler offers when it refuses all of them by itself."""
 
 GATES_NAMED = 4
 
@@ -210,7 +210,7 @@ class PodExplainer:
         return replace(found, warnings=tuple(warnings), gang=gang, gang_words=words, queue=queue_of(pod))
 
     async def _of_gang(self, pod: Json) -> list[str]:
-        """Return what keeps a pod's gang apart, which only all pods of its namespace show; kube-scheduler does not."""
+        """Return the reasons that split a pod's gang, which only all pods of its namespace show."""
         for name in gangs_of([pod]):
             pods: list[tuple[str, int]] = []
             async for page in self._store.selected_pods(name.namespace, ""):
@@ -348,7 +348,7 @@ class PodExplainer:
     async def _nodes_for(
         self, uid: str, request: PodRequest, offered: Collection[str] | None, of_now: bool
     ) -> list[NodeReason]:
-        """Return the nodes for the first of what a pod takes that has one; if none has, for what it prefers."""
+        """Return the verdicts for the first variant that some node fits; if none does, for the preferred one."""
         first: list[NodeReason] | None = None
         for variant in request.variants:
             found = await self._nodes(uid, variant.shape, offered, of_now)
@@ -484,11 +484,11 @@ class WhyWaiting:
 
     @property
     def edition(self) -> tuple[int, int, int]:
-        """Return what is another one when the reports may have changed."""
+        """Return a value that changes whenever the reports may have changed."""
         return self._waiting.changes, self._refused_by_scheduler.changes, self._ledger.changes
 
     def reports(self) -> Iterator[WaitingReport]:
-        """Yield everybody who waits at this moment, first who goes first. Pods that ask alike cost as much as one.
+        """Yield a report for each pending pod, in scheduling order. Pods with equal demands cost as much as one.
 
         Pods that kube-scheduler itself refuses come last: no room helps them.
         """

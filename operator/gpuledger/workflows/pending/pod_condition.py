@@ -1,16 +1,16 @@
-"""Tells a pod that waits why, where its owner looks: in a condition of its own, and in an Event.
+"""Tells a pending pod's owner why it waits, in a condition of the pod and in an Event.
 
 kube-scheduler says it, too, in a sentence without numbers that it writes again whenever that sentence changes. Here it
 is written once for each change of the main reason, and not before the pod has waited for a while; so most pods are
 never written to. kube-scheduler tries a pod that an extender has refused once more whenever something of it changes,
 its conditions too: one more reason to write seldom.
 
-What is told of a gang has numbers, of the moment when it is written: how many members find cards. They change all the
-time, and are not written again; whoever wants those of now asks for the explanation. It is written again when all
-members have been created that were missing before, or the other way round.
+A gang's condition has the numbers of the moment when it is written: how many members find cards. They change all the
+time, and are not written again; the explanation has the present ones. It is written again when the last missing member
+has been created, or one is missing again.
 
-Another Event says once what in a pod has no effect. Pods for which kube-scheduler itself finds no node are remembered,
-because it does not ask the operator about them.
+Another Event names, once, the fields of a pod that have no effect. Pods for which kube-scheduler itself finds no node
+are remembered, because it does not ask the operator about them.
 """
 
 from __future__ import annotations

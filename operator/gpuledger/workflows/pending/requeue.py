@@ -99,7 +99,7 @@ class GangRequeuer:
         return self._waiting.give_room(None)
 
     def wake(self, state: GangState) -> None:
-        """Have kube-scheduler ask again for the members that have room, and that it was told no for."""
+        """Have kube-scheduler ask again for the refused members that have room now."""
         for member in state.pending.values():
             if member.refused and self._ledger.hold_of(member.pod.uid) is not None:
                 member.refused = False
@@ -151,7 +151,7 @@ class ClaimRequeuer:
         book.on_waits_no_more.append(self._forget)
 
     def refused(self, pod: Pod) -> None:
-        """Note a pod that was refused because of what is known of its claims."""
+        """Record a pod that was refused because of the state of its claims."""
         if self._book.waiting(pod.uid) is not None:
             self._refused[pod.uid] = pod
 

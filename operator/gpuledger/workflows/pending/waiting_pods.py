@@ -39,7 +39,7 @@ from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.tasks import sleep_backoff
 
 Rank = tuple[int, str, int]
-"""What goes first is less: minus the priority, time of creation, number of the pod in the order of its coming."""
+"""Sort key, lower goes first: minus the priority, time of creation, number of the pod in order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Candidate:
 
 
 def rank_of(waiting: WaitingPod) -> Rank:
-    """Sort key: who goes first."""
+    """Sort key: scheduling order."""
     return waiting.rank
 
 
@@ -97,7 +97,7 @@ def in_turns(waiting: Iterable[WaitingPod], shapes_at_once: int) -> list[Waiting
 
 
 def who_may_go(waiting: Sequence[WaitingPod], node_names: set[str]) -> list[WaitingPod]:
-    """Return those whom kube-scheduler would let go to one of these nodes."""
+    """Return the pods that kube-scheduler would let go to one of these nodes."""
     if not node_names:
         return []
     answers: dict[int, bool] = {}  # identity of a set of names -> whether one of these nodes is in it
@@ -110,8 +110,8 @@ UNCERTAIN_AT_ONCE = 16
 """Pods of a namespace, whose memory depends on their cards, that are tried at once; when these are, others may be."""
 
 GROUPS_AT_ONCE = 16
-"""Groups of a namespace's pods, of one shape and for the same nodes, that are tried at once; afterwards others may be.
-Each may have all that the quota leaves: nobody knows who of them finds it on cards."""
+"""How many groups of a namespace's pods, of one shape and for the same nodes, are tried at once; then others may be.
+Each may have all that the quota leaves: it is not known yet which of them finds it on cards."""
 
 
 class BlockedPods:
@@ -341,11 +341,11 @@ class WaitingPods:
         return self._waiting.get(pod_uid) or self._blocked.find(pod_uid)
 
     def limit_of(self, pod_uid: str) -> QuotaLimit | None:
-        """Return what a pod's namespace may not exceed, if that is why it waits."""
+        """Return the limit of a pod's namespace that keeps it waiting, if one does."""
         return self._blocked.limit_of(pod_uid)
 
     def in_order(self) -> list[WaitingPod]:
-        """Return those for whom there is no room, first who goes first."""
+        """Return the pods without room, in scheduling order."""
         return sorted(self._waiting.values(), key=rank_of)
 
     def lookup(self, pod_uid: str) -> WaitingPod | None:
@@ -397,10 +397,10 @@ class WaitingPods:
         return self._waiting.keys() | self._earmarks.keys() | self._blocked.uids()
 
     def give_room(self, before: tuple[int, str] | None = None) -> bool:
-        """Put room that has become free on hold for those who wait, in their order. Cheap if nothing has changed.
+        """Hold free room for pending pods, in scheduling order. Cheap if nothing has changed.
 
-        With `before`, minus a priority and a time of creation, only for those who go before a pod like that. Returns
-        whether pods are left for the next turn: this was as much as one may cost, or others come after who was tried.
+        With `before`, minus a priority and a time of creation, only for pods that come before it in order. Returns
+        whether pods are left for the next turn: the budget of this one is spent, or pods were deferred.
         """
         for waiting in self._blocked.released():
             self._add(waiting)
@@ -452,7 +452,7 @@ class WaitingPods:
         return placement
 
     def _give(self, candidates: Iterable[Candidate], work: StepBudget) -> None:
-        """Put room on hold for these, in their order; those for whom there is no time wait for the next turn."""
+        """Hold room for these, in their order; those for which no budget is left wait for the next turn."""
         exhausted: set[tuple[Shape, int]] = set()
         for candidate in candidates:
             waiting, shape = candidate.waiting, candidate.waiting.request.shape

@@ -53,7 +53,7 @@ CARDS_NAMED = 2
 
 
 class Evictor:
-    """Evicts for whom rooms are claimed."""
+    """Evicts the victims of promised shares."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Evictor:
     async def evict(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
         """Evict the victims that have not been evicted yet; return whether all of them leave. Raises ApiError.
 
-        Not while the pod could not come to the node: no pod shall leave in vain.
+        Not while the pod could not come to the node: no pod is evicted for nothing.
         """
         if not claims:
             return True
@@ -98,9 +98,9 @@ class Evictor:
         return False not in await gather_all(steps)
 
     def others_leave(self, claim: Claim, entry: CardEntry) -> bool:
-        """Return whether those leave, or are asked to, whom a claim lists though they are not on its card.
+        """Return whether the victims of a claim that are not on its card leave, or are asked to.
 
-        Once it is a share, nobody would know that they are to leave with the rest of their gang.
+        Once the claim is a share, nothing would show that they have to leave with the rest of their gang.
         """
         others = (uid for uid in claim.victims if uid not in entry.holders and self._ledger.holders_of(uid))
         return all(self._lives.is_leaving(uid) or self._leavers.is_evicted(uid) for uid in others)
@@ -351,9 +351,9 @@ class PreemptionExecutor:
             self.look(pod_uid)
 
     def asked(self, pod_uid: str, node_names: Container[str]) -> None:
-        """Record that kube-scheduler has asked for a pod in vain: perhaps these nodes lack that of the pod's room.
+        """Record that Filter refused a pod: the node of its room may be missing among the offered ones.
 
-        It leaves that out where others have taken the CPU, for example. Being called again would not change that.
+        kube-scheduler leaves it out where others have taken the CPU, for example. A requeue would not change that.
         """
         reserved = self._reserved(pod_uid)
         if not reserved or reserved[0][0].node_name in node_names:
@@ -408,10 +408,10 @@ class PreemptionExecutor:
         self.look(pod_uid)
 
     async def room_comes(self, pod_uid: str) -> None:
-        """Wait a moment for the room that is made for a pod, if those who had to leave are gone from the API server.
+        """Wait a moment for the room that is made for a pod, if its victims are gone from the API server.
 
-        kube-scheduler can see them go before we do. It asks at once, and a refusal would make it clear the pod's
-        nomination: then others get the CPU. While they are still there, nothing is waited for, nor where they were
+        kube-scheduler can see them go before the operator does. It asks at once, and a refusal would make it clear the
+        pod's nomination: then others get the CPU. It does not wait while victims are still there, nor where they were
         deleted by force, so that their shares stay; and once only, as all other pods wait, too.
         """
         claims = self._ledger.promises.claims_of(pod_uid)

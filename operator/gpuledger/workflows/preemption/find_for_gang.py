@@ -156,9 +156,9 @@ class GangVictimFinder:
 
 @dataclass(frozen=True, slots=True)
 class _HostTakes:
-    """Tells whether the members that come to a node have CPU and memory there, as far as it is known.
+    """Checks whether the members that come to a node have CPU and memory there, as far as is known.
 
-    kube-scheduler has found that for each of them alone, beside those who leave; not for several.
+    kube-scheduler has found that for each of them alone, beside the victims; not for several.
     """
 
     asks: Sequence[HostAmounts]

@@ -35,9 +35,9 @@ from gpuledger.workflows.tasks import TURN_S, yield_to_loop
 class _Choice:
     priority: int
     chosen: set[str] = field(default_factory=set)
-    """UIDs of those who are to leave."""
+    """UIDs of the chosen victims."""
     evicted: set[str] = field(default_factory=set)
-    """UIDs of those of whom that was asked, or is being asked."""
+    """UIDs of the victims whose eviction was requested, or is in flight."""
 
 
 class ChosenVictims:
@@ -65,7 +65,7 @@ class ChosenVictims:
     def leaves_anyway(self, pod_uid: str, pod: Pod) -> bool:
         """Return whether the pod is already being evicted for another preemptor of at least this priority.
 
-        Whoever is of less priority loses its place, and then nobody leaves for it any more.
+        A preemptor of lower priority loses its reservation, and then the pod is not evicted for it any more.
         """
         choosers = self._chosen_by.get(pod_uid)
         if not choosers:
@@ -116,7 +116,7 @@ class EvictedTogether:
         return there if len(there) > 1 and any(pod.uid == pod_uid for pod in there) else []
 
     def all_who_leave(self, pod_uids: Collection[str]) -> dict[str, Pod]:
-        """Return who leaves as well, beside these pods, by UID: the rest of each gang that they break."""
+        """Return the rest of each gang that is broken when these pods leave, by UID."""
         found: dict[str, Pod] = {}
         for state in {id(each): each for each in map(self._members.of, pod_uids) if each is not None}.values():
             there = self._there(state)
@@ -287,7 +287,7 @@ class VictimFinder:
     def _question(
         self, pod: Pod, request: PodRequest, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Question | None:
-        """Return what is to be found out for one node, None if no pod can leave it; `leaving` go there anyway."""
+        """Return the search for one node, None if no pod can leave it; `leaving` leave it anyway."""
         tenants = self.tenants(pod, node_name, budgets, leaving)
         if not (tenants or leaving) or not self._host_takes(request, node_name):
             return None
@@ -323,11 +323,11 @@ class VictimFinder:
     def tenants(
         self, pod: Pod, node_name: str, budgets: Budgets, leaving: Collection[str] | None
     ) -> Mapping[str, Tenant]:
-        """Return who could leave a node: who is on the way out, and who has less priority.
+        """Return the pods that could leave a node: those on the way out, and those of lower priority.
 
-        Reservations of lower-priority pods are displaced without an eviction. A pod that is just being bound stays,
-        unless kube-scheduler asks: an eviction would delete it before it has begun, and soon it can be looked at again.
-        One that should have ended long ago stays.
+        Reservations of lower-priority pods are displaced without an eviction. A pod that is being bound stays, unless
+        kube-scheduler asks: an eviction would delete it before it has begun, and it can be considered again soon. A pod
+        that should have ended long ago stays.
         """
         tenants: dict[str, Tenant] = {}
         for entry in self._ledger.entries_of_node(node_name):
@@ -417,7 +417,7 @@ class VictimFinder:
         )
 
     def cost_of(self, victims: Collection[Pod], budgets: Budgets) -> Cost:
-        """Return what it costs that these leave."""
+        """Return the cost of evicting these pods."""
         return cost_of([self._tenant(victim, budgets) for victim in victims], budgets.allowed)
 
     def protected_by(self, victims: Collection[Pod], budgets: Budgets) -> tuple[str, ...]:
@@ -450,7 +450,7 @@ def _has_to_yield(other: Pod, pod: Pod) -> bool:
 
 
 def _on(node_name: str, leaving: Mapping[str, Collection[str]] | None) -> Collection[str] | None:
-    """Return whom kube-scheduler makes leave one node; None if it is not kube-scheduler that asks."""
+    """Return kube-scheduler's victims on a node; None if the question is not kube-scheduler's."""
     return None if leaving is None else leaving.get(node_name, ())
 
 

@@ -60,11 +60,10 @@ class RoomClaimer:
     async def claim(
         self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
     ) -> None:
-        """List the claims on all cards, for as long as those who are leaving may take, and a while.
+        """Write the claims to all cards, for as long as the leaving pods may take, and a while.
 
-        `patience_s` is how long they may take at least, if that is known already.
-
-        Raises what the API server says, or ShareRefused; some cards may have the claim then.
+        `patience_s` is how long they may take at least, if that is known already. Raises the API server's error, or
+        ShareRefused; some cards may have the claim then.
         """
         patience_s = max(patience_s, await self.longest_grace_s(leaving))
         now = self._clock.wall()
@@ -135,7 +134,7 @@ class Beginnings:
         return not any(map(self._ledger.quotas.exceeded_together, by_namespace.keys(), by_namespace.values()))
 
     def promise(self, pod: Pod, found: Victims) -> None:
-        """Promise the room in memory: it counts as taken from now on. Those who lose what is promised are told."""
+        """Promise the room in memory: it counts as taken from now on. Displaced preemptors give up theirs."""
         self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
         for uid in found.displaced:
             self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
@@ -163,7 +162,7 @@ class Beginnings:
             self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
 
     async def nominate(self, pod: Pod, found: Victims) -> None:
-        """Name the node on which room is made, before anybody leaves."""
+        """Set the pod's nominated node, before any victim is evicted."""
         await self._carrier.nominator.name(pod, found.placement.node_name)
 
     def go_on(self, pod: Pod, found: Victims) -> None:
@@ -187,11 +186,11 @@ class PreemptionMode:
 
     operator: bool = False
     scheduler: bool = False
-    """kube-scheduler does, and asks whom."""
+    """kube-scheduler preempts, and asks the operator for victims."""
 
     @classmethod
     def by_setting(cls, preemption: str) -> PreemptionMode:
-        """Return what the setting says: own, native, off, or auto, which is still to be found out."""
+        """Return the mode of a setting: own, native, off, or auto, which is detected later."""
         return cls(operator=preemption == "own", scheduler=preemption == "native")
 
     def know(self, version: tuple[int, int]) -> None:
@@ -243,11 +242,10 @@ class SchedulersPreemption:
         self._is_fresh = is_fresh
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
-        """Return the node, one at most, on which these victims and those that are added make room for the pod.
+        """Return the node, one at most, on which these and additional victims make room for the pod.
 
-        kube-scheduler evicts them itself. The pod's cards there are claimed before it is told. None for a pod that
-        waits for its gang: room for all of it is made at once, or none.
-        Raises BadInput for a pod that can't be read.
+        kube-scheduler evicts them itself. The pod's cards there are claimed before the answer. None for a pod that
+        waits for its gang: room for all of it is made at once, or none. Raises BadInput for a pod that can't be read.
         """
         pod, request = pod_identity(arguments.pod), self._read_request(dict(arguments.pod))
         if self._mates.waits_for_its_gang(pod.uid):
@@ -284,7 +282,7 @@ class SchedulersPreemption:
     async def _completed(
         self, pod: Pod, request: PodRequest, arguments: PreemptArguments, violations: int
     ) -> Victims | None:
-        """Return who has to leave beside kube-scheduler's victims, on a node where so many of these are protected.
+        """Return the additional victims, on a node where this many of kube-scheduler's own are protected by a budget.
 
         Up to Kubernetes 1.37 an answer without any victim is an error.
         """

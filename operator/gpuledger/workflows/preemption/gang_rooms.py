@@ -1,6 +1,6 @@
 """Rooms that are made for a gang's members: each pod has its own, and none is of use without the others.
 
-What belongs together is seen from who waits for which gang, and from the ledger: so that any operator can go on.
+Which of them belong together follows from the pending members and from the ledger, so any operator can go on.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class GangRooms:
         return "others of its gang have no room, or are gone"
 
     def keep(self, state: GangState) -> bool:
-        """Keep what is reserved for the members, and have kube-scheduler ask for those that it was told no for.
+        """Hold the reserved shares of the members once they suffice for all missing ones; return whether they do.
 
-        Once it is enough for all that are missing: return whether it is.
+        Refused members are requeued then.
         """
         if self._have_room(state, claimed=False) < state.missing:
             return False

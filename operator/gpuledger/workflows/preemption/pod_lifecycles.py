@@ -62,7 +62,7 @@ class PodLifecycles:
         return self._started.get(pod_uid, 0)
 
     def leaves_slowly(self, pod_uid: str) -> bool:
-        """Return whether the pod, once asked to leave, could stay for longer than anybody would wait."""
+        """Return whether the pod's termination would take longer than a preemptor waits."""
         return pod_uid in self._slow
 
     def is_bound(self, pod_uid: str) -> bool:
@@ -78,7 +78,7 @@ class PodLifecycles:
         return pod_uid in self._leaves and not self.refuses_to_go(pod_uid)
 
     def refuses_to_go(self, pod_uid: str) -> bool:
-        """Return whether the pod should have ended some time ago, or has more time than anybody would wait."""
+        """Return whether the pod is overdue, or its termination takes longer than a preemptor waits."""
         leaves_s = self._leaves.get(pod_uid)
         if leaves_s is None:
             return False

@@ -41,8 +41,8 @@ SETTLE_S = 0.1
 """Between a refusal and the decision: kube-scheduler sometimes asks for one node first, and then for all of them."""
 
 FRESH_S = 5.0
-"""For how long it counts which nodes kube-scheduler would take. Later it is made to ask again, before anybody leaves:
-meanwhile a node can have got a taint, or run short of CPU."""
+"""How long the nodes that kube-scheduler offered count. After that it is asked again, before any pod is evicted: a node
+can have got a taint meanwhile, or run short of CPU."""
 
 RESTING_S = 10.0
 """After this time a pod is looked at again for which only budgets stand in the way, of which no watch tells, or for
@@ -59,7 +59,7 @@ _Look = tuple[int, NodeSet | None]
 
 
 class Preemption:
-    """Decides for whom others have to leave."""
+    """Decides which pending pods preempt others."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Preemption:
         return self._may | self._carrier.remembered()
 
     def take_over(self) -> None:
-        """Go on with what an earlier operator has begun: those who wait are known by now."""
+        """Continue the preemptions that an earlier operator has begun. All pending pods are known by now."""
         self._carrier.take_over()
         self._want_if_anybody_may()
 
@@ -183,9 +183,9 @@ class Preemption:
     # Deciding.
 
     async def decide(self) -> None:
-        """Find victims for those who wait, in their order; for pods of several containers in the background.
+        """Find victims for pending pods, in order; for pods of several containers in the background.
 
-        Only for these it can take long, and the others do not wait for them.
+        Only these can take long, and the other pods do not wait for them.
         """
         if not self._settings.who.operator:  # then only gangs are its business
             return
@@ -205,7 +205,7 @@ class Preemption:
             self._deciding_hard = None
 
     def _undecided(self, hard: bool) -> list[WaitingPod]:
-        """Return those who wait and may have others leave, who have several containers or one."""
+        """Return the pending pods that may preempt: those of several containers if `hard`, else those of one."""
         undecided = (
             waiting
             for waiting in self._waiting.in_order()

@@ -1,7 +1,7 @@
-"""Preemption for gangs: room for all members that are missing at once, or nobody leaves.
+"""Preemption for gangs: room for all members that are missing at once, or no eviction.
 
-The decision is made for all of them; each gets claims of its own, and no pod is evicted before all of these are listed
-(`gang_rooms.py`). kube-scheduler's own preemption can't do that, so the operator evicts whoever preempts for others.
+The decision is made for all of them; each gets claims of its own, and no pod is evicted before all of these are written
+(`gang_rooms.py`). kube-scheduler's own preemption can't do that, so the operator evicts here in every mode.
 
 Members that kube-scheduler has not asked for count as well. Where it tries Kubernetes' own groups as a whole, from 1.37
 on, it ends at the first member that finds no card, if too few are left then. Others can go where that one can, if
@@ -121,7 +121,7 @@ class GangPreemption:
         self._again = False
 
     def refused(self, pod_uid: str) -> None:
-        """Record that kube-scheduler has just asked for a member in vain."""
+        """Record that Filter refused a member."""
         self._called.discard(pod_uid)
         state = self._members.of(pod_uid)
         member = state.pending.get(pod_uid) if state else None
@@ -154,7 +154,7 @@ class GangPreemption:
             self._deciding = None
 
     def _chosen(self, state: GangState) -> list[Member]:
-        """Return the members that are to get room: those that wait longest of whom is known where they can go."""
+        """Return the members that are to get room: the longest waiting ones of those with known nodes."""
         may = [m for m in state.pending.values() if m.node_names is not None and self._single.may_preempt(m.pod.uid)]
         may += self._lookalikes.of(may, state)
         return sorted(may, key=lambda member: (member.tried_s is None, member.since, member.pod.uid))[: state.missing]

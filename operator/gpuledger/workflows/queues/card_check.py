@@ -1,9 +1,9 @@
 """The admission check `gpuledger.dev/cards`: Kueue admits a workload when all of its pods fit on cards now.
 
 Kueue counts quota and does not see cards. A workload that has quota waits here until all of its pods find cards at
-once; their room is reserved, and the check says Ready. Who waits is tried again whenever room appears, those of higher
-priority first, then those that got their quota first. If cards are in the way that another workload has to give back
-by Kueue's own rules, that one is evicted as a whole: see reclaim.py.
+once; their room is reserved, and the check says Ready. Waiting workloads are tried again whenever room appears, higher
+priority first, then earlier quota reservation first. If the cards are used by another workload that has to give them
+back by Kueue's own rules, that one is evicted as a whole: see reclaim.py.
 
 The check is written only as long as the workload is unchanged since it was read.
 """
@@ -261,9 +261,9 @@ class CardCheck:
         return found
 
     def leaves_with_workload(self, pod_uid: str) -> bool:
-        """Return whether a pod is of an admitted workload: who may take its cards is for Kueue's rules to say.
+        """Return whether a pod belongs to an admitted workload: Kueue's rules decide then who takes its cards.
 
-        Of more pods than were admitted, which users can claim to be of it, those do not count.
+        Pods beyond the admitted number do not count: users can claim that any pod belongs to a workload.
         """
         named = self._pods.of(pod_uid) if self._known else None
         queued = self.find(named[0]) if named else None
@@ -291,9 +291,9 @@ class CardCheck:
         return min([*due, first_s] if first_s else due, default=None)
 
     async def give_room(self) -> bool:
-        """Reserve room for those who wait; return whether some have to be tried in the next turn.
+        """Reserve room for waiting workloads; return whether some have to be tried in the next turn.
 
-        That is in their order, unless there are so many that it changes meanwhile what they find: see `Round`.
+        In their order, unless there are so many that the free room changes during a pass: see `Round`.
         """
         self._expire()
         since_s = self._clock.work_s()
@@ -421,7 +421,7 @@ class CardCheck:
             self.say_why(queued, text)
 
     def _expire(self) -> None:
-        """Give up what nobody has come for: Kueue may be down. Pods that come later look for cards as others do."""
+        """Release expired reservations: Kueue may be down. Pods that come later look for cards as others do."""
         for name in self._reservations.expire(self._clock.now_s()):
             logger.info("workload %s: not all of its pods have come, and their room is given up", name)
 

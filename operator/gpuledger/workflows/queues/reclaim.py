@@ -49,7 +49,7 @@ LEAVES_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Eviction:
-    """What a workload had when it was evicted counts as on its way out, and not what it gets with new quota."""
+    """An eviction: the cards that a workload had then count as leaving, those of later quota do not."""
 
     reserved_at: str
     until_s: float
@@ -148,9 +148,9 @@ class Reclaimer:
         candidates: Sequence[QueuedWorkload],
         leaving: Collection[str],
     ) -> list[QueuedWorkload]:
-        """Return victims none of which can be done without; none if those who have to give back do not help.
+        """Return a minimal set of victims; none if reclaiming does not help.
 
-        The first who do are tried first, as Kueue has it; then those whose cards help, whoever they are.
+        Workloads that have to give back are tried first, as in Kueue; then all whose cards help.
         """
         own, queues = queued.workload.cluster_queue, self._objects.queues()
         first = _who_gives_back(candidates, own, queues)
@@ -168,7 +168,7 @@ class Reclaimer:
         candidates: Sequence[QueuedWorkload],
         leaving: Collection[str],
     ) -> list[QueuedWorkload]:
-        """Return those of the candidates without whom there is no room; none if all of them together do not help."""
+        """Return the candidates without which there is no room; none if all of them together do not help."""
         chosen = list(candidates)
         if not chosen or not await self._fits(queued, seats, self._with(leaving, chosen)):
             return []
@@ -223,7 +223,7 @@ def _may_be_evicted(
 def _who_gives_back(
     others: Sequence[QueuedWorkload], own: str, queues: Mapping[str, ClusterQueue]
 ) -> list[QueuedWorkload]:
-    """Return whom a queue can take from, one after the other: nobody from a queue that borrows nothing more by then."""
+    """Return the workloads that a queue can reclaim from, in order, until each lending queue borrows nothing more."""
     left = {name: dict(queue.borrowed) for name, queue in queues.items()}
     return [other for other in others if other.workload.cluster_queue == own or _gives_back(other, left)]
 
@@ -239,7 +239,7 @@ def _gives_back(other: QueuedWorkload, borrowed: dict[str, Usage]) -> bool:
 
 
 def _usage(other: QueuedWorkload) -> Usage:
-    """Return what a workload takes of its quota; nothing if that can't be read."""
+    """Return the quota that a workload uses; nothing if that can't be read."""
     try:
         return usage(other.found)
     except BadInput:
@@ -249,12 +249,12 @@ def _usage(other: QueuedWorkload) -> Usage:
 WAITS = "It waits for pods that leave."
 
 LOOKS_AT_ONCE = 1
-"""Workloads for which victims are looked for at a time: whoever looks next sees who was evicted."""
+"""How many workloads look for victims at a time: each one sees the evictions of the one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found out about a workload's pods at one moment."""
+    """The state of a workload's pods at one moment."""
 
     text: str = ""
     """Why they find no cards, in the words of `explain`; empty if they do."""

@@ -26,10 +26,10 @@ SEAT = " (seat)"
 
 @dataclass(slots=True)
 class Seat:
-    """What one pod of a workload asks for, and where room is kept for it."""
+    """The request of one pod of a workload, and the placement reserved for it."""
 
     key: str
-    """What stands for a pod's UID where it is held."""
+    """The key under which it is held, in place of a pod's UID."""
     pod_set: str
     request: PodRequest
     node_names: NodeSet
@@ -165,7 +165,7 @@ class Reservations:
         return set(self._given)
 
     def name_of(self, key: str) -> str:
-        """Return what people are shown of a seat; empty for anything else."""
+        """Return the name to show for a seat; empty for anything else."""
         name = self._names.get(key)
         return f"{name} (reserved for a pod of this workload)" if name else ""
 

@@ -139,15 +139,15 @@ class KueueObjects:
         return failed
 
     def listing_checks(self) -> Callable[[set[str]], None]:
-        """Return what forgets the checks that are not in the list read since."""
+        """Return a function that forgets the checks missing in a later list."""
         return _forgets(self._checks)
 
     def listing_queues(self) -> Callable[[set[str]], None]:
-        """Return what forgets the ClusterQueues that are not in the list read since."""
+        """Return a function that forgets the ClusterQueues missing in a later list."""
         return _forgets(self._queues)
 
     def listing_flavors(self) -> Callable[[set[str]], None]:
-        """Return what forgets the flavors that are not in the list read since."""
+        """Return a function that forgets the flavors missing in a later list."""
         return _forgets(self._flavors)
 
 
@@ -245,7 +245,7 @@ class QueuedWorkload:
     check: str
     """The name of the AdmissionCheck."""
     content: bytes = b"{}"
-    """What else matters of it: see `picked`."""
+    """The other fields that are needed: see `picked`."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Set of pods -> with how many it was admitted."""
     stage: Stage = Stage.WAITING
@@ -258,7 +258,7 @@ class QueuedWorkload:
     again_s: float = 0.0
     """Before then it is not tried again: Kueue did not take what was said of it."""
     seats: tuple[int, list[Seat]] = field(default_factory=lambda: (-1, []))
-    """What its pods ask for, and up to which change of nodes that holds."""
+    """The requests of its pods, and the number of the change of nodes up to which they hold."""
     goes_first: bool = False
     """Whether others were evicted for it: what they leave is not for who comes before it."""
 
@@ -275,16 +275,16 @@ class QueuedWorkload:
 
     @property
     def found(self) -> Json:
-        """Return what matters of it beside `workload`, as an object."""
+        """Return its needed fields beside `workload`, as an object."""
         return dict(orjson.loads(self.content))
 
     @property
     def rank(self) -> tuple[bool, int, str, str]:
-        """Sort key: who goes first."""
+        """Sort key: scheduling order."""
         return not self.goes_first, -self.workload.priority, self.workload.reserved_at, self.workload.uid
 
     def pod(self, key: str) -> Pod:
-        """Return who stands for one of its pods that does not exist yet."""
+        """Return a stand-in for one of its pods that does not exist yet."""
         name = self.workload.name
         return Pod(key, name.namespace, name.name, self.workload.priority, 0)
 
@@ -312,7 +312,7 @@ class SeatReader:
         return self._nodes.changes + self._objects.changes + self._claims.changes
 
     async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
-        """Return what each of the pods asks for that need cards, the most of which differ in nothing but their keys.
+        """Return the request of each pod that needs cards; most of them differ in nothing but their keys.
 
         `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed, and
         WorkLimitExceeded if their namespace has to wait for its selectors.

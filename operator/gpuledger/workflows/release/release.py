@@ -63,7 +63,7 @@ class JudgedPod:
 
 
 def judged(read_request: Callable[[Json], PodRequest | None], pod: Json) -> JudgedPod:
-    """Return what matters of a pod."""
+    """Return the facts about a pod that decide whether its shares end."""
     request = None
     with suppress(BadInput):
         request = read_request(pod)
@@ -104,7 +104,7 @@ class _Bound:
     ended: bool = False
     """Its kubelet has said that nothing of it runs, even if it is gone before it is looked at."""
     cards: set[str] = field(default_factory=set)
-    """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
+    """UUIDs of the cards that the pod was given, or found to have a right to. An entry on another card is checked."""
 
 
 class PodReleaser:
@@ -144,7 +144,7 @@ class PodReleaser:
 
     @contextmanager
     def leaves_alone(self, pod_uid: str) -> Iterator[None]:
-        """Judge nothing of a pod for a while: it is being bound. What was to be judged meanwhile is judged then."""
+        """Judge nothing of a pod for a while, as it is being bound. Deferred judgements follow at the end."""
         self._binding.add(pod_uid)
         try:
             yield

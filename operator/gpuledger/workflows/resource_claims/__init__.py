@@ -1,1 +1,1 @@
-"""Pods' ResourceClaims: what they ask for, what is written into them, and when their shares end."""
+"""Pods' ResourceClaims: their requests, their allocations, and the ends of their shares."""

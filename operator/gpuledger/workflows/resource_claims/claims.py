@@ -3,9 +3,9 @@
 Commands read them once and follow nothing. A lock says which pod is about to be the first that uses a claim: others
 that name it wait, and join it then.
 
-Users create as many as they like, each as long as etcd takes. Of one that no pod of ours names, only name and UID stay
-for certain; beyond that the latest short ones do, as the next pod may name them. What pods name stays, as far as its
-namespace has room: only that much can get into requests, which hold it, too.
+Users create as many as they like, each as long as etcd takes. Of a claim that no pod of ours names, only name and UID
+stay for certain; beyond that the latest short ones do, as the next pod may name them. Claims that pods name stay, as
+far as their namespace has room: only that much can get into requests, which hold it, too.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _NO_ROOM = ClaimSpec(
 
 
 class Kind(StrEnum):
-    """What is followed, by the names of the API."""
+    """The followed kinds, by their names in the API."""
 
     CLAIMS = "resourceclaims"
     TEMPLATES = "resourceclaimtemplates"
@@ -250,14 +250,14 @@ _READERS: dict[Kind, Callable[[Json], Any]] = {
 
 
 class NamedReads(Protocol):
-    """What is read of the cluster."""
+    """The reads that this module needs."""
 
     async def claim_object(self, kind: str, namespace: str, name: str) -> Json:
         """Return a ResourceClaim or a template as it is now. Raises NotFound."""
 
 
 class ClaimBook:
-    """What is known of claims; a cluster whose pods bring none is not asked about them."""
+    """All known claims; a cluster whose pods bring none is not asked about them."""
 
     def __init__(self, ledger: Ledger, counts: Counts, reads: NamedReads, all_drivers_scheduler_name: str = "") -> None:
         self._ledger, self._counts, self._reads = ledger, counts, reads
@@ -303,7 +303,7 @@ class ClaimBook:
         return bool(scheduler_name) and scheduler_name == self._all_drivers_scheduler_name
 
     def holder_of(self, claim: Claim) -> str:
-        """See ClaimObjects. Who holds a claim's cards is among those that may use it."""
+        """See ClaimObjects. The holder of a claim's cards is among the pods that may use it."""
         return next((uid for uid in claim.reserved_for if self._holds(uid, claim.uid)), "")
 
     def payer(self, namespace: str) -> Payer | None:
@@ -375,7 +375,7 @@ class ClaimBook:
             self._reading.set()
 
     def waiting(self, pod_uid: str) -> WaitingClaims | None:
-        """Return what the watch has shown of a pod that waits and brings claims."""
+        """Return a pending pod with claims as the watch has shown it."""
         return self._pods.get(pod_uid)
 
     async def news_of(self, pod_uid: str) -> None:
@@ -511,16 +511,16 @@ _NAMED = (Kind.CLAIMS, Kind.TEMPLATES)
 
 
 class ClaimReads(Protocol):
-    """What is read of the cluster."""
+    """The reads that this module needs."""
 
     def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
         """Yield all objects of a kind of resource.k8s.io/v1, page by page."""
 
 
 async def read_claims(reads: ClaimReads, cards: Collection[StoredCard]) -> tuple[ListedClaims, list[SeenClaim]] | None:
-    """Return what there is, and what of it an audit compares; None where they are not served, or may not be read.
+    """Return the claims, and their parts that an audit compares; None where they are not served, or may not be read.
 
-    `cards` are the ledger's: who holds what by a claim. Raises ApiError.
+    `cards` are the ledger's, with the holders by claim. Raises ApiError.
     """
     found, seen, uuids = ListedClaims(holders=claim_holders(cards)), list[SeenClaim](), uuids_by_device(cards)
     try:
@@ -540,7 +540,7 @@ async def read_claims(reads: ClaimReads, cards: Collection[StoredCard]) -> tuple
 
 
 def claim_holders(cards: Iterable[StoredCard]) -> dict[str, str]:
-    """Return who holds the cards of claims in the ledger: UID of the claim -> UID of the pod."""
+    """Return the holders of claims' cards in the ledger: UID of the claim -> UID of the pod."""
     holders = (holder for stored in cards for holder in stored.holders or ())
     return {
         part.claim.uid: holder.pod.uid
@@ -551,7 +551,7 @@ def claim_holders(cards: Iterable[StoredCard]) -> dict[str, str]:
 
 
 def seen_claim(claim: Json, uuids: dict[str, str]) -> SeenClaim:
-    """Return what an audit compares of a claim; `uuids` are those of the cards, by the names of their devices."""
+    """Return a claim's fields that an audit compares; `uuids` are the cards' by the names of their devices."""
     metadata, status = claim["metadata"], claim.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     ours = [each for each in results if each.get("driver") == DRIVER]

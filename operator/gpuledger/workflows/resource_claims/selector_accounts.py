@@ -1,7 +1,7 @@
-"""What the selectors of a namespace's claims may cost: so much at once, and with time more. Users write them.
+"""How much the selectors of a namespace's claims may cost: so much at once, and more with time. Users write them.
 
-A namespace that has used it up waits, and is told so; the others do not notice. Nothing is counted by names that users
-are free to choose.
+A namespace that has used it up waits, with that as its pods' reason; other namespaces do not notice. Nothing is counted
+by names that users are free to choose.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STEPS_PER_S = 100_000
 """By which it grows again: a tenth of the event loop."""
 
 PAUSE_STEPS = STEPS_PER_S
-"""Who has used up an account waits until it has so many again."""
+"""A namespace that has used up its account waits until it has so many steps again."""
 
 TURN_STEPS = 10_000
 """In one turn of the event loop, some 10 ms, beside what is begun within them."""

@@ -8,8 +8,8 @@ join one claim at once. Their changes are made one after the other, each from th
 side, each would be refused for every other one, and all together for as long as they go on.
 
 A claim that was made for a pod ends with it. One that pods share is handed over to another pod that uses it, or, if
-there is none, its allocation is removed: that is written first, by the version of the claim in which nobody else used
-it. So a pod that joins at the same time is refused, and never runs on cards that nobody holds for it.
+there is none, its allocation is removed: that is written first, by the version of the claim in which no other pod used
+it. So a pod that joins at the same time is refused, and never runs on cards that no pod holds for it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Line:
 
 
 class ClaimStatusWriter:
-    """Writes claims' statuses. There is one of them in a process: who has another one waits for no turn."""
+    """Writes claims' statuses. A process has one of them: two would not take turns."""
 
     def __init__(self, store: KubeStore, book: ClaimBook | None = None) -> None:
         """Make one; `book` is what memory has of claims, and spares a read."""
@@ -141,8 +141,8 @@ class ClaimStatusWriter:
     async def _protect(self, claim: Json) -> Json:
         """Return the claim with the finalizer.
 
-        An API server compares the bytes of a configuration with those that are stored, and shows and reads JSON only
-        in the way in which Go writes it: who wrote it otherwise has made a claim that no JSON can change.
+        An API server compares the bytes of a configuration with the stored ones, and shows and reads JSON only as Go
+        writes it: a claim that was written otherwise is one that no JSON can change.
         """
         try:
             return await self._store.protect_claim(claim, PROTECTION)
@@ -285,8 +285,8 @@ class ClaimWriter:
     async def _has_any(self, pod: Pod, claim: PodClaim, devices: Collection[tuple[str, str]]) -> bool:
         """Return whether the API server has a share of the pod, by this claim, of one of these devices of nodes.
 
-        Shares are entered before they are written into a claim. So if there is one, another operator is binding the
-        pod just now, or gives the share back; if there is none, the claim says what nobody relies on.
+        Shares are entered before they are written into a claim. So if there is one, another operator is binding the pod
+        just now, or gives the share back; if there is none, no pod relies on the claim's allocation.
         """
         entries = [each for node in {node for node, _ in devices} for each in self._ledger.entries_of_node(node)]
         for entry in entries:
@@ -299,9 +299,9 @@ class ClaimWriter:
         return False
 
     async def _join(self, pod: Pod, claim: JoinedClaim) -> None:
-        """Have a claim's status name the pod.
+        """Add the pod to a claim's status.
 
-        Raises BindFailed while the last pods leave the claim: they take out whoever joins them, again and again.
+        Raises BindFailed while the last pods leave the claim: they take out every pod that joins them, again and again.
         """
 
         def change(status: Mapping[str, Any]) -> Json | None:
@@ -342,13 +342,13 @@ class Heir:
     pod: Pod
     claim: ClaimRef
     claim_name: str
-    """What the heir calls the claim."""
+    """The heir's name for the claim."""
     devices: frozenset[str] = frozenset()
-    """Names of the claim's devices. What the leaving pod has beside them, the claim has no longer: the heir may have
-    been given others by now, of its own."""
+    """Names of the claim's devices. The claim has lost any other that the leaving pod has: the heir may have been given
+    others by now, of its own."""
 
     def inherits(self, uuid: str, holders: Sequence[Holder]) -> bool:
-        """Return whether the heir, who has these holders, gets what the leaving pod has of a card by the claim.
+        """Return whether the heir, with these holders, gets the leaving pod's part of a card by the claim.
 
         It may have it already: handed over before a crash, or entered for itself when the claim was free for a moment.
         """
@@ -369,9 +369,9 @@ class ClaimEnds:
         self._store, self._ledger, self._status = store, ledger, status
 
     async def left_by(self, pod: Pod, holders: Sequence[Holder], was_bound: bool) -> dict[str, Heir]:
-        """Have a pod's claims be without it, before its shares leave the ledger. Idempotent.
+        """Take a pod out of its claims, before its shares leave the ledger. Idempotent.
 
-        Returns the heirs, by the claim's UID. What was made for a pod that has run is left to kube-controller-manager.
+        Returns the heirs, by the claim's UID. Claims made for a pod that has run are left to kube-controller-manager.
         Raises ApiError.
         """
         left = {claim: _left(holders, claim) for claim in claims_of(holders)}
@@ -383,7 +383,7 @@ class ClaimEnds:
     async def _withdraw(
         self, namespace: str, claim: ClaimRef, left: AbstractSet[str], pod_uids: Collection[str]
     ) -> None:
-        """Take pods out of a claim, all at once; if nobody else uses it, its allocation as well."""
+        """Take pods out of a claim, all at once; if no other pod uses it, its allocation as well."""
 
         def change(status: Mapping[str, Any]) -> Json | None:
             if _is_anothers(status, left):
