@@ -73,6 +73,7 @@ def thirty_like(pods: Path) -> dict[str, object]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("run", runs("here"), ids=lambda run: run.command[:60])
 def test_a_command_that_needs_no_cluster(run: Run, place: Path) -> None:
     programs = str(Path(sys.executable).parent)

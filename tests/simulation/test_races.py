@@ -69,6 +69,7 @@ def normal_form(steps: Iterable[Step]) -> tuple[str, ...]:
     return tuple(ordered)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("race", "wrong"),
     [
@@ -106,6 +107,7 @@ LATE = {
 """The same, where only one of the last orders shows it; test_the_simulation_notices.py tries them in each run."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "name"),
     [*WITHOUT.items(), *(pytest.param(*late, marks=pytest.mark.long) for late in LATE.items())],

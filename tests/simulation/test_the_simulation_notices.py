@@ -389,6 +389,7 @@ RARELY = {"the look at the pod"}
 """What only one in hundreds of lives notices. test_races.py has an order of each run that does."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "broken",
     [

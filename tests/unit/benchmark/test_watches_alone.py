@@ -1,6 +1,7 @@
 """The benchmark of watches: its objects are ones that the operator can read, and all of them are seen."""
 
 import orjson
+import pytest
 
 from benchmark.watches_alone import KINDS, PODS_PER_NODE, measure
 from fakes.objects import DIALECTS
@@ -20,6 +21,7 @@ def test_the_operator_can_read_what_is_watched() -> None:
     assert all(stored_card(card).holders for card in cards)
 
 
+@pytest.mark.thorough
 def test_a_measurement_sees_the_list_and_every_event() -> None:
     cost = measure("Kopf", "nodes", KINDS["nodes"].objects(3), events=7)
     assert cost.objects == 3

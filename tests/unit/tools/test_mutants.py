@@ -43,6 +43,7 @@ def test_what_stands_after_letters_that_take_several_bytes_is_found() -> None:
     assert mutant.of('x = "äöü", a < b') == 'x = "äöü", (a <= b)'
 
 
+@pytest.mark.thorough
 def test_mutants_of_the_real_code_are_of_all_packages_and_can_be_compiled() -> None:
     found = chosen(50, random.Random(1))  # noqa: S311 - no secret
     assert {mutant.package for mutant in found} == set(PACKAGES)
