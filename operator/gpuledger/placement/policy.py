@@ -31,10 +31,6 @@ class Preference(StrEnum):
     """The smallest node; on it the cards that reach each other best, and for one card alone the worst connected."""
     FRAGMENTATION = "fragmentation"
     """What costs the expected pods least."""
-    FGD = "fgd"
-    """The published policy that the one above is measured by."""
-    BEST_FIT = "best-fit"
-    """The tightest node, CPU counted too: another one to compare with."""
 
 
 FALLBACK = Preference.BINPACK
@@ -50,14 +46,22 @@ class Policy:
 
     def wished(self, request: PodRequest) -> Policy:
         """Return the policy with what the pod wishes instead, where that is known here."""
-        return Policy(_known(request.node_policy, self.nodes), _known(request.card_policy, self.cards))
+        return Policy(
+            PREFERENCES.get(request.node_policy, self.nodes), PREFERENCES.get(request.card_policy, self.cards)
+        )
 
 
-def _known(wish: str, otherwise: Preference) -> Preference:
-    return _BY_WISH.get(wish, otherwise)
+PREFERENCES: Mapping[str, Preference] = {
+    **{each.value: each for each in Preference},
+    "topology-aware": Preference.TOPOLOGY,
+}
+"""Name -> preference; `topology-aware` is HAMi's name, which the settings have, too."""
 
 
-_BY_WISH: Mapping[str, Preference] = {each.value: each for each in Preference}
+def policy_of(name: str, preferences: Mapping[str, Preference] = PREFERENCES) -> Policy:
+    """Return the policy of a name: one for nodes and cards alike, or NODES/CARDS. Raises KeyError for another."""
+    nodes, slash, cards = name.partition("/")
+    return Policy(preferences[nodes], preferences[cards if slash else nodes])
 
 
 CardRank = tuple[int, ...]
@@ -81,7 +85,6 @@ CARD_RANKS: dict[Preference, Callable[[Room], CardRank]] = {
     Preference.BINPACK: _tightest_card,
     Preference.SPREAD: _emptiest_card,
     Preference.TOPOLOGY: _any_card,
-    Preference.BEST_FIT: _tightest_card,
 }
 """Rank of a card on its node by what is free on it, the lowest first. Among equals the topology decides, whatever the
 preference, and then the index: see `card_order`. What is not in this table has prices."""
