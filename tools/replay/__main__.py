@@ -18,14 +18,14 @@ from gpuledger.command_line.options import Failed, read_settings, settings_optio
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
-from gpuledger.placement.policy import Policy, policy_of
+from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import Terminal
 from replay import arrivals, departures
 from replay.chart import check_chart, draw_arrivals, draw_departures
 from replay.mix import History
 from replay.runs import ArrivalJob, DepartureJob, run_all
 from replay.trace import Trace, in_gangs, read_trace
-from replay.yardsticks import COMPARED, KNOWN
+from replay.yardsticks import COMPARED, compared_policy
 
 ALL_POLICIES = "all"
 DEFAULT_LOAD = 1.3
@@ -137,7 +137,7 @@ def _policies(names: Sequence[str], settings: Settings) -> dict[str, Policy]:
     chosen = {}
     for name in names:
         try:
-            chosen[name] = policy_of(name, KNOWN)
+            chosen[name] = compared_policy(name)
         except KeyError:
             known = f"policies are {', '.join(COMPARED)}, two of these as NODES/CARDS, and {ALL_POLICIES}"
             raise click.UsageError(f"--policy: there is no policy {name[:40]!r}; {known}") from None

@@ -12,6 +12,7 @@ and of GPU, each as a part of the largest node's; whole numbers from 0 to 100. I
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import cast
 
@@ -24,7 +25,7 @@ from gpuledger.placement.decide import Candidate, Effect, Footprint
 from gpuledger.placement.fragmentation.expected import Floats, Needs, Typical, typical
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.nodes import UNLIMITED, CardSums, NodeTable, together
-from gpuledger.placement.policy import PREFERENCES, Preference
+from gpuledger.placement.policy import PREFERENCES, Policy, Preference, policy_of
 
 COVERED = 0.95
 """Typical are the most frequent kinds of pods, until they make up this part of all."""
@@ -186,4 +187,11 @@ WITH_YARDSTICKS: PricerImports = {**PRICERS, FGD: lambda: Fgd, BEST_FIT: _best_f
 COMPARED: Mapping[str, Preference] = {**{each.value: each for each in Preference}, "fgd": FGD, "best-fit": BEST_FIT}
 """Name -> preference, of all that are compared, each once."""
 
-KNOWN: Mapping[str, Preference] = {**PREFERENCES, **COMPARED}
+
+def compared_policy(name: str) -> Policy:
+    """Return the policy of a name, as `policy_of`, with the yardsticks. Raises KeyError for another.
+
+    On its node, best fit takes the fullest card: that is binpack.
+    """
+    policy = policy_of(name, {**PREFERENCES, **COMPARED})
+    return replace(policy, cards=Preference.BINPACK) if policy.cards == BEST_FIT else policy

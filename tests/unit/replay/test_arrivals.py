@@ -12,7 +12,7 @@ from gpuledger.placement.policy import Policy, Preference
 from replay.arrivals import ArrivalRun, FragmentationMeter, arrival_order, replay_arrivals, summary
 from replay.mix import History
 from replay.trace import PodKind, Trace, TraceCluster, TracePod, Why, in_gangs
-from replay.yardsticks import COMPARED, FGD
+from replay.yardsticks import BEST_FIT, COMPARED, FGD, compared_policy
 
 BINPACK = Policy()
 
@@ -130,13 +130,19 @@ def test_a_known_mix_is_known_to_the_policy() -> None:
     assert known.arrived == replay_arrivals(trace, policy, 1.0, 1, History.NONE, lambda: None).arrived
 
 
-@pytest.mark.parametrize("preference", COMPARED.values())
-def test_an_amount_that_nobody_has_is_no_trap_for_the_prices(preference: Preference) -> None:
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_amount_that_nobody_has_is_no_trap_for_the_prices(name: str) -> None:
     fits, too_large = PodKind(LITTLE, 1, 1000), PodKind(HostAmounts(LARGEST, LARGEST), 1, 1000)
     trace = a_trace([a_node(cards=2, host=HostAmounts(LARGEST - 1, LARGEST // MIB))], fits, too_large)
-    cluster = a_cluster(trace, Policy(preference, preference))
+    cluster = a_cluster(trace, compared_policy(name))
     assert cluster.place("a", fits)
     assert cluster.place("b", too_large) is None
+
+
+def test_best_fit_is_for_nodes_and_on_them_the_fullest_card_is_taken() -> None:
+    assert compared_policy("best-fit") == Policy(BEST_FIT, Preference.BINPACK)
+    assert compared_policy("fgd/best-fit") == Policy(FGD, Preference.BINPACK)
+    assert compared_policy("topology-aware") == Policy(Preference.TOPOLOGY, Preference.TOPOLOGY)
 
 
 # Gangs.
