@@ -22,9 +22,17 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.request import HostAmounts
 from gpuledger.placement.choose import PRICERS, NewPricer, PricerImports
 from gpuledger.placement.decide import Candidate, Effect, Footprint
-from gpuledger.placement.fragmentation.expected import Floats, Needs, Typical, typical
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.nodes import UNLIMITED, CardSums, NodeTable, together
+from gpuledger.placement.fragmentation.nodes import (
+    UNLIMITED,
+    CardSums,
+    Floats,
+    Needs,
+    NodeTable,
+    Typical,
+    together,
+    typical,
+)
 from gpuledger.placement.policy import PREFERENCES, Policy, Preference, policy_of
 
 COVERED = 0.95
