@@ -28,7 +28,7 @@ from gpuledger.model.share import Placement, StoredCard
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import Seat
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.object_gangs import hold_all
+from gpuledger.what_if.gangs import hold_all
 from replay.mix import History, expected_mix
 from replay.yardsticks import WITH_YARDSTICKS
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuledger.kube_api.client import KubeClient
     from gpuledger.placement.policy import Policy
-    from gpuledger.simulation.what_if import Scene
+    from gpuledger.what_if.scene import Scene
 
 
 @click.command()
@@ -73,19 +73,19 @@ def simulate(
     chosen = _policy(policy or "/".join(settings.policies))
 
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.simulation.objects import in_few_lines, read_objects
-    from gpuledger.simulation.what_if import Scene, answer, as_json, as_lines, read_scene
+    from gpuledger.what_if.answer import answer, as_json, as_lines
+    from gpuledger.what_if.scene import Scene, in_few_lines, read_cluster, read_files
 
     dialects = dialects_of(settings)
 
     async def read(client: KubeClient) -> Scene:
         from gpuledger.kube_api.reads import KubeReads
 
-        return await read_scene(KubeReads(client), settings.scheduler_names, dialects)
+        return await read_cluster(KubeReads(client), settings.scheduler_names, dialects)
 
     with errors_shown():
         scene = in_cluster(options["kubeconfig"], options["context"], read) if from_cluster else Scene()
-        scene.add(read_objects(files))
+        read_files(files, scene)
         scene.zone_labels = settings.gang_zones
         found = answer(scene, dialects, chosen, add_nodes, like)
     if found.has_nodes:
