@@ -14,7 +14,8 @@ from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.share import ContainerShare, Share
 from gpuledger.placement.policy import Policy
 from gpuledger.what_if.answer import Answer, answer
-from gpuledger.what_if.scene import read_cluster, take_document
+from gpuledger.what_if.live import read_cluster
+from gpuledger.what_if.scene import take_document
 
 Json = dict[str, Any]
 

@@ -157,9 +157,8 @@ def _title(alike: Alike) -> str:
     return title_of([each.pod for each in alike])
 
 
-def _shown(placed: PodOutcome) -> Hashable:
+def _shown(outcome: PodOutcome) -> Hashable:
     """Return what has to be equal in one row: all but the node, and which of its cards these are."""
-    outcome = placed
     amounts = tuple(
         (name, tuple((memory_mib, cores) for _, memory_mib, cores in cards))
         for name, cards in _devices(outcome).items()
@@ -167,16 +166,15 @@ def _shown(placed: PodOutcome) -> Hashable:
     return outcome.status, amounts, tuple(_ranked(outcome.reasons))
 
 
-def _pod(placed: PodOutcome) -> Json:
-    outcome = placed
+def _pod(outcome: PodOutcome) -> Json:
     return {
         "pod": outcome.pod,
         "status": outcome.status.value,
         "node": outcome.node_name or None,
-        "onAddedNode": placed.is_on_added_node,
+        "onAddedNode": outcome.is_on_added_node,
         "containers": {
             name: [
-                {"uuid": uuid, "index": placed.indexes[uuid], "memoryMiB": memory_mib, "cores": cores}
+                {"uuid": uuid, "index": outcome.indexes[uuid], "memoryMiB": memory_mib, "cores": cores}
                 for uuid, memory_mib, cores in cards
             ]
             for name, cards in _devices(outcome).items()

@@ -1,33 +1,31 @@
-"""Nodes, pods and ResourceClaims from files, in order, with what of them can't be used, and the outcome of each pod."""
+"""A scene: nodes, pods and ResourceClaims, as files have them, and what becomes of each pod."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
-from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import shape_problems, words_of_group
-from gpuledger.formats.kubernetes.gang import PODGROUPS, GroupWords, name_of, pod_group, pod_groups_named
+from gpuledger.formats.kubernetes.gang import GroupWords, name_of, pod_group
 from gpuledger.formats.kubernetes.node import NVIDIA, NodeFacts, node_facts
-from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_being_deleted, pod_facts, scheduler_of
+from gpuledger.formats.kubernetes.pod import bound_node
 from gpuledger.formats.kubernetes.templates import MOST_PODS, PodTemplate, pod_templates, read_documents
-from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, SERVES_CLAIMS_ANNOTATION, ListedClaims
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BadInput, Denied
+from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import Dialect
 from gpuledger.model.share import Share, StoredCard
 from gpuledger.reports.grouping import listed
-from gpuledger.workflows.resource_claims.claims import read_claims
 
 OURS: Json = {"metadata": {"name": DEVICE_CLASS}}
 """The class that comes with an installation."""
@@ -338,89 +336,3 @@ def copied(card: Card, node_name: str) -> Card:
 
     links = {new(peer): score for peer, score in card.links.items()}
     return replace(card, uuid=new(card.uuid), node_name=node_name, links=links, healthy=True, fault="")
-
-
-WHERE = "cluster"
-
-
-class ClusterReads(Protocol):
-    """What is read of the cluster."""
-
-    def nodes(self) -> AsyncIterator[list[Json]]:
-        """Yield all Nodes, page by page."""
-
-    def allocations(self) -> AsyncIterator[list[Json]]:
-        """Yield all GPUAllocations, page by page."""
-
-    def running_pods(self) -> AsyncIterator[list[Json]]:
-        """Yield all pods that have a node and have not ended, page by page."""
-
-    def pending_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[list[Json]]:
-        """Yield the pods of scheduler profiles that have no node, page by page; others may be among them."""
-
-    def resource_quotas(self) -> AsyncIterator[list[Json]]:
-        """Yield all ResourceQuotas, page by page."""
-
-    def pod_groups(self, api_group: str, versions: Sequence[str]) -> AsyncIterator[list[Json]]:
-        """Yield the PodGroups of an API, page by page, in the first of these versions that there is; maybe none."""
-
-    def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
-        """Yield all objects of a kind of resource.k8s.io/v1, page by page."""
-
-
-async def read_cluster(reads: ClusterReads, scheduler_names: Sequence[str], dialects: Dialects) -> Scene:
-    """Read the cluster; pods that wait come by priority, then by age. Raises ApiError, BadInput for another CRD."""
-    cards: dict[str, list[StoredCard]] = {}  # node name -> its cards
-    held: set[str] = set()  # UIDs of pods that the ledger has
-    async for page in reads.allocations():
-        for stored in map(stored_card, page):
-            cards.setdefault(stored.card.node_name, []).append(stored)
-            held |= {holder.pod.uid for holder in stored.holders or ()}
-    scene = Scene()
-    async for page in reads.nodes():
-        scene.nodes += [_given("Node", node) for node in page]
-        scene.cards |= {name: cards.get(name, []) for node in page for name in [node["metadata"]["name"]]}
-    async for page in reads.running_pods():
-        scene.running += [_given("Pod", pod) for pod in page]
-    pending = [pod async for page in reads.pending_pods(scheduler_names) for pod in page]
-    if any(map(has_claims, (*pending, *(given.content for given in scene.running)))):
-        read = await read_claims(reads, list(chain.from_iterable(cards.values())))
-        scene.claims = read[0] if read else ListedClaims()
-    waiting = []
-    for pod in pending:
-        facts = pod_facts(pod, dialects, scene.claims)
-        ours = scheduler_of(pod) in scheduler_names and not is_being_deleted(pod)
-        asks = facts.request is not None or facts.bad_request
-        if ours and (facts.pod.uid in held or not asks):
-            scene.entered.append(_given("Pod", pod))
-        elif ours:
-            waiting.append(((-facts.pod.priority, created_at(pod)), pod))
-    scene.pods += [_given("Pod", pod) for _, pod in sorted(waiting, key=lambda each: each[0])]
-    await _read_groups(reads, scene)
-    await _read_quotas(reads, scene)
-    return scene
-
-
-async def _read_quotas(reads: ClusterReads, scene: Scene) -> None:
-    """Read what namespaces may have; who may not read that is answered as if there were no limits, and told so."""
-    try:
-        async for page in reads.resource_quotas():
-            for quota in page:
-                take_quota(quota, WHERE, scene)
-    except Denied as error:
-        scene.notes.append(Remark(WHERE, "", f"quotas are left out, for they can't be read: {error}"))
-
-
-async def _read_groups(reads: ClusterReads, scene: Scene) -> None:
-    """Read what says of gangs how many members they need: those kinds of objects that pods name."""
-    pods = (*scene.running, *scene.entered, *scene.pods)
-    named = {group.way for pod in pods for group in pod_groups_named(pod.content)}
-    for words in PODGROUPS:
-        if words.way in named:
-            async for page in reads.pod_groups(words.api_group, words.versions):
-                for group in page:
-                    take_group(group, words, WHERE, scene)
-
-
-def _given(kind: str, content: Json) -> Given:
-    return Given(WHERE, {**content, "kind": kind})

@@ -74,12 +74,13 @@ def simulate(
 
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.what_if.answer import answer, as_json, as_lines
-    from gpuledger.what_if.scene import Scene, in_few_lines, read_cluster, read_files
+    from gpuledger.what_if.scene import Scene, in_few_lines, read_files
 
     dialects = dialects_of(settings)
 
     async def read(client: KubeClient) -> Scene:
         from gpuledger.kube_api.reads import KubeReads
+        from gpuledger.what_if.live import read_cluster
 
         return await read_cluster(KubeReads(client), settings.scheduler_names, dialects)
 
