@@ -40,15 +40,15 @@ PricerImports = Mapping[Preference, Callable[[], NewPricer]]
 PRICERS: PricerImports = {Preference.FRAGMENTATION: _fragmentation}
 
 
-class Pricers(Mapping[Preference, Pricer]):
+class Pricers(dict[Preference, Pricer]):
     """One pricer for each preference that has prices, made when it is first asked for."""
 
     def __init__(self, ledger: Ledger, mix: Mix, usual: Policy, imports: PricerImports) -> None:
+        super().__init__()
         self._ledger = ledger
         self._mix = mix
         self._imports = imports
         self._loaded: dict[Preference, NewPricer] = {}
-        self._made: dict[Preference, Pricer] = {}
         for preference in imports.keys() & {usual.nodes, usual.cards}:
             self[preference]  # before any pod waits for it
 
@@ -60,22 +60,15 @@ class Pricers(Mapping[Preference, Pricer]):
         """Import a preference's modules. A thread may call it."""
         self._loaded[preference] = self._imports[preference]()
 
-    def __getitem__(self, preference: Preference) -> Pricer:
-        if preference not in self._made:
-            if preference not in self._loaded:
-                self.load(preference)
-            self._made[preference] = self._loaded[preference](self._ledger, self._mix)
-        return self._made[preference]
-
-    def __iter__(self) -> Iterator[Preference]:
-        return iter(self._imports)
-
-    def __len__(self) -> int:
-        return len(self._imports)
+    def __missing__(self, preference: Preference) -> Pricer:
+        if preference not in self._loaded:
+            self.load(preference)
+        made = self[preference] = self._loaded[preference](self._ledger, self._mix)
+        return made
 
     def tick(self) -> None:
         """Let those that are in use do a bit of their work."""
-        for pricer in self._made.values():
+        for pricer in self.values():
             pricer.tick()
 
 
