@@ -151,6 +151,10 @@ bench-watches: $(READY) ## measure Kopf's watches beside the plain one without a
 bench-soak: $(READY) control-plane ## measure the operator's memory over 100,000 assignments (20 minutes)
 	@$(BIN)/python tools/bench.py soak $(BENCH)
 
+.PHONY: replay
+replay: $(READY) ## replay a trace: which policy wastes least (REPLAY="--nodes nodes.csv --pods pods.csv --policy all")
+	@PYTHONPATH="$${PYTHONPATH:+$$PYTHONPATH:}tools" $(BIN)/python -m replay $(REPLAY)
+
 .PHONY: docs
 docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
 	@echo "==> build/docs/index.html"

@@ -36,10 +36,9 @@ LEFT_OUT = (
 )
 """What libraries would load if it were there, and the plugin does without."""
 
-PROGRAM = """import multiprocessing, os, sys
+PROGRAM = """import os, sys
 from gpuledger.command_line import program
 
-multiprocessing.freeze_support()  # parallel runs of `simulate` are this program again
 completes = os.path.basename(sys.argv[0]).startswith("kubectl_complete")
 (program.kubectl_complete if completes else program.kubectl_main)()
 """

@@ -13,8 +13,9 @@ from gpuledger.command_line.program import main
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.share import ContainerShare, Share
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.objects import InputObjects
-from gpuledger.simulation.what_if import Answer, answer, read_scene
+from gpuledger.what_if.answer import Answer, answer
+from gpuledger.what_if.live import read_cluster
+from gpuledger.what_if.scene import take_document
 
 Json = dict[str, Any]
 
@@ -88,7 +89,8 @@ class FakeReads:
         return self._page(api_group)
 
 
-async def answered(reads: FakeReads, files: InputObjects | None = None, add_nodes: int = 0, like: str = "") -> Answer:
-    scene = await read_scene(reads, ["gpuledger"], DIALECTS)
-    scene.add(files or InputObjects())
+async def answered(reads: FakeReads, *documents: object, add_nodes: int = 0, like: str = "") -> Answer:
+    scene = await read_cluster(reads, ["gpuledger"], DIALECTS)
+    for document in documents:
+        take_document(document, "file", scene)
     return answer(scene, DIALECTS, Policy(), add_nodes, like)

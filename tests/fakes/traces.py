@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gpuledger.model.request import HostAmounts
-from gpuledger.simulation.trace import PodKind, Trace, TraceNode, TracePod
+from replay.trace import PodKind, Trace, TraceNode, TracePod
 
 PLENTY = HostAmounts(1_000_000, 1_000_000)
 LITTLE = HostAmounts(1_000, 1_000)

@@ -19,7 +19,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
     "methods of a class": {
         "ledger/book.py::Ledger": 41,
         "ledger/quotas.py::Quotas": 29,
-        "simulation/object_cluster.py::ObjectCluster": 28,
         "workflows/binding/place_pod.py::PodPlacer": 27,
         "workflows/gangs/gangs.py::Gangs": 32,
         "workflows/gangs/members.py::Members": 28,

@@ -33,7 +33,7 @@ SECTIONS = {
         "audit": "Compare the ledger with pods, annotations and nodes, and show every difference.",
         "migrate": "Enter pods that HAMi or Volcano placed into the ledger, from their annotations.",
         "inspect": "Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.",
-        "simulate": "Try placement without a cluster: replay a trace, or see where pods would go.",
+        "simulate": "Try placement without a cluster: see where pods would go.",
     },
     "Install and run": {
         "admission-policies": "Print the admission policies on pods and nodes that match the settings.",

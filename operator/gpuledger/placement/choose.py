@@ -34,61 +34,41 @@ def _fragmentation() -> NewPricer:
     return FragmentationPrices
 
 
-def _fgd() -> NewPricer:
-    from gpuledger.placement.fragmentation.yardsticks import Fgd
+PricerImports = Mapping[Preference, Callable[[], NewPricer]]
+"""What imports a preference's modules, and returns what makes its pricer."""
 
-    return Fgd
-
-
-def _best_fit() -> NewPricer:
-    from gpuledger.placement.fragmentation.yardsticks import BestFit
-
-    return lambda ledger, _: BestFit(ledger)
+PRICERS: PricerImports = {Preference.FRAGMENTATION: _fragmentation}
 
 
-PRICERS: dict[Preference, Callable[[], NewPricer]] = {
-    Preference.FRAGMENTATION: _fragmentation,
-    Preference.FGD: _fgd,
-    Preference.BEST_FIT: _best_fit,
-}
-"""Imports a preference's modules, and returns the constructor of its pricer."""
-
-
-class Pricers(Mapping[Preference, Pricer]):
+class Pricers(dict[Preference, Pricer]):
     """One pricer for each preference that has prices, made when it is first asked for."""
 
-    def __init__(self, ledger: Ledger, mix: Mix, usual: Policy) -> None:
+    def __init__(self, ledger: Ledger, mix: Mix, usual: Policy, imports: PricerImports) -> None:
+        super().__init__()
         self._ledger = ledger
         self._mix = mix
+        self._imports = imports
         self._loaded: dict[Preference, NewPricer] = {}
-        self._made: dict[Preference, Pricer] = {}
-        for preference in PRICERS.keys() & {usual.nodes, usual.cards}:
+        for preference in imports.keys() & {usual.nodes, usual.cards}:
             self[preference]  # before any pod waits for it
 
     def missing(self, policy: Policy) -> set[Preference]:
         """Return the preferences of a policy whose modules are not imported yet."""
-        return (PRICERS.keys() & {policy.nodes, policy.cards}) - self._loaded.keys()
+        return (self._imports.keys() & {policy.nodes, policy.cards}) - self._loaded.keys()
 
     def load(self, preference: Preference) -> None:
         """Import a preference's modules. A thread may call it."""
-        self._loaded[preference] = PRICERS[preference]()
+        self._loaded[preference] = self._imports[preference]()
 
-    def __getitem__(self, preference: Preference) -> Pricer:
-        if preference not in self._made:
-            if preference not in self._loaded:
-                self.load(preference)
-            self._made[preference] = self._loaded[preference](self._ledger, self._mix)
-        return self._made[preference]
-
-    def __iter__(self) -> Iterator[Preference]:
-        return iter(PRICERS)
-
-    def __len__(self) -> int:
-        return len(PRICERS)
+    def __missing__(self, preference: Preference) -> Pricer:
+        if preference not in self._loaded:
+            self.load(preference)
+        made = self[preference] = self._loaded[preference](self._ledger, self._mix)
+        return made
 
     def tick(self) -> None:
         """Let those that are in use do a bit of their work."""
-        for pricer in self._made.values():
+        for pricer in self.values():
             pricer.tick()
 
 
@@ -327,13 +307,18 @@ class Chooser:
     """Answers requests from the ledger, remembering a set of nodes for each ask; learns what pods come."""
 
     def __init__(
-        self, ledger: Ledger, policy: Policy, mix: Mix | None = None, entries_kept: int = ENTRIES_KEPT
+        self,
+        ledger: Ledger,
+        policy: Policy,
+        mix: Mix | None = None,
+        entries_kept: int = ENTRIES_KEPT,
+        pricers: PricerImports = PRICERS,
     ) -> None:
         self._ledger = ledger
         self._policy = policy
         self._entries_kept = entries_kept
         self._mix = mix or Mix()
-        self._pricers = Pricers(ledger, self._mix, policy)
+        self._pricers = Pricers(ledger, self._mix, policy, pricers)
         # (ask, policy) -> set, least recently asked first
         self._sets: OrderedDict[tuple[Footprint, Policy], FittingNodes] = OrderedDict()
         self._dropped_evaluations = 0

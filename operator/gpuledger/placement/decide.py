@@ -16,9 +16,17 @@ from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import Demand, HostAmounts, Shape
 from gpuledger.model.share import Assignment
-from gpuledger.placement.card_order import worst_connected_first
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, fits, payers_of, refuse_alone, takes_pods
-from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, StepBudget, connectivity_of
+from gpuledger.placement.policy import (
+    CARD_RANKS,
+    NODE_RANKS,
+    NodeRank,
+    Policy,
+    Preference,
+    StepBudget,
+    connectivity_of,
+    worst_connected_first,
+)
 
 
 @dataclass(frozen=True, slots=True)

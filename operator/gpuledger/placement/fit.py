@@ -19,8 +19,7 @@ from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape, counted_cards, phases, shape_on
 from gpuledger.model.share import Assignment
-from gpuledger.placement.card_order import CardOrder
-from gpuledger.placement.policy import Preference, StepBudget
+from gpuledger.placement.policy import CardOrder, Preference, StepBudget
 
 UNKNOWN_NUMA_NODE = -1
 """That of the cards of which it is not known: they count as on one."""

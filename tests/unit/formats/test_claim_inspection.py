@@ -5,7 +5,7 @@ from typing import Any
 from fakes.claims import a_claiming_pod, a_resource_claim, a_template
 from fakes.objects import DIALECTS
 from gpuledger.formats.inspection import inspected
-from gpuledger.simulation.objects import claims_in
+from gpuledger.what_if.scene import claims_in
 
 Json = dict[str, Any]
 

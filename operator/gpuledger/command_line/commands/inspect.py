@@ -113,7 +113,7 @@ def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
 def _inspected(documents: Iterable[Any], settings: Settings) -> list[Json]:
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.formats.inspection import SAYS_NOTHING, inspected
-    from gpuledger.simulation.objects import claims_in
+    from gpuledger.what_if.scene import claims_in
 
     dialects, documents = dialects_of(settings), list(documents)
     claims = claims_in(documents)

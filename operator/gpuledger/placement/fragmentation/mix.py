@@ -5,7 +5,7 @@ And how many of those that get cards give them back: whether the cluster fills, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuledger.placement.decide import Footprint
@@ -52,25 +52,16 @@ class Mix:
         self._growth = 2.0 ** (1.0 / half_life)
         self._step = 1.0
         self._counts: dict[Footprint, float] = {}
-        self._fixed = False
         self._fading = 0.5 ** (1.0 / TURNOVER_HALF_LIFE)
         self._given_out = self._given_back = 0.0
         self.arrivals = 0
         """How many pods have come."""
-
-    def fix(self, counts: Iterable[tuple[Footprint, float]]) -> None:
-        """Take a mix that is known beforehand, and learn of no other one any more."""
-        for footprint, count in counts:
-            self._counts[footprint] = self._counts.get(footprint, 0.0) + count
-        self._fixed = True
 
     def arrived(self, footprint: Footprint) -> None:
         """Observe a new pod."""
         self.arrivals += 1
         self._given_out *= self._fading
         self._given_back *= self._fading
-        if self._fixed:
-            return
         self._counts[footprint] = self._counts.get(footprint, 0.0) + self._step
         self._step *= self._growth
         if self._step > _LARGEST_STEP:
@@ -102,9 +93,7 @@ class Mix:
 
     def expected(self) -> Sequence[Expected]:
         """Return the kinds of pods that matter most, in an order that stays while these do."""
-        kept = self._counts if self._fixed else self._that_matter(KINDS_KEPT)
-        total = sum(kept.values())
-        return [Expected(footprint, count / total) for footprint, count in kept.items()]
+        return by_frequency(self._that_matter(KINDS_KEPT))
 
     def _that_matter(self, number: int) -> dict[Footprint, float]:
         """Return the kinds that ask for most in all: rare ones with many cards matter, too."""
@@ -115,6 +104,12 @@ class Mix:
         )
         kept = set(most[:number])
         return {footprint: count for footprint, count in self._counts.items() if footprint in kept}
+
+
+def by_frequency(counts: Mapping[Footprint, float]) -> list[Expected]:
+    """Return kinds of pods with their parts of all, from how often each comes."""
+    total = sum(counts.values())
+    return [Expected(footprint, count / total) for footprint, count in counts.items()]
 
 
 def _cards(footprint: Footprint) -> float:

@@ -7,6 +7,8 @@ the root of the slots that the cluster has left for it: a kind that few nodes ca
 nodes that could take it are left to it. Together that is what keeps whole nodes free for pods with eight cards while
 small pods fill what is broken already.
 
+Pods and cards are reduced to what prices can be made of. A card has one number, the part of it that is free, in
+thousandths: of memory or of cores, whichever is less. A pod asks for a number of cards and the same part of each.
 Remnants, what is left of cards, are numbered: a cluster has few kinds of cards and few remnants that differ to its
 pods.
 """
@@ -22,10 +24,76 @@ from numpy.typing import NDArray
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.card import NOTHING, Amounts, Card
-from gpuledger.model.request import HostAmounts
+from gpuledger.model.request import Demand, HostAmounts, phases
 from gpuledger.model.share import peak_on
 from gpuledger.placement.decide import Candidate, Effect, Footprint
-from gpuledger.placement.fragmentation.expected import WHOLE, Floats, Ints, Needs, Numbers, Typical
+
+WHOLE = 1000
+"""Thousandths of a card that no pod is on. A pod that needs the card alone asks for as many."""
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """A kind of pod: it needs `cards` cards, and of each what the container needs that asks for most."""
+
+    footprint: Footprint
+    cards: int
+    demand: Demand | None
+    """None for a pod without cards."""
+    frequency: float
+    """Its part of all arrivals, 0 to 1."""
+
+    def needed_milli(self, card: Card) -> int:
+        """Return the thousandths of a card that it needs, more than there are if it can't have the card at all."""
+        demand, capacity = self.demand, card.capacity
+        if demand is None or not demand.admits(card):
+            return WHOLE + 1
+        if demand.exclusive:
+            return WHOLE
+        amounts = demand.amounts_on(capacity)
+        if not amounts.fits_in(capacity):
+            return WHOLE + 1
+        memory = amounts.memory_mib * WHOLE // max(capacity.memory_mib, 1)
+        return max(1, memory, amounts.cores * WHOLE // max(capacity.cores, 1))
+
+
+def typical(footprint: Footprint, frequency: float) -> Typical:
+    """Return a kind of pod. Its containers that run at the same time count as if each had cards of its own."""
+    if not footprint.shape:
+        return Typical(footprint, 0, None, frequency)
+    cards = max(sum(footprint.shape[position].cards for position in phase) for phase in phases(footprint.shape))
+    most = max(
+        footprint.shape, key=lambda demand: (demand.exclusive, demand.memory_mib or 0, demand.cores, demand.cards)
+    )
+    return Typical(footprint, cards, most, frequency)
+
+
+class Needs:
+    """What each of some kinds of pods needs of a card of each kind."""
+
+    def __init__(self, kinds: Sequence[Card], pods: Sequence[Typical]) -> None:
+        self._kinds = kinds  # may grow
+        self._pods = pods
+        self._known: dict[int, Ints] = {}
+
+    def of(self, kind: int) -> Ints:
+        """Return the thousandths that each pod needs of a card of this kind, as `Typical.needed_milli` says."""
+        found = self._known.get(kind)
+        if found is None:
+            needs = [pod.needed_milli(self._kinds[kind]) for pod in self._pods]
+            found = self._known[kind] = np.array(needs, dtype=np.int32)
+        return found
+
+    def on_average(self, position: int) -> float:
+        """Return what one pod needs of a card, the mean over the kinds that it can have; 0 if there are none."""
+        needs = [float(self.of(kind)[position]) for kind in range(len(self._kinds))]
+        possible = [need for need in needs if need <= WHOLE]
+        return sum(possible) / len(possible) if possible else 0.0
+
 
 CardKind = tuple[str, str, str, Amounts]
 """Vendor, model, mode, capacity: cards that are alike to every pod that names none."""

@@ -4,7 +4,7 @@ The cost of a way is the sum of three things, all in thousandths of a card:
 
 - the *slots* it takes: how much less the node is worth to further pods of each expected kind (`nodes.py`);
 - the *remnant* it leaves on a shared card, less than the one that it found (see below);
-- the *load* of the kind of card it takes, for pods that could as well have another (`expected.py`).
+- the *load* of the kind of card it takes, for pods that could as well have another (`loads`).
 
 What is left of a card is worth what the pods are worth that can still fill it.
 
@@ -32,9 +32,19 @@ from numpy.typing import NDArray
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts
 from gpuledger.placement.decide import Candidate, Effect, Footprint
-from gpuledger.placement.fragmentation.expected import WHOLE, Needs, Numbers, Typical, loads, typical
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.nodes import Effects, NodeTable, Slots, Worth, together
+from gpuledger.placement.fragmentation.nodes import (
+    WHOLE,
+    Effects,
+    Needs,
+    NodeTable,
+    Numbers,
+    Slots,
+    Typical,
+    Worth,
+    together,
+    typical,
+)
 
 GRID = 10
 """Sizes and remnants are rounded to so many thousandths, sizes up and remnants down."""
@@ -179,6 +189,47 @@ class Prices:
         known = self._remnant_worth.get(kinds[kind].capacity) if kinds else None
         load = self._loads[kind] if kind < len(self._loads) else 1.0
         return (0.0 if known is None else float(known[milli // GRID])), load * milli
+
+
+LARGEST_LOAD = 3.0
+POURED_ROUNDS = 20
+
+
+def loads(demand: Mapping[frozenset[int], float], idle: Sequence[float]) -> list[float]:
+    """Return the load of each kind of card: the demand that falls to it, divided by what is idle of it.
+
+    `demand` is, per set of kinds that would do, the expected demand of pods, in any unit; scaled to all that is idle,
+    each set's is poured over its kinds like water, where the load is lowest first. Pods that may have any card should
+    leave those alone which other pods need: this load is the price for taking them.
+    """
+    possible = {kinds: amount for kinds, amount in demand.items() if kinds}
+    total = sum(possible.values())
+    if not total:
+        return [1.0] * len(idle)
+    room = [max(amount, 1.0) for amount in idle]
+    poured = {kinds: dict.fromkeys(kinds, 0.0) for kinds in possible}
+    level = [0.0] * len(idle)  # kind -> what is poured on it by all
+    for _ in range(POURED_ROUNDS):
+        for kinds, amount in possible.items():
+            for kind, part in poured[kinds].items():
+                level[kind] -= part
+            poured[kinds] = _pour(amount * sum(idle) / total, {kind: level[kind] for kind in kinds}, room)
+            for kind, part in poured[kinds].items():
+                level[kind] += part
+    return [min(LARGEST_LOAD, filled / size) for filled, size in zip(level, room, strict=True)]
+
+
+def _pour(amount: float, level: Mapping[int, float], room: Sequence[float]) -> dict[int, float]:
+    """Distribute demand over card models so that all models in use end at equal load (water-filling)."""
+    order = sorted(level, key=lambda kind: (level[kind] / room[kind], kind))
+    filled = size = 0.0
+    load = 0.0
+    for place, kind in enumerate(order):
+        filled, size = filled + level[kind], size + room[kind]
+        load = (filled + amount) / size
+        if place + 1 == len(order) or load <= level[order[place + 1]] / room[order[place + 1]]:
+            break
+    return {kind: max(0.0, load * room[kind] - level[kind]) for kind in order}
 
 
 REFRESHED_EVERY = 100

@@ -15,8 +15,8 @@ from gpuledger.formats.dialects.unsupported import (
 )
 from gpuledger.formats.inspection import inspected
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.simulation.objects import Given
-from gpuledger.simulation.what_if import Scene, answer
+from gpuledger.what_if.answer import answer
+from gpuledger.what_if.scene import Given, Scene
 
 DIALECTS = dialects_of(Settings())
 GPU = {"nvidia.com/gpu": "1"}

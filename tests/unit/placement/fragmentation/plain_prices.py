@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuledger.placement.fragmentation.expected import loads
-from gpuledger.placement.fragmentation.prices import GRID, LENGTH, RemnantWorth
+from gpuledger.placement.fragmentation.prices import GRID, LENGTH, RemnantWorth, loads
 
 
 @dataclass(frozen=True)

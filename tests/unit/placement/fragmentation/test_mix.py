@@ -6,6 +6,7 @@ from builders import a_request, mib
 from gpuledger.model.request import NO_HOST
 from gpuledger.placement.decide import Footprint
 from gpuledger.placement.fragmentation.mix import KINDS_KEPT, Mix
+from replay.mix import KnownMix
 
 
 def a_footprint(memory_mib: int) -> Footprint:
@@ -66,8 +67,7 @@ def test_kinds_keep_their_order_so_that_tables_of_them_can_be_kept() -> None:
 
 
 def test_a_mix_that_is_known_stays_as_it_is() -> None:
-    mix = Mix()
-    mix.fix([(a_footprint(1), 3.0), (a_footprint(2), 1.0)])
+    mix = KnownMix([(a_footprint(1), 3.0), (a_footprint(2), 1.0)])
     mix.arrived(a_footprint(2))
     assert frequencies(mix) == pytest.approx({a_footprint(1): 0.75, a_footprint(2): 0.25})
     assert mix.arrivals == 1

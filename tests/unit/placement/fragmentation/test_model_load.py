@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.placement.fragmentation.expected import LARGEST_LOAD, loads
+from gpuledger.placement.fragmentation.prices import LARGEST_LOAD, loads
 
 ANY = frozenset({0, 1})
 

@@ -15,6 +15,7 @@ from gpuledger.placement.decide import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.prices import FragmentationPrices
 from gpuledger.placement.policy import Policy, Preference
+from replay.mix import KnownMix
 from unit.placement.fragmentation.plain_prices import PlainNode, PlainPod, costs
 
 pods = st.builds(
@@ -56,8 +57,8 @@ def ledger_of(nodes: list[PlainNode]) -> Ledger:
     turnover=st.sampled_from([0.0, 0.25, 1.0]),
 )
 def test_arrays_find_what_loops_find(nodes: list[PlainNode], kinds: list[PlainPod], turnover: float) -> None:
-    ledger, mix = ledger_of(nodes), Mix()
-    mix.fix((Footprint(request_of(pod).shape, HostAmounts(pod.cpu)), pod.frequency) for pod in kinds)
+    ledger = ledger_of(nodes)
+    mix = KnownMix((Footprint(request_of(pod).shape, HostAmounts(pod.cpu)), pod.frequency) for pod in kinds)
     mix.given_out(1.0)
     mix.given_back(turnover)
     prices = FragmentationPrices(ledger, mix)
@@ -81,8 +82,7 @@ def test_arrays_find_what_loops_find(nodes: list[PlainNode], kinds: list[PlainPo
 
 
 def chosen(ledger: Ledger, request: PodRequest, *expected: PodRequest) -> str:
-    mix = Mix()
-    mix.fix((Footprint(each.shape, each.host), 1.0) for each in expected)
+    mix = KnownMix((Footprint(each.shape, each.host), 1.0) for each in expected)
     chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
     placement = chooser.best(request, None)
     assert placement is not None

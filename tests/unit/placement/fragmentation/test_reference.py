@@ -16,8 +16,8 @@ from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, HostAmounts
 from gpuledger.model.share import Placement, Share, StoredCard
 from gpuledger.placement.decide import Candidate, Footprint
-from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.fragmentation.prices import FragmentationPrices
+from replay.mix import KnownMix
 
 REFERENCE: dict[str, Any] = orjson.loads((Path(__file__).parent / "reference.json").read_bytes())
 
@@ -50,9 +50,8 @@ def footprint(kind: dict[str, Any]) -> Footprint:
 
 @pytest.mark.parametrize("run", REFERENCE["runs"], ids=lambda run: f"turnover {run['delta']}")
 def test_costs_are_those_of_the_reference(run: dict[str, Any]) -> None:
-    book, mix = ledger(), Mix()
-    kinds = [footprint(kind) for kind in REFERENCE["classes"]]
-    mix.fix((each, kind["count"]) for each, kind in zip(kinds, REFERENCE["classes"], strict=True))
+    book, kinds = ledger(), [footprint(kind) for kind in REFERENCE["classes"]]
+    mix = KnownMix((each, kind["count"]) for each, kind in zip(kinds, REFERENCE["classes"], strict=True))
     mix.given_out(1.0)
     mix.given_back(run["delta"])
     prices = FragmentationPrices(book, mix)

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from fakes.traces import HALF, LITTLE, NO_GPU, PAIR, PLENTY, WHOLE, a_node, a_trace
+from gpuledger.formats.kubernetes.host import LARGEST, MIB
 from gpuledger.model.request import HostAmounts
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.simulation.arrivals import ArrivalRun, FragmentationMeter, arrival_order, replay_arrivals, summary
-from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import PodKind, Trace, TraceCluster, TracePod, Why, in_gangs
+from replay.arrivals import ArrivalRun, FragmentationMeter, arrival_order, replay_arrivals, summary
+from replay.mix import History
+from replay.trace import PodKind, Trace, TraceCluster, TracePod, Why, in_gangs
+from replay.yardsticks import BEST_FIT, COMPARED, FGD, compared_policy
 
 BINPACK = Policy()
 
@@ -123,9 +125,24 @@ def test_fragments_are_what_the_pods_that_come_cannot_use() -> None:
 
 def test_a_known_mix_is_known_to_the_policy() -> None:
     trace = a_trace([a_node(cards=2), a_node("n2", cards=2)], WHOLE, HALF, PAIR)
-    policy = Policy(Preference.FGD, Preference.FGD)
+    policy = Policy(FGD, FGD)
     known = replay_arrivals(trace, policy, 1.0, 1, History.KNOWN, lambda: None)
     assert known.arrived == replay_arrivals(trace, policy, 1.0, 1, History.NONE, lambda: None).arrived
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_amount_that_nobody_has_is_no_trap_for_the_prices(name: str) -> None:
+    fits, too_large = PodKind(LITTLE, 1, 1000), PodKind(HostAmounts(LARGEST, LARGEST), 1, 1000)
+    trace = a_trace([a_node(cards=2, host=HostAmounts(LARGEST - 1, LARGEST // MIB))], fits, too_large)
+    cluster = a_cluster(trace, compared_policy(name))
+    assert cluster.place("a", fits)
+    assert cluster.place("b", too_large) is None
+
+
+def test_best_fit_is_for_nodes_and_on_them_the_fullest_card_is_taken() -> None:
+    assert compared_policy("best-fit") == Policy(BEST_FIT, Preference.BINPACK)
+    assert compared_policy("fgd/best-fit") == Policy(FGD, Preference.BINPACK)
+    assert compared_policy("topology-aware") == Policy(Preference.TOPOLOGY, Preference.TOPOLOGY)
 
 
 # Gangs.

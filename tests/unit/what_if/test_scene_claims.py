@@ -12,7 +12,7 @@ from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.scenes import NODE_A, FakeReads, answered, shown
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.share import ClaimRef, Holder, Pod
-from gpuledger.simulation.objects import PodStatus
+from gpuledger.what_if.scene import PodStatus
 
 Json = dict[str, Any]
 
@@ -84,7 +84,7 @@ async def test_a_cluster_is_asked_what_its_pods_claims_ask_for() -> None:
     cards = [an_allocation(FIRST, holding("runs", "ours", shared=True)), an_allocation(SECOND)]
     reads = FakeReads([serving()], cards, [running], waiting, claims={**CLAIMS, "resourceclaims": [ours]})
     found = await answered(reads)
-    assert [(each.outcome.pod, each.outcome.status, each.outcome.node_name) for each in found.pods] == [
+    assert [(each.pod, each.status, each.node_name) for each in found.pods] == [
         ("default/waits", PodStatus.PLACED, "node-a"),
         ("default/joins", PodStatus.PLACED, "node-a"),
     ]

@@ -11,7 +11,7 @@ from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.scenes import NODE_A, NODE_B, FakeReads, answered, share, shown, simulate
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
-from gpuledger.simulation.object_gangs import GangStatus
+from gpuledger.what_if.gangs import GangStatus
 
 Json = dict[str, Any]
 
@@ -168,7 +168,7 @@ async def test_gangs_of_a_cluster_with_its_pod_groups_and_members_that_are_being
     group["metadata"]["namespace"] = "default"
     reads = FakeReads([NODE_A], list(api.cards.values()), [], pending, {"scheduling.x-k8s.io": [group]})
     found = await answered(reads)
-    assert [(each.outcome.pod, each.outcome.node_name) for each in found.pods] == [("default/b", "node-a")]
+    assert [(each.pod, each.node_name) for each in found.pods] == [("default/b", "node-a")]
     assert [gang.status for gang in found.gangs] == [GangStatus.PLACED]
 
 

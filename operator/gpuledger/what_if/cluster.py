@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import offers_without_cards
-from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, pod_rules
+from gpuledger.formats.kubernetes.constraints import (
+    NodeRules,
+    PodRules,
+    node_rules,
+    pod_rules,
+    refused_by_host,
+    refused_by_rules,
+)
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.host import host_request
 from gpuledger.formats.kubernetes.node import NodeFacts, node_facts, read_registers
@@ -27,16 +34,15 @@ from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, ShareRefused
-from gpuledger.model.gang import GangName, PodGroup, QuotaLimit
+from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.node import PodFacts
-from gpuledger.model.refusal import Refusal
-from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.grouping import listed
-from gpuledger.simulation.object_gangs import (
-    GangOutcome,
+from gpuledger.what_if.gangs import (
     Presence,
     SceneGang,
     SceneGangs,
@@ -44,7 +50,7 @@ from gpuledger.simulation.object_gangs import (
     hold_all,
     seats_of,
 )
-from gpuledger.simulation.objects import Given, PodOutcome, PodStatus, Remark, SceneCards, as_if_served, copied, refused
+from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served, copied
 from gpuledger.workflows.binding.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
 
@@ -60,30 +66,31 @@ class _Node:
     cards: tuple[Card, ...]
     facts: NodeFacts
     given: Given
+    is_added: bool = False
 
 
 class ObjectCluster:
-    """Nodes with cards, and the pods on them."""
+    """The nodes of a scene with their cards, and the pods that run there; the scene's other pods are taken in turn."""
 
-    def __init__(
-        self,
-        dialects: Dialects,
-        policy: Policy,
-        groups: Mapping[GangName, PodGroup] | None = None,
-        zone_labels: Sequence[str] = (),
-        claims: ListedClaims | None = None,
-    ) -> None:
-        """Make one; `claims` changes as pods take claims."""
-        self._dialects, self._claims = dialects, claims
-        self._ledger = Ledger(zone_labels)
+    def __init__(self, scene: Scene, dialects: Dialects, policy: Policy) -> None:
+        self._dialects = dialects
+        self._claims = scene.claims.merged(ListedClaims())  # of its own: it changes as pods take claims
+        self._ledger = Ledger(scene.zone_labels)
         self._chooser = Chooser(self._ledger, policy)
-        self._gangs = SceneGangs(groups or {})
+        self.gangs = SceneGangs(scene.groups)
         self._gate = QuotaGate(self._ledger, self._chooser, 1)
         self._nodes: dict[str, _Node] = {}
         self._seen: set[str] = set()  # UIDs of the pods that were given
         self.problems: list[Remark] = []
         self._taken_as_served: list[Given] = []  # nodes that do not say what their device plugins serve
         self._without_cards: list[Remark] = []  # why pods get nothing of what a node offers
+        for node in scene.nodes:
+            self._add_node(node, scene.cards.get(node.content["metadata"]["name"]))
+        self._set_quotas(scene.quotas)
+        for pod in scene.running:
+            self._count_host(pod)
+        self._expect([*scene.running, *scene.entered], have_cards=True)
+        self._expect(scene.pods)
 
     @property
     def has_nodes(self) -> bool:
@@ -92,29 +99,30 @@ class ObjectCluster:
 
     @property
     def notes(self) -> list[Remark]:
-        """Return what was assumed, and what of the nodes counts for nothing."""
-        return [*self._assumed(), *self._without_cards]
-
-    def _assumed(self) -> list[Remark]:
-        """Return what was assumed: of all nodes of which it was, once."""
+        """Return what was assumed, of all nodes of which it was, once; and what of the nodes counts for nothing."""
         if not self._taken_as_served:
-            return []
+            return self._without_cards
         first, *others = self._taken_as_served
-        if not others:
-            text = "its status does not say what its device plugin serves; taken as if that answered"
-            return [Remark(first.file, first.name, text)]
-        more = f"{len(others)} more node{'s' * (len(others) != 1)}"
-        text = "their status does not say what a device plugin serves; taken as if that answered"
-        return [Remark(first.file, f"{first.name}, and {more}", text)]
+        name, text = first.name, "its status does not say what its device plugin serves; taken as if that answered"
+        if others:
+            name = f"{name}, and {len(others)} more node{'s' * (len(others) != 1)}"
+            text = "their status does not say what a device plugin serves; taken as if that answered"
+        return [Remark(first.file, name, text), *self._without_cards]
 
-    def index_of(self, uuid: str) -> int:
-        """Return a card's place on its node."""
+    # Its cards, for what reads annotations.
+
+    def card(self, uuid: str) -> Card | None:
+        """Return the card of this UUID."""
         entry = self._ledger.entry(uuid)
-        return entry.card.index if entry else 0
+        return entry.card if entry else None
+
+    def cards_of(self, node_name: str) -> Sequence[Card]:
+        """Return a node's cards."""
+        return [entry.card for entry in self._ledger.entries_of_node(node_name)]
 
     # Filling it.
 
-    def add_node(self, given: Given, stored: Sequence[StoredCard] | None = None) -> None:
+    def _add_node(self, given: Given, stored: Sequence[StoredCard] | None) -> None:
         """Add a node with the cards that its registers list; or with those that a ledger has of it, if given."""
         try:
             rules = node_rules(given.content)
@@ -150,12 +158,12 @@ class ObjectCluster:
             cards = [copied(card, new) for card in model.cards]
             facts = replace(like, name=new)
             labels = {**model.rules.labels, **({HOSTNAME: new} if HOSTNAME in model.rules.labels else {})}
-            self._nodes[new] = _Node(NodeRules(new, labels, model.rules.taints), tuple(cards), facts, model.given)
+            self._nodes[new] = _Node(NodeRules(new, labels, model.rules.taints), tuple(cards), facts, model.given, True)
             self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards])
             added.append(new)
         return added
 
-    def count_host(self, pod: Given) -> None:
+    def _count_host(self, pod: Given) -> None:
         """Count the CPU and memory of a bound pod whose cards the ledger has already, or that has none.
 
         Policies learn from what it asks for of cards.
@@ -163,12 +171,11 @@ class ObjectCluster:
         request = self._facts_of(pod).request
         if request is not None:
             self._learn_of_bound(request)
-        self._ledger.hosts.bound(pod.content["metadata"]["uid"], bound_node(pod.content), self._host(pod))
+        self._ledger.hosts.bound(
+            pod.content["metadata"]["uid"], bound_node(pod.content), host_request(pod.content, self._dialects.elsewhere)
+        )
 
-    def _host(self, pod: Given) -> HostAmounts:
-        return host_request(pod.content, self._dialects.elsewhere)
-
-    def set_quotas(self, quotas: Sequence[Given]) -> None:
+    def _set_quotas(self, quotas: Sequence[Given]) -> None:
         """Note what the pods of each namespace may have together."""
         limits: dict[str, list[QuotaLimit]] = {}
         for given in quotas:
@@ -180,33 +187,16 @@ class ObjectCluster:
 
     # Pods.
 
-    def expect(self, pods: Sequence[Given], have_cards: bool = False) -> None:
+    def _expect(self, pods: Sequence[Given], have_cards: bool = False) -> None:
         """Note who of the pods belongs together, before the first of them is taken. What can't be read is left out."""
         for given in pods:
             try:
                 gang, facts = gang_of(given.content), self._facts_of(given)
             except BadInput:
                 continue  # said when it is taken
-            member = self._member(facts, given, have_cards) if gang is not None else None
+            member = _member(facts, given, have_cards) if gang is not None else None
             if gang is not None and member is not None:
-                self._gangs.expect(gang, facts.pod.uid, controller_uid(given.content), member)
-
-    def _member(self, facts: PodFacts, given: Given, has_cards: bool) -> SceneMember | Presence | None:
-        """Return what a pod is to its gang, None if it does not count."""
-        if is_finished(given.content):
-            return Presence.DONE if has_succeeded(given.content) else None
-        if facts.bad_request:
-            return None
-        if facts.request is None:  # the operator sees it if it is not of the cluster's own scheduler
-            return Presence.THERE if scheduler_of(given.content) not in ("", CLUSTERS_OWN) else None
-        if has_cards or facts.node_name:
-            return Presence.THERE
-        return SceneMember(facts.pod.uid, facts.request, pod_rules(given.content))
-
-    @property
-    def gangs(self) -> list[GangOutcome]:
-        """Return what became of the gangs."""
-        return self._gangs.outcomes()
+                self.gangs.expect(gang, facts.pod.uid, controller_uid(given.content), member)
 
     def take(self, given: Given) -> PodOutcome | None:
         """Let a bound pod have the cards that it says, and place any other.
@@ -230,7 +220,7 @@ class ObjectCluster:
             raise BadInput(facts.bad_request)
         if facts.request is None:
             if facts.node_name:
-                self.count_host(given)
+                self._count_host(given)
                 return None
             return PodOutcome(str(facts.pod), PodStatus.NO_GPU)
         if facts.node_name:
@@ -240,7 +230,7 @@ class ObjectCluster:
             placed = self._place_member(facts, facts.request)
             outcome = placed or self._place(facts, facts.request, pod_rules(given.content))
         for claim in facts.request.claims:
-            if claim.shared and outcome.node_name and self._claims is not None:
+            if claim.shared and outcome.node_name:
                 self._claims.take(facts.pod.uid, facts.pod.namespace, claim.object_name, outcome.node_name)
         return outcome
 
@@ -254,17 +244,23 @@ class ObjectCluster:
         if facts.node_name not in self._nodes:
             raise BadInput(f"it is bound to node {facts.node_name}, which was not given")
         counted = self._ledger.only_counts(facts.node_name)
-        shares = () if counted else missing_shares(facts, (), SceneCards(self._ledger))
+        shares = () if counted else missing_shares(facts, (), self)
+        placement = Placement(facts.node_name, shares, request.host)
         try:
-            self._ledger.hold(facts.pod.uid, Placement(facts.node_name, shares, request.host), PINNED)
+            self._ledger.hold(facts.pod.uid, placement, PINNED)
         except ShareRefused as error:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
         self._ledger.quotas.knows(facts.pod.uid, facts.pod.namespace)  # not before: it is there, whatever it may have
-        return PodOutcome(str(facts.pod), PodStatus.BOUND, facts.node_name, shares)
+        return self._outcome(facts, PodStatus.BOUND, placement)
+
+    def _outcome(self, facts: PodFacts, status: PodStatus, placement: Placement) -> PodOutcome:
+        node = self._nodes[placement.node_name]
+        indexes = {share.uuid: card.index for share in placement.shares if (card := self.card(share.uuid))}
+        return PodOutcome(str(facts.pod), status, placement.node_name, placement.shares, indexes, node.is_added)
 
     def _place_member(self, facts: PodFacts, request: PodRequest) -> PodOutcome | None:
         """Return the outcome of a pod that is placed with others, None if it is placed by itself."""
-        gang = self._gangs.of(facts.pod.uid)
+        gang = self.gangs.of(facts.pod.uid)
         if gang is None or gang.missing <= 0:
             return None
         if not gang.tried:
@@ -275,7 +271,7 @@ class ObjectCluster:
             self._chooser.arrived(request)
         placement = gang.places.get(facts.pod.uid)
         if placement is not None:
-            return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
+            return self._outcome(facts, PodStatus.PLACED, placement)
         if gang.places:  # the gang is there without it
             return None
         return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons={gang.why_not(): len(self._nodes)})
@@ -309,7 +305,7 @@ class ObjectCluster:
             return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
         [placement] = choice.placements
         self._ledger.hold(facts.pod.uid, placement, PINNED)
-        return PodOutcome(str(facts.pod), PodStatus.PLACED, placement.node_name, placement.shares)
+        return self._outcome(facts, PodStatus.PLACED, placement)
 
     def _join(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
         """Place a pod that has all its cards by claims of others: it can go where these are."""
@@ -317,10 +313,15 @@ class ObjectCluster:
         if request.joined_node not in self._nodes or reasons.total() == len(self._nodes):
             return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
         self._ledger.hosts.bound(facts.pod.uid, request.joined_node, request.host)
-        return PodOutcome(str(facts.pod), PodStatus.PLACED, request.joined_node)
+        return self._outcome(facts, PodStatus.PLACED, Placement(request.joined_node, ()))
 
     def _refused(self, request: PodRequest, rules: PodRules, name: str) -> tuple[str, str] | None:
-        return refused(request, rules, self._nodes[name].rules, self._ledger.hosts.free(name))
+        """Return why a node does not take a pod, whatever its cards, as reason and sentence; None if it may."""
+        if request.joined_node not in ("", name):
+            text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
+            return Reason.CLAIM_ELSEWHERE.value, text
+        node, free = self._nodes[name].rules, self._ledger.hosts.free(name)
+        return refused_by_rules(rules, node) or refused_by_host(request.host, free)
 
     def _look(self, pod: Pod, request: PodRequest, rules: PodRules) -> tuple[Choice, Counter[tuple[str, str]]]:
         """Return where a pod can go now, and for how many nodes which reason holds that it can't."""
@@ -336,16 +337,13 @@ class ObjectCluster:
             else:
                 possible.append(name)
         for variant in request.variants:
-            self._look_everywhere(variant, possible)
+            self._chooser.best(variant, possible)  # so that the ask is known
+            while self._chooser.look_further():
+                pass  # the operator does this between its questions
         chosen, choice = choose_first(self._chooser, request, possible, 1)
         choice = self._gate.within(pod, chosen, possible, choice)
         reasons.update(_reason(refusal) for refusal in choice.refusals.values())
         return choice, reasons
-
-    def _look_everywhere(self, request: PodRequest, node_names: Collection[str] | None = None) -> None:
-        self._chooser.best(request, node_names)  # so that the ask is known
-        while self._chooser.look_further():
-            pass  # the operator does this between its questions
 
     # Inside.
 
@@ -379,3 +377,16 @@ class ObjectCluster:
 
 def _reason(refusal: Refusal) -> tuple[str, str]:
     return refusal.reason.value, refusal.text
+
+
+def _member(facts: PodFacts, given: Given, has_cards: bool) -> SceneMember | Presence | None:
+    """Return what a pod is to its gang, None if it does not count."""
+    if is_finished(given.content):
+        return Presence.DONE if has_succeeded(given.content) else None
+    if facts.bad_request:
+        return None
+    if facts.request is None:  # the operator sees it if it is not of the cluster's own scheduler
+        return Presence.THERE if scheduler_of(given.content) not in ("", CLUSTERS_OWN) else None
+    if has_cards or facts.node_name:
+        return Presence.THERE
+    return SceneMember(facts.pod.uid, facts.request, pod_rules(given.content))

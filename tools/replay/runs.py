@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from typing import Protocol, TypeVar
 
-from gpuledger.placement.policy import Policy, Preference
-from gpuledger.simulation.arrivals import STEPS as STEPS_PER_LOAD
-from gpuledger.simulation.arrivals import ArrivalRun, replay_arrivals
-from gpuledger.simulation.departures import STEPS, DepartureRun, Plan, replay_departures
-from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import Trace
+from gpuledger.placement.policy import Policy
+from replay.arrivals import STEPS as STEPS_PER_LOAD
+from replay.arrivals import ArrivalRun, replay_arrivals
+from replay.departures import STEPS, DepartureRun, Plan, replay_departures
+from replay.mix import History
+from replay.trace import Trace
 
 LOOK_S = 0.2
 """How often the progress of other processes is shown."""
@@ -71,13 +71,6 @@ class DepartureJob:
     def run(self, trace: Trace, on_step: Callable[[], None]) -> DepartureRun:
         """Replay the plan."""
         return replay_departures(trace, self.policy, self.plan, self.seed, self.history, on_step)
-
-
-def preference_pair(name: str) -> Policy:
-    """Return the policy of a name: one for nodes and cards alike, or NODES/CARDS. Raises ValueError for another."""
-    nodes, slash, cards = name.partition("/")
-    words = (nodes, cards if slash else nodes)
-    return Policy(*(Preference("topology" if word == "topology-aware" else word) for word in words))
 
 
 def run_all(

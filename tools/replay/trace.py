@@ -28,8 +28,9 @@ from gpuledger.model.share import Placement, StoredCard
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import Seat
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.mix import History, expected_mix
-from gpuledger.simulation.object_gangs import hold_all
+from gpuledger.what_if.gangs import hold_all
+from replay.mix import History, expected_mix
+from replay.yardsticks import WITH_YARDSTICKS
 
 CARD_MILLI = 1000
 """A whole card."""
@@ -352,7 +353,7 @@ class TraceCluster:
         self._ledger = _ledger_of(nodes)
         self._requests = {kind: request_of(kind) for kind in pods}
         mix = expected_mix({self._requests[kind]: count for kind, count in pods.items()}, history)
-        self._chooser = Chooser(self._ledger, policy, mix, entries_kept=len(pods) * len(nodes))
+        self._chooser = Chooser(self._ledger, policy, mix, len(pods) * len(nodes), WITH_YARDSTICKS)
         self._row_of = {node.name: row for row, node in enumerate(nodes)}
         self._index_of = {_uuid(node.name, index): index for node in nodes for index in range(node.cards)}
         self._largest_node = max(node.cards for node in nodes)

@@ -30,19 +30,6 @@ class GangStatus(StrEnum):
     """What says how many it needs is missing, or can't be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class GangOutcome:
-    """A gang; and why a member finds no place beside those that do: reason and sentence -> number of nodes."""
-
-    name: str
-    status: GangStatus
-    minimum: int
-    members: int
-    found: int
-    """Members that are there already, ask for no cards, or find some at once with the others."""
-    reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-
 class Presence(StrEnum):
     """Why a member is not to be placed."""
 
@@ -78,6 +65,7 @@ class SceneGang:
     fitted: int = 0
     """For how many of those that are missing there was room at once."""
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Why a member finds no place beside those that do: reason and sentence -> number of nodes."""
 
     @property
     def minimum(self) -> int:
@@ -110,17 +98,24 @@ class SceneGang:
         lacks = "have been created" if self.missing > len(self.waiting) else "find cards at once"
         return Reason.GANG.value, f"fewer than {self.minimum} members of the pod's gang {lacks}"
 
-    def outcome(self) -> GangOutcome:
+    @property
+    def status(self) -> GangStatus:
         """Return what became of it."""
-        status = GangStatus.NO_ROOM
         if self.problem:
-            status = GangStatus.NO_GROUP
-        elif self.missing <= len(self.places):
-            status = GangStatus.PLACED
-        elif self.missing > len(self.waiting):
-            status = GangStatus.INCOMPLETE
-        members, found = self.present + len(self.waiting), self.present + self.fitted
-        return GangOutcome(str(self.name), status, self.minimum, members, found, dict(self.reasons))
+            return GangStatus.NO_GROUP
+        if self.missing <= len(self.places):
+            return GangStatus.PLACED
+        return GangStatus.INCOMPLETE if self.missing > len(self.waiting) else GangStatus.NO_ROOM
+
+    @property
+    def members(self) -> int:
+        """Return how many there are."""
+        return self.present + len(self.waiting)
+
+    @property
+    def found(self) -> int:
+        """Return how many are there already, ask for no cards, or find some at once with the others."""
+        return self.present + self.fitted
 
 
 class PossibleNodes(Collection[str]):
@@ -187,9 +182,9 @@ class SceneGangs:
         """Return the gang of a pod that is to be placed."""
         return self._of_pod.get(pod_uid)
 
-    def outcomes(self) -> list[GangOutcome]:
-        """Return what became of those with pods that were to be placed, and to be placed together."""
-        return [gang.outcome() for gang in self._gangs.values() if gang.waiting and (gang.minimum or gang.problem)]
+    def placed(self) -> list[SceneGang]:
+        """Return those with pods that were to be placed, and to be placed together."""
+        return [gang for gang in self._gangs.values() if gang.waiting and (gang.minimum or gang.problem)]
 
     def _group(self, name: GangName) -> PodGroup | None:
         if name.way not in OF_WAY:

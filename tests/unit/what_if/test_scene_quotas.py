@@ -11,7 +11,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.scenes import NODE_A, FakeReads, answered, shown
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
-from gpuledger.simulation.object_gangs import GangStatus
+from gpuledger.what_if.gangs import GangStatus
 
 Json = dict[str, Any]
 GPUMEM, GPUS = "limits.nvidia.com/gpumem", "limits.nvidia.com/gpu"
@@ -92,11 +92,11 @@ async def test_the_quotas_of_a_cluster_count_what_its_ledger_has() -> None:
     quota = a_quota({GPUMEM: "12000"}, "default")
     reads = FakeReads([NODE_A], list(api.cards.values()), running, pending, quotas=[quota])
     found = await answered(reads, add_nodes=1, like="node-a")
-    assert {each.outcome.pod: each.outcome.node_name != "" for each in found.pods} == {
+    assert {each.pod: each.node_name != "" for each in found.pods} == {
         "default/small": True,
         "default/large": False,
     }
-    assert (found.fit_before, found.fit) == (1, 1)
+    assert (found.before and found.before.fit, found.fit) == (1, 1)
 
 
 async def test_who_may_not_read_quotas_is_told_that_they_do_not_count() -> None:

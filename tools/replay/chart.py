@@ -1,4 +1,4 @@
-"""Charts of runs, drawn by matplotlib, which is installed for those who want charts."""
+"""Charts of runs, drawn by matplotlib; without it, all else works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_chart(file: Path) -> None:
         import matplotlib as _  # noqa: F401
     except ImportError:
         raise BadInput(
-            "--chart needs matplotlib: pip install 'gpuledger[simulate]', or pip install matplotlib"
+            "--chart needs matplotlib, which `make` installs in .venv; elsewhere: pip install matplotlib"
         ) from None
 
 

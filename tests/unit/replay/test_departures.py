@@ -7,7 +7,7 @@ import pytest
 from fakes.traces import HALF, PAIR, WHOLE, a_node, a_trace
 from gpuledger.model.errors import BadInput
 from gpuledger.placement.policy import Policy
-from gpuledger.simulation.departures import (
+from replay.departures import (
     Arrival,
     DepartureRun,
     Plan,
@@ -17,8 +17,8 @@ from gpuledger.simulation.departures import (
     size_of,
     summary,
 )
-from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import PodKind, Trace, in_gangs
+from replay.mix import History
+from replay.trace import PodKind, Trace, in_gangs
 
 
 def replay(cards: int, end_s: float, *arrivals: Arrival, begin_s: float = 0.0) -> DepartureRun:

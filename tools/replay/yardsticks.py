@@ -11,16 +11,29 @@ and of GPU, each as a part of the largest node's; whole numbers from 0 to 100. I
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import cast
 
 import numpy as np
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.request import HostAmounts
+from gpuledger.placement.choose import PRICERS, NewPricer, PricerImports
 from gpuledger.placement.decide import Candidate, Effect, Footprint
-from gpuledger.placement.fragmentation.expected import Floats, Needs, Typical, typical
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.placement.fragmentation.nodes import UNLIMITED, CardSums, NodeTable, together
+from gpuledger.placement.fragmentation.nodes import (
+    UNLIMITED,
+    CardSums,
+    Floats,
+    Needs,
+    NodeTable,
+    Typical,
+    together,
+    typical,
+)
+from gpuledger.placement.policy import PREFERENCES, Policy, Preference, policy_of
 
 COVERED = 0.95
 """Typical are the most frequent kinds of pods, until they make up this part of all."""
@@ -161,3 +174,32 @@ class BestFit:
 def _known(cpu: Floats) -> Floats:
     """Return CPU with 0 where it is not known."""
     return np.where(cpu < UNLIMITED / 2, cpu, np.float32(0))
+
+
+class Yardstick(StrEnum):
+    """What the operator has no preference for, but the comparison does."""
+
+    FGD = "fgd"
+    BEST_FIT = "best-fit"
+
+
+def _best_fit() -> NewPricer:
+    return lambda ledger, _: BestFit(ledger)
+
+
+# Placement asks a preference for its name only, and looks all that it means up in tables.
+FGD, BEST_FIT = (cast("Preference", each) for each in Yardstick)
+
+WITH_YARDSTICKS: PricerImports = {**PRICERS, FGD: lambda: Fgd, BEST_FIT: _best_fit}
+
+COMPARED: Mapping[str, Preference] = {**{each.value: each for each in Preference}, "fgd": FGD, "best-fit": BEST_FIT}
+"""Name -> preference, of all that are compared, each once."""
+
+
+def compared_policy(name: str) -> Policy:
+    """Return the policy of a name, as `policy_of`, with the yardsticks. Raises KeyError for another.
+
+    On its node, best fit takes the fullest card: that is binpack.
+    """
+    policy = policy_of(name, {**PREFERENCES, **COMPARED})
+    return replace(policy, cards=Preference.BINPACK) if policy.cards == BEST_FIT else policy

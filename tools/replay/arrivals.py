@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 from gpuledger.model.json_object import Json
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
-from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import PodKind, Trace, TraceCluster, TraceNode, TracePod, Why, together
+from replay.mix import History
+from replay.trace import PodKind, Trace, TraceCluster, TraceNode, TracePod, Why, together
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -1,9 +1,9 @@
-"""Nodes, pods and ResourceClaims from files, in order, with what of them can't be used, and the outcome of each pod."""
+"""A scene: nodes, pods and ResourceClaims, as files have them, and what becomes of each pod."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,78 +14,56 @@ from uuid import NAMESPACE_DNS, uuid5
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import shape_problems, words_of_group
-from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
 from gpuledger.formats.kubernetes.gang import GroupWords, name_of, pod_group
 from gpuledger.formats.kubernetes.node import NVIDIA, NodeFacts, node_facts
+from gpuledger.formats.kubernetes.pod import bound_node
 from gpuledger.formats.kubernetes.templates import MOST_PODS, PodTemplate, pod_templates, read_documents
-from gpuledger.formats.resource_claims.claims import (
-    DEVICE_CLASS,
-    SERVES_CLAIMS_ANNOTATION,
-    ListedClaims,
-    read_claim,
-    read_class,
-    read_template,
-)
-from gpuledger.ledger.book import Ledger
+from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, SERVES_CLAIMS_ANNOTATION, ListedClaims
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import Dialect
-from gpuledger.model.refusal import Reason
-from gpuledger.model.request import HostAmounts, PodRequest
-from gpuledger.model.share import Share
+from gpuledger.model.share import Share, StoredCard
 from gpuledger.reports.grouping import listed
-
-CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
 
 OURS: Json = {"metadata": {"name": DEVICE_CLASS}}
 """The class that comes with an installation."""
 
+ADDED_AS = {"ResourceClaim": "claims", "ResourceClaimTemplate": "templates", "DeviceClass": "classes"}
+"""Kind of the objects of resource.k8s.io -> the argument by which ListedClaims takes them."""
 
-@dataclass(slots=True)
-class ClaimFiles:
-    """The objects that files hold."""
 
-    found: dict[str, list[Json]] = field(default_factory=lambda: {CLAIM: [], TEMPLATE: [], CLASS: []})
+def our_claims() -> ListedClaims:
+    """Return no claims, and our DeviceClass, unless one of its name is added."""
+    return ListedClaims(classes=[OURS])
 
-    def takes(self, document: Mapping[str, Any], default_namespace: str) -> bool:
-        """Take in an object; return whether it is one of these. Raises BadInput for one that can't be read."""
-        kind = str(document.get("kind"))
-        if kind not in self.found:
-            return False
-        metadata = dict(document["metadata"])
-        if kind != CLASS:
-            metadata.setdefault("namespace", default_namespace)
-        space = f"{metadata['namespace']}/" if kind != CLASS else ""
-        metadata = {"uid": f"{kind} {space}{metadata['name']}", "resourceVersion": "1", **metadata}
-        each = {**document, "metadata": metadata}
-        try:
-            _READERS[kind](each)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise BadInput(f"it is no {kind} of resource.k8s.io/v1: {error!r}") from None
-        self.found[kind].append(each)
-        return True
 
-    def listed(self, with_class: bool) -> ListedClaims:
-        """Return them as one; `with_class`: with our DeviceClass, unless a file has another one of its name."""
-        classes = [*([OURS] if with_class else []), *self.found[CLASS]]
-        return ListedClaims(self.found[CLAIM], self.found[TEMPLATE], classes)
+def take_claim(document: Mapping[str, Any], found: ListedClaims) -> bool:
+    """Add a claim, a template or a class; return whether it is one. Raises BadInput for one that can't be read."""
+    kind = str(document.get("kind"))
+    if kind not in ADDED_AS:
+        return False
+    metadata = {**({} if kind == "DeviceClass" else {"namespace": DEFAULT}), **document["metadata"]}
+    space = f"{metadata['namespace']}/" if kind != "DeviceClass" else ""
+    metadata = {"uid": f"{kind} {space}{metadata['name']}", "resourceVersion": "1", **metadata}
+    try:
+        found.add(**{ADDED_AS[kind]: [{**document, "metadata": metadata}]})
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadInput(f"it is no {kind} of resource.k8s.io/v1: {error!r}") from None
+    return True
 
 
 def claims_in(documents: Iterable[object]) -> ListedClaims:
     """Return what documents, or Lists of them, say of claims, and our DeviceClass. What is none of that counts not."""
-    found = ClaimFiles()
+    found = our_claims()
     for document in documents:
         items = document.get("items") if isinstance(document, dict) else None
         for each in items if isinstance(items, list) else [document]:
             if isinstance(each, dict) and isinstance(each.get("metadata"), dict) and each["metadata"].get("name"):
                 with suppress(BadInput):
-                    found.takes(each, "default")
-    return found.listed(with_class=True)
-
-
-_READERS: dict[str, Callable[[Json], object]] = {CLAIM: read_claim, TEMPLATE: read_template, CLASS: read_class}
+                    take_claim(each, found)
+    return found
 
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -127,17 +105,27 @@ class Given:
 
 
 @dataclass(slots=True)
-class InputObjects:
-    """What files hold: nodes and pods in their order, what was passed over, and what can't be read."""
+class Scene:
+    """What a question is about, in the order in which it is taken into account, and what of it can't be read."""
 
     nodes: list[Given] = field(default_factory=list)
+    cards: dict[str, list[StoredCard]] = field(default_factory=dict)
+    """Node of a cluster -> its cards in the ledger. Nodes from files have the cards that their registers list."""
+    running: list[Given] = field(default_factory=list)
+    """Bound pods whose cards the ledger has, if they have any: they count with CPU and memory."""
+    entered: list[Given] = field(default_factory=list)
+    """Pods that are not bound yet, and whose cards the ledger has, or that ask for none."""
     pods: list[Given] = field(default_factory=list)
     groups: dict[GangName, PodGroup] = field(default_factory=dict)
+    """What says of gangs how many members they need, where these don't."""
     quotas: list[Given] = field(default_factory=list)
     """ResourceQuotas, whatever they limit."""
-    claims: ClaimFiles = field(default_factory=ClaimFiles)
-    """What ResourceClaims ask for, and of which classes."""
+    claims: ListedClaims = field(default_factory=our_claims)
+    """ResourceClaims, templates and DeviceClasses."""
+    zone_labels: Sequence[str] = ()
+    """Labels of nodes that are close to each other, the narrowest first."""
     notes: list[Remark] = field(default_factory=list)
+    """What was passed over."""
     problems: list[Remark] = field(default_factory=list)
 
 
@@ -149,9 +137,12 @@ def in_few_lines(remarks: Iterable[Remark]) -> Iterator[str]:
     yield from (str(Remark(file, listed(named), text)) for (file, text), named in objects.items())
 
 
-def read_objects(paths: Iterable[str]) -> InputObjects:
-    """Read files and folders, `-` for standard input; what can't be read is a problem, and the rest goes on."""
-    found = InputObjects()
+def read_files(paths: Iterable[str], found: Scene) -> None:
+    """Add what files and folders hold, `-` for standard input; of the pods, those that are bound already come first.
+
+    What can't be read is a problem, and the rest goes on.
+    """
+    first = len(found.pods)
     for path in paths:
         for file, text in _texts(path, found):
             try:
@@ -161,10 +152,10 @@ def read_objects(paths: Iterable[str]) -> InputObjects:
                 continue
             for document in documents:
                 take_document(document, file, found)
-    return found
+    found.pods[first:] = sorted(found.pods[first:], key=lambda pod: not bound_node(pod.content))
 
 
-def _texts(path: str, found: InputObjects) -> Iterator[tuple[str, str]]:
+def _texts(path: str, found: Scene) -> Iterator[tuple[str, str]]:
     if path == STANDARD_INPUT:
         yield "standard input", sys.stdin.read()
         return
@@ -182,7 +173,7 @@ def _texts(path: str, found: InputObjects) -> Iterator[tuple[str, str]]:
             found.problems.append(Remark(str(file), "", f"it is no text: {error}"))
 
 
-def take_document(document: object, file: str, found: InputObjects) -> None:
+def take_document(document: object, file: str, found: Scene) -> None:
     """Sort one document in: a Node, a Pod, something that makes pods, or a List of these."""
     if isinstance(document, dict) and isinstance(document.get("items"), list):
         for each in document["items"]:
@@ -217,13 +208,13 @@ def take_document(document: object, file: str, found: InputObjects) -> None:
         _take_pods(template, name, space, numbers, file, found)
 
 
-def _takes_beside(document: Json, kind: str, file: str, found: InputObjects) -> bool:
+def _takes_beside(document: Json, kind: str, file: str, found: Scene) -> bool:
     """Take in what says something of pods and makes none; return whether it was that."""
     if kind == "ResourceQuota":
         take_quota(document, file, found)
         return True
     try:
-        if found.claims.takes(document, DEFAULT):
+        if take_claim(document, found.claims):
             return True
     except BadInput as error:
         found.problems.append(Remark(file, f"{kind} {_name_of(document)}", str(error)))
@@ -234,17 +225,17 @@ def _takes_beside(document: Json, kind: str, file: str, found: InputObjects) -> 
     return words is not None
 
 
-def take_quota(quota: Json, file: str, found: InputObjects) -> None:
+def take_quota(quota: Json, file: str, found: Scene) -> None:
     """Take in what a ResourceQuota says."""
     metadata, spec = quota["metadata"], quota.get("spec") or {}
     space = metadata.get("namespace") or DEFAULT
     if not isinstance(space, str) or not isinstance(spec, dict) or not isinstance(spec.get("hard") or {}, dict):
         found.problems.append(Remark(file, f"ResourceQuota {metadata['name']}", "spec.hard: it is no map of limits"))
         return
-    found.quotas.append(Given(file, {**quota, "metadata": {**metadata, "namespace": space}}))
+    found.quotas.append(Given(file, {**quota, "kind": "ResourceQuota", "metadata": {**metadata, "namespace": space}}))
 
 
-def take_group(group: Json, words: GroupWords, file: str, found: InputObjects) -> None:
+def take_group(group: Json, words: GroupWords, file: str, found: Scene) -> None:
     """Take in what a PodGroup says."""
     group = {**group, "metadata": {**group["metadata"], "namespace": group["metadata"].get("namespace") or DEFAULT}}
     name = name_of(group, words)
@@ -256,14 +247,14 @@ def take_group(group: Json, words: GroupWords, file: str, found: InputObjects) -
 
 
 def _take_pods(
-    template: PodTemplate, name: str, space: str | None, numbers: Iterator[int], file: str, found: InputObjects
+    template: PodTemplate, name: str, space: str | None, numbers: Iterator[int], file: str, found: Scene
 ) -> None:
     for _ in range(template.copies):
         own = {"name": f"{name}-{next(numbers)}", **({"namespace": space} if space else {})}
         _take_one({**template.pod, "kind": "Pod", "metadata": {**template.pod["metadata"], **own}}, file, found)
 
 
-def _take_one(document: Json, file: str, found: InputObjects) -> None:
+def _take_one(document: Json, file: str, found: Scene) -> None:
     problems = shape_problems(document)
     name = _name_of(document) or (_generated_name(document, found) if document["kind"] == "Pod" else "")
     if not problems and not name:
@@ -287,7 +278,7 @@ def _with_kind(item: object, kind_of_list: object) -> object:
     return {**item, "kind": kind} if kind else item
 
 
-def _generated_name(document: Mapping[str, Any], found: InputObjects) -> str:
+def _generated_name(document: Mapping[str, Any], found: Scene) -> str:
     """Return a name as the API server makes it of generateName, an empty text if there is none."""
     metadata = document.get("metadata")
     begin = metadata.get("generateName") if isinstance(metadata, dict) else None
@@ -298,14 +289,6 @@ def _name_of(document: Mapping[str, Any]) -> str:
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else ""
-
-
-def refused(request: PodRequest, rules: PodRules, node: NodeRules, free: HostAmounts | None) -> tuple[str, str] | None:
-    """Return why a node does not take a pod, whatever its cards, as reason and sentence; None if it may."""
-    if request.joined_node not in ("", node.name):
-        text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
-        return Reason.CLAIM_ELSEWHERE.value, text
-    return refused_by_rules(rules, node) or refused_by_host(request.host, free)
 
 
 def as_if_served(node: JsonMapping, facts: NodeFacts, dialects: Dialects) -> NodeFacts:
@@ -339,23 +322,10 @@ class PodOutcome:
     status: PodStatus
     node_name: str = ""
     shares: tuple[Share, ...] = ()
+    indexes: Mapping[str, int] = field(default_factory=dict)
+    """UUID of a card of the node -> its place there."""
+    is_on_added_node: bool = False
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SceneCards:
-    """The cards of a ledger, for who reads annotations."""
-
-    ledger: Ledger
-
-    def card(self, uuid: str) -> Card | None:
-        """Return the card of this UUID."""
-        entry = self.ledger.entry(uuid)
-        return entry.card if entry else None
-
-    def cards_of(self, node_name: str) -> Sequence[Card]:
-        """Return a node's cards."""
-        return [entry.card for entry in self.ledger.entries_of_node(node_name)]
 
 
 def copied(card: Card, node_name: str) -> Card:

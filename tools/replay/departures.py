@@ -27,9 +27,9 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import NARROW_GAP, Column, Terminal, table
-from gpuledger.simulation.arrivals import percent
-from gpuledger.simulation.mix import History
-from gpuledger.simulation.trace import CARD_MILLI, PodKind, Trace, TraceCluster, TracePod, together
+from replay.arrivals import percent
+from replay.mix import History
+from replay.trace import CARD_MILLI, PodKind, Trace, TraceCluster, TracePod, together
 
 Ask = tuple[PodKind, ...]
 """What a gang asks for, or a pod that comes by itself."""

@@ -7,7 +7,7 @@ import pytest
 from fakes.traces import NODES_CSV, PODS_CSV, written
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import HostAmounts
-from gpuledger.simulation.trace import PodKind, Trace, TraceNode, TracePod, read_trace
+from replay.trace import PodKind, Trace, TraceNode, TracePod, read_trace
 
 
 def read(folder: Path, nodes: str = NODES_CSV, pods: str = PODS_CSV, with_times: bool = False) -> Trace:
