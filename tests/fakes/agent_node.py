@@ -19,9 +19,8 @@ from gpuledger.agent.grants.ledger_view import ClaimLedger, LedgerView
 from gpuledger.agent.grants.starts import ClaimPreparations, ContainerStarts
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
-from gpuledger.agent.kubelet import pod_resources
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse, NodePods
-from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name
+from gpuledger.agent.kubelet import slot_owners
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse, NodePods, SlotOwners, answered_name
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.runtime.cdi import CheckpointEntry, VendorDevices, read_grant
 from gpuledger.model.card import Amounts, Card
@@ -85,7 +84,7 @@ class AgentNode:
         """Return the kubelet's list, as its socket gives it."""
         if self.list_fails:
             raise self.list_fails
-        return replace(pod_resources._node_pods(self.kubelet.pod_resources()), claims=self.in_use)
+        return replace(slot_owners._node_pods(self.kubelet.pod_resources()), claims=self.in_use)
 
     # Pods.
 

@@ -39,9 +39,8 @@ from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.agent.isolation.mps_view import MpsView, report_faults
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin, NodeSlots, PluginServer, VendorSlots, serve_all
-from gpuledger.agent.kubelet.pod_resources import PodResources
-from gpuledger.agent.kubelet.slot_owners import Pods, SlotOwners
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer, VendorSlots, serve_all
+from gpuledger.agent.kubelet.slot_owners import PodResources, Pods, SlotOwners
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage.metrics import Comparison, ContainerOfPod
@@ -154,7 +153,7 @@ class Agent:
         self._isolation: Isolation | None = None  # as the cards were listed last
         self._versions = ("", "")  # of the driver, and of CUDA, as last reported
         self._known = asyncio.Event()
-        self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
+        self._slots = {vendor: VendorSlots() for vendor in plan.resources}
         self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
@@ -291,7 +290,8 @@ class Agent:
             self.cards = tuple(
                 replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
             )
-            self._slots.withdraw()
+            for slots in self._slots.values():
+                slots.withdraw()
         else:
             self._driver_up = True
             versions = snapshot.driver_version, snapshot.cuda_version
@@ -306,7 +306,8 @@ class Agent:
                 self._plan.config_for(isolation),
                 self._plan.keeps_reserved_memory(isolation),
             )
-            self._slots.offer(self.cards)
+            for vendor, slots in self._slots.items():
+                slots.offer(sum(card.capacity.number for card in self.cards if card.vendor == vendor))
         if self.cards:
             self._has_cards.set()
         if self.cards or snapshot is not None:
@@ -337,7 +338,7 @@ class Agent:
         await self._claims.run()
 
     def _server(self, resource: str, vendor: str) -> PluginServer:
-        slots = self._slots.of_vendor[vendor]
+        slots = self._slots[vendor]
         return PluginServer(DevicePlugin(resource, slots, self._starts.allocate, self._starts.start), self._plugins)
 
     def _connected(self) -> bool:
@@ -425,7 +426,7 @@ class Agent:
         return problems
 
     def _metrics(self) -> Iterable[Metric]:
-        slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
+        slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.items()]
         yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
         yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
         yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])

@@ -16,9 +16,7 @@ from gpuledger.agent.grants.grants import Grants
 from gpuledger.agent.grants.ledger_view import ClaimLedger, NodeCards
 from gpuledger.agent.grants.starts import ClaimPreparations, retry_until
 from gpuledger.agent.health import counter, gauge
-from gpuledger.agent.kubelet.device_health import DeviceHealth
 from gpuledger.agent.kubelet.dra import DraPlugin
-from gpuledger.agent.kubelet.dra_server import DraServer
 from gpuledger.agent.kubelet.slot_owners import PodLister, Pods
 from gpuledger.agent.node_entry import NodeAnnotation, Nodes
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
@@ -56,21 +54,20 @@ class ClaimService:
         ledger = ClaimLedger(node_name, store, own_cards)
         self._preparations = ClaimPreparations(node_name, ledger, store, granting, grants, over)
         self._orphaned = OrphanedClaims(node_name, grants.all, lister, store)
-        self._health = DeviceHealth(node_name)
         self._registered = False
-        self._server: DraServer | None = None
+        self._plugin: DraPlugin | None = None
         if kubelet_directory is None:
             self.annotation.want("")
         else:
-            plugin = DraPlugin(node_name, self._preparations.prepare, self._preparations.unprepare)
-            self._server = DraServer(plugin, self._health, kubelet_directory, self._observe_registration)
+            prepare, unprepare = self._preparations.prepare, self._preparations.unprepare
+            self._plugin = DraPlugin(node_name, kubelet_directory, prepare, unprepare, self._observe_registration)
 
     async def run(self) -> None:
         """Serve until cancelled, if that is to be."""
-        if self._server is None:
+        if self._plugin is None:
             return
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._server.run())
+            group.create_task(self._plugin.run())
             group.create_task(self._rebuild())
 
     def prepared(self) -> frozenset[tuple[str, str]]:
@@ -79,7 +76,8 @@ class ClaimService:
 
     def show(self, cards: Iterable[Card]) -> None:
         """Observe the cards as they are now."""
-        self._health.show(cards)
+        if self._plugin is not None:
+            self._plugin.show(cards)
 
     async def tidy(self) -> None:
         """Remove what no pod uses any more. Raises ApiError."""

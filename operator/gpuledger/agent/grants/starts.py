@@ -29,8 +29,7 @@ from gpuledger.agent.grants.grants import NO_CARDS, NO_POD, VISIBLE, Grants
 from gpuledger.agent.grants.ledger_view import ClaimLedger, HeldClaims, HeldPart, LedgerView
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey, PreparedDevice
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse
-from gpuledger.agent.kubelet.slot_owners import NAME, Owner, Pods, SlotOwners, answered_name
+from gpuledger.agent.kubelet.slot_owners import NAME, ClaimInUse, Owner, Pods, SlotOwners, answered_name
 from gpuledger.formats.kubernetes.pod import is_finished, pod_identity
 from gpuledger.formats.resource_claims.claims import DRIVER, has_claim
 from gpuledger.formats.resource_claims.slices import device_name

@@ -2,7 +2,8 @@
 
 Slots are what the kubelet counts: without meaning, as many as all cards of the node have together. A slot belongs to no
 card, so it can't be unhealthy for one: the ledger hears of a broken card. Slots are withdrawn together, when no card
-can be used at all.
+can be used at all. Servers and clients are made from the descriptors of their gRPC services: generated code has only
+the messages.
 
 A kubelet that starts removes every socket from its directory and knows no plugin. So the server is rebuilt when its
 own socket is gone, when the kubelet's socket is another one, or when the kubelet no longer listens.
@@ -13,38 +14,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.kubelet.grpc_services import add_service, client
-from gpuledger.model.card import Card
 from gpuledger.model.errors import GpuledgerError
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSlots:
-    """The slots of a node: those of each vendor's cards, which pods ask for by other names."""
-
-    of_vendor: Mapping[str, VendorSlots]
-
-    def offer(self, cards: Iterable[Card]) -> None:
-        """Offer as many as these cards have."""
-        counts = Counter[str]()
-        for card in cards:
-            counts[card.vendor] += card.capacity.number
-        for vendor, slots in self.of_vendor.items():
-            slots.offer(counts[vendor])
-
-    def withdraw(self) -> None:
-        """Offer none."""
-        for slots in self.of_vendor.values():
-            slots.withdraw()
 
 
 class VendorSlots:
@@ -182,19 +162,8 @@ class PluginServer:
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        while True:
-            server = grpc.aio.server()
-            add_service(server, SERVICES["DevicePlugin"], self._plugin)
-            try:
-                self._socket.unlink(missing_ok=True)
-                server.add_insecure_port(f"unix:{self._socket}")
-                await server.start()
-                await self._serve()
-            except (OSError, RuntimeError) as error:
-                logger.warning("%s: no socket at %s: %s", self._plugin.resource, self._socket, error)
-            finally:
-                await server.stop(grace=None)
-            await asyncio.sleep(LOOK_INTERVAL_S)
+        services = [(SERVICES["DevicePlugin"], "")]
+        await serve_at(self._socket, self._plugin.resource, services, self._plugin, self._serve)
 
     async def _serve(self) -> None:
         """Return when the server is of no use any more."""
@@ -233,6 +202,63 @@ async def serve_all(servers: Sequence[PluginServer]) -> None:
     async with asyncio.TaskGroup() as group:
         for server in servers:
             group.create_task(server.run())
+
+
+# What any plugin of the kubelet does.
+
+
+async def serve_at(
+    socket: Path,
+    name: str,
+    services: Iterable[tuple[ServiceDescriptor, str]],
+    servicer: object,
+    until_useless: Callable[[], Awaitable[None]],
+) -> None:
+    """Serve at a socket until cancelled, with a new server whenever `until_useless` returns. `name` is for the log.
+
+    `services` are as in `add_service`; where there is no socket yet, it is tried again.
+    """
+    services = tuple(services)
+    while True:
+        server = grpc.aio.server()
+        for service, version in services:
+            add_service(server, service, servicer, version)
+        try:
+            socket.unlink(missing_ok=True)  # noqa: ASYNC240 - as quick as the bind that follows
+            server.add_insecure_port(f"unix:{socket}")
+            await server.start()
+            await until_useless()
+        except (OSError, RuntimeError) as error:
+            logger.warning("%s: no socket at %s: %s", name, socket, error)
+        finally:
+            await server.stop(grace=None)
+        await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+def add_service(server: grpc.aio.Server, service: ServiceDescriptor, servicer: object, name: str = "") -> None:
+    """Serve the methods that `servicer` has under their names; clients get UNIMPLEMENTED for all others.
+
+    `name` is that of another version of the service, with the same messages.
+    """
+    methods = {each.name: _handler(each, servicer) for each in service.methods if hasattr(servicer, each.name)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name or service.full_name, methods),))
+
+
+def _handler(method: MethodDescriptor, servicer: object) -> grpc.RpcMethodHandler[Any, Any]:
+    handler = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+    request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return handler(getattr(servicer, method.name), request.FromString, response.SerializeToString)
+
+
+def client(channel: grpc.aio.Channel, service: ServiceDescriptor) -> SimpleNamespace:
+    """Return an object that has each method of the service, to be called with a request."""
+    methods = SimpleNamespace()
+    for method in service.methods:
+        call = channel.unary_stream if method.server_streaming else channel.unary_unary
+        request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        path = f"/{service.full_name}/{method.name}"
+        setattr(methods, method.name, call(path, request.SerializeToString, response.FromString))
+    return methods
 
 
 def socket_identity(socket: Path) -> tuple[int, int] | None:

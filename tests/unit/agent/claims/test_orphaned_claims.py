@@ -7,7 +7,7 @@ import pytest
 from fakes.agent_node import NODE
 from fakes.api_server import Operation
 from gpuledger.agent.grants.cleanup import OrphanedClaims, OrphanedGrants
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse
 from gpuledger.formats.runtime.cdi import claim_grant_name
 from unit.agent.claims.conftest import ClaimNode, key, part, ref
 

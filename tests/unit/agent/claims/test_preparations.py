@@ -15,7 +15,7 @@ from gpuledger.agent.grants.grants import ISOLATION_ANNOTATION
 from gpuledger.agent.grants.starts import PATIENCE_S
 from gpuledger.agent.isolation.choice import Isolation
 from gpuledger.agent.kubelet.dra import PreparedDevice
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.formats.runtime.cdi import CardLimit, claim_grant_name
 from gpuledger.formats.runtime.cdi import device_name as runtime_name
