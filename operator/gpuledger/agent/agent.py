@@ -168,16 +168,7 @@ class Agent:
             Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
         )
         self._capabilities = NodeCapabilitiesReader(
-            plan.isolation,
-            plan.vendor_cdi_directories,
-            plan.hami_core_directory,
-            plan.mps_directory,
-            plan.priority_resource,
-            why_no_driver_limits=lambda: self._why_no_limits,
-            library=self._hami_core,
-            hami_core=plan.hami_core,
-            mps_pipes=self._mps.pipes if self._mps else None,
-            bursts=plan.bursts,
+            plan, self._hami_core, lambda: self._why_no_limits, self._mps.pipes if self._mps else None
         )
         prompt = plan.isolation in (Isolation.DRIVER, None)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import yaml
 
+from gpuledger.agent.config import AgentConfig
 from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
 from gpuledger.agent.isolation.choice import (
     Bursts,
     GrantedCard,
-    HamiCore,
     Installed,
     Isolation,
     MpsPipes,
@@ -28,20 +28,25 @@ from gpuledger.agent.isolation.choice import (
     driver_limits,
     fitting,
     missing,
-    why_no_burst,
+    mps_edits,
     why_not_together,
     with_bursts,
     without_hami_core,
     without_vendors_limits,
 )
 from gpuledger.agent.isolation.driver_limits import DriverLimits
-from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, HamiCoreLibrary, core_policy_of, opts_out
-from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.hami_core import (
+    POLICY_VARIABLE,
+    HamiCoreLibrary,
+    core_policy_of,
+    hami_core_edits,
+    opts_out,
+)
 from gpuledger.agent.isolation.mps_daemons import running_daemon
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, joined, vendor_devices
-from gpuledger.model.errors import BadInput, NotKnownYet, StartRefused
+from gpuledger.model.errors import NotKnownYet, StartRefused
 from gpuledger.model.json_object import Json, JsonMapping
 
 VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
@@ -134,20 +139,25 @@ class Grants:
         problem = why_not_together(isolation, cards, containers, by_several_pods=not grant.of_one_pod)
         if problem:
             raise StartRefused(f"{_owner(grant)}: {problem}")
-        installed, own_directory = capabilities.installed, ""
-        if isolation is Isolation.HAMI_CORE:
-            own_directory = str(self._directories.own(installed.hami_core_directory, grant.place, starts))
-        cards = _with_bursts(grant, pod, cards, isolation, capabilities.bursts)
-        priority = _limit(pod, grant.container, capabilities.priority_resource)
-        policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
-        kept = limits(isolation, cards, installed, own_directory, priority, policy)
-        by_driver: tuple[CardLimit, ...] = ()
-        if isolation is Isolation.DRIVER:
-            # Pods that share whole cards may all use all of them.
-            parts = [card for card in cards if grant.of_one_pod or not card.exclusive]
-            by_driver = driver_limits(parts, guarantees=capabilities.bursts is not Bursts.NEVER)
-            kept = driver_edits(grant.name, str(self._by_driver.directory), by_driver)
-            self._by_driver.expect(grant.name)
+        cards, why_no_bursts = with_bursts(cards, pod, grant.container, isolation, capabilities.bursts)
+        if why_no_bursts:
+            logger.warning("%s, %s has no effect: %s", _owner(grant), MEMORY_LIMIT_ANNOTATION, why_no_bursts)
+        installed, by_driver, kept = capabilities.installed, tuple[CardLimit, ...](), Json()
+        match isolation:
+            case Isolation.HAMI_CORE:
+                home = installed.hami_core_directory
+                own = str(self._directories.own(home, grant.place, starts))
+                priority = _limit(pod, grant.container, capabilities.priority_resource)
+                policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
+                kept = hami_core_edits(cards, home, own, priority, installed.hami_core, policy)
+            case Isolation.MPS:
+                kept = mps_edits(cards, installed.mps_directory, installed.mps_pipes)
+            case Isolation.DRIVER:
+                # Pods that share whole cards may all use all of them.
+                parts = [card for card in cards if grant.of_one_pod or not card.exclusive]
+                by_driver = driver_limits(parts, guarantees=capabilities.bursts is not Bursts.NEVER)
+                kept = driver_edits(grant.name, str(self._by_driver.directory), by_driver)
+                self._by_driver.expect(grant.name)
         edits = container_edits(cards, capabilities.vendor, kept)
         if by_driver:
             edits = without_vendors_limits(edits)
@@ -191,20 +201,6 @@ class Grants:
         return choice.isolation
 
 
-def _with_bursts(
-    grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], isolation: Isolation, allowed: Bursts
-) -> tuple[GrantedCard, ...]:
-    """Return the cards with the limits that the pod wishes above its shares; without, if that can't be had."""
-    try:
-        why_not = why_no_burst(pod, isolation, allowed)
-        found = with_bursts(cards, pod, grant.container, isolation, allowed)
-    except BadInput as error:
-        why_not, found = str(error), tuple(cards)
-    if why_not:
-        logger.warning("%s, %s has no effect: %s", _owner(grant), MEMORY_LIMIT_ANNOTATION, why_not)
-    return found
-
-
 def _owner(grant: Grant) -> str:
     """Return whose a grant is, for the log."""
     if grant.claim is None:
@@ -235,55 +231,41 @@ class NodeCapabilitiesReader:
 
     def __init__(
         self,
-        isolation: Isolation | None,
-        cdi_directories: Sequence[Path],
-        hami_core_directory: str,
-        mps_directory: str,
-        priority_resource: str,
-        proc: Path = Path("/proc"),
+        plan: AgentConfig,
+        library: HamiCoreLibrary,
         why_no_driver_limits: Callable[[], str] = lambda: Installed().why_no_driver_limits,
-        library: HamiCoreLibrary | None = None,
-        hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
         mps_pipes: Callable[[], MpsPipes] | None = None,
-        bursts: Bursts = Bursts.NEVER,
+        proc: Path = Path("/proc"),
     ) -> None:
-        """Make one, for a way to isolate, or None for the one that fits.
-
-        `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does.
-        """
-        self._mps_pipes, self._bursts = mps_pipes, bursts
-        self._isolation, self._priority_resource = isolation, priority_resource
-        self._cdi_directories = cdi_directories
-        self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
-        self._why_no_driver_limits = why_no_driver_limits
-        home = Path(hami_core_directory)
-        self._library, self._hami_core = library or HamiCoreLibrary(home, home / "no image"), hami_core
+        """Make one; `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does."""
+        self._plan, self._library, self._proc = plan, library, proc
+        self._why_no_driver_limits, self._mps_pipes = why_no_driver_limits, mps_pipes
         self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
         self._vendor = VendorDevices()
 
     def __call__(self) -> NodeCapabilities:
         """Return what there is now."""
-        installed = self._installed()
-        isolation = fitting(installed) if self._isolation is None else self._isolation
-        return NodeCapabilities(isolation, installed, self._vendor_devices(), self._priority_resource, self._bursts)
+        plan, installed = self._plan, self._installed()
+        isolation = fitting(installed) if plan.isolation is None else plan.isolation
+        return NodeCapabilities(isolation, installed, self._vendor_devices(), plan.priority_resource, plan.bursts)
 
     def _installed(self) -> Installed:
-        library = self._library.found()
+        plan, library = self._plan, self._library.found()
         pipes = self._mps_pipes() if self._mps_pipes is not None else None
-        with_mps = pipes is not None or running_daemon(Path(self._mps_directory) / "pipe", self._proc)
+        with_mps = pipes is not None or running_daemon(Path(plan.mps_directory) / "pipe", self._proc)
         return Installed(
-            hami_core_directory=self._hami_core_directory if library else "",
-            mps_directory=self._mps_directory if with_mps else "",
+            hami_core_directory=plan.hami_core_directory if library else "",
+            mps_directory=plan.mps_directory if with_mps else "",
             mps_pipes=pipes,
             why_no_driver_limits=self._why_no_driver_limits(),
-            hami_core=replace(self._hami_core, library_directory=library.directory if library else ""),
+            hami_core=replace(plan.hami_core, library_directory=library.directory if library else ""),
             why_no_hami_core=self._library.why_not,
         )
 
     def _vendor_devices(self) -> VendorDevices:
         files = [
             file
-            for directory in self._cdi_directories  # the last one counts, as runtimes have it
+            for directory in self._plan.vendor_cdi_directories  # the last one counts, as runtimes have it
             for file in _files(directory)
             if file.suffix in (".json", ".yaml", ".yml") and not file.name.startswith(FILE_PREFIX)
         ]
