@@ -13,10 +13,11 @@ from fakes.node_api import NodeApi
 from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.devices.source import MemoryLimit
+from gpuledger.agent.grants.claims import ClaimService
 from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilities
-from gpuledger.agent.grants.ledger_view import ClaimLedger, LedgerView
-from gpuledger.agent.grants.starts import ClaimPreparations, ContainerStarts
+from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.grants.starts import ContainerStarts
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.kubelet import slot_owners
@@ -74,10 +75,16 @@ class AgentNode:
             self.with_cdi,
             lambda: self.may_run,
         )
-        ledger = ClaimLedger(NODE, self.api.store, lambda: self.shown)
-        self.claims = ClaimPreparations(NODE, ledger, self.api.store, self.granting, self.grants, lambda: self.over)
+        self.claims = self.claim_service(served=False)
         self.starts = ContainerStarts(
             self.owners, self.ledger, self.granting, self.grants, self.directories, self.with_cdi
+        )
+
+    def claim_service(self, served: bool) -> ClaimService:
+        """Return another one; `served`: it has a directory of the kubelet."""
+        directory = Path("/nowhere") if served else None
+        return ClaimService(
+            NODE, directory, self.api.store, self, self.ledger, self.granting, self.grants, lambda: self.over
         )
 
     async def list(self) -> NodePods:

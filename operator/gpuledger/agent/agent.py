@@ -24,14 +24,13 @@ from typing import Any, Protocol
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.claims import ClaimService
 from gpuledger.agent.config import AgentConfig, agent_config, device_source
 from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, why_no_limits
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
-from gpuledger.agent.grants.cleanup import OrphanedGrants
+from gpuledger.agent.grants.claims import ClaimService
 from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
-from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader
+from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader, OrphanedGrants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.grants.starts import ContainerStarts
 from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
@@ -195,13 +194,13 @@ class Agent:
             plan.kubelet_directory if plan.serves_claims else None,
             self._store,
             self._pod_resources,
+            self._ledger,
             self._granting,
             self._grants,
-            self._indexes,
             self._ended.over,
         )
         self._orphaned_grants = OrphanedGrants(
-            plan.node_name, self._grants_of_slots, self._pod_resources, self._store, self._ended.over
+            plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over
         )
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
@@ -352,9 +351,7 @@ class Agent:
         """Forget pods that are gone."""
         self._by_driver.tidy()
         try:
-            gone = await self._orphaned_grants.find()
-            self._granting.forget(lambda grant: grant.claim is None and grant.pod_uid in gone)
-            await self._claims.tidy()
+            self._claims.give_up(await self._orphaned_grants.find())
         except ApiError as error:
             logger.info("pods that are gone can't be looked up yet, retrying: %s", error)
 
@@ -367,9 +364,6 @@ class Agent:
 
     def _all_grants(self) -> list[Grant]:
         return [*self._grants.all(), *self._directories.all()]
-
-    def _grants_of_slots(self) -> list[Grant]:
-        return [grant for grant in self._all_grants() if grant.claim is None]
 
     def _prepared(self) -> frozenset[tuple[str, str]]:
         return self._claims.prepared()

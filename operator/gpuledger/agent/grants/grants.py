@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,8 +44,11 @@ from gpuledger.agent.isolation.hami_core import (
     opts_out,
 )
 from gpuledger.agent.isolation.mps_daemons import running_daemon
+from gpuledger.agent.kubelet.slot_owners import NodePods, PodLister, Pods
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA
+from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.formats.resource_claims.claims import has_claim
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, joined, vendor_devices
 from gpuledger.model.errors import NotKnownYet, StartRefused
 from gpuledger.model.json_object import Json, JsonMapping
@@ -224,6 +228,78 @@ def _container(pod: JsonMapping, name: str) -> JsonMapping:
     spec = pod["spec"]
     listed = [*(spec.get("initContainers") or ()), *spec["containers"]]
     return next((each for each in listed if each["name"] == name), {})
+
+
+class OrphanedGrants:
+    """Looks, again and again, for grants that no pod has any more, so that the agent can remove their files.
+
+    A kubelet that has just started knows no pods and no claims until the API server has sent them, while their
+    containers run: what it does not show is not gone. So the API server has to say it, too. Where this agent has seen
+    itself that nothing of a pod is left (`ended_pods.py`), it needs neither: the kubelet names pods without their UIDs,
+    and one that has lost its record shows a pod's name for the next one, which may get no grant.
+    """
+
+    def __init__(
+        self,
+        node_name: str,
+        grants: Callable[[], Iterable[Grant]],
+        lister: PodLister,
+        pods: Pods,
+        ended: Callable[[], Collection[str]],
+    ) -> None:
+        self._node_name, self._grants, self._lister, self._pods = node_name, grants, lister, pods
+        self._ended = ended  # UIDs of pods of which nothing is left
+        self._missing: frozenset[str] = frozenset()  # names of grants that the kubelet did not show at the last look
+
+    async def find(self) -> frozenset[str]:
+        """Return the names of grants of pods of which nothing is left, or that no pod has.
+
+        The latter is what the kubelet twice has not shown for certain, and no pod at the API server either. Makes no
+        request while there are none, and asks the API server only about missing ones. Raises ApiError.
+        """
+        before, self._missing = self._missing, frozenset()
+        ended, grants = self._ended(), list(self._grants())
+        over = frozenset(grant.name for grant in grants if grant.claim is None and grant.pod_uid in ended)
+        left = [grant for grant in grants if grant.name not in over]
+        if not left:
+            return over
+        missing = _not_shown(left, await self._lister.list())
+        self._missing = frozenset(grant.name for grant in missing)
+        twice = [grant for grant in missing if grant.name in before]
+        if not twice:
+            return over
+
+        def used_by(pod: JsonMapping) -> set[str]:
+            return set() if is_finished(pod) else {grant.name for grant in twice if uses(pod, grant)}
+
+        used = await self._pods.pods_of_node(self._node_name, used_by)
+        return over | frozenset(grant.name for grant in twice).difference(*used)
+
+
+def _not_shown(grants: Sequence[Grant], listed: NodePods) -> list[Grant]:
+    """Return the grants whose claim, or else whose pod, the kubelet does not show.
+
+    A name that several pods have had is shown for the last of them: the others are gone.
+    """
+    claims = {(claim.namespace, claim.name) for claim in listed.claims}
+    pods = {(grant.namespace, grant.pod, grant.pod_uid) for grant in grants if grant.claim is None}
+    times = Counter((namespace, name) for namespace, name, _ in pods)
+
+    def is_shown(grant: Grant) -> bool:
+        if grant.claim is not None:
+            return (grant.namespace, grant.claim.name) in claims
+        name = grant.namespace, grant.pod
+        return name in listed.pods and times[name] == 1
+
+    return [grant for grant in grants if not is_shown(grant)]
+
+
+def uses(pod: JsonMapping, grant: Grant) -> bool:
+    """Return whether a pod has what a grant brings."""
+    metadata = pod["metadata"]
+    if grant.claim is None or grant.of_one_pod:
+        return bool(metadata["uid"] == grant.pod_uid)
+    return metadata["namespace"] == grant.namespace and has_claim(pod, grant.claim.name)
 
 
 class NodeCapabilitiesReader:
