@@ -33,18 +33,17 @@ from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader, OrphanedGrants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.grants.starts import ContainerStarts
-from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.agent.isolation.mps_view import MpsView, report_faults
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer, VendorSlots, serve_all
 from gpuledger.agent.kubelet.slot_owners import PodResources, Pods, SlotOwners
+from gpuledger.agent.metrics import HealthServer, counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
-from gpuledger.agent.usage.metrics import Comparison, ContainerOfPod
 from gpuledger.agent.usage.monitor import Monitor, resume_all
-from gpuledger.agent.usage.report import UsageReport
+from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
 from gpuledger.formats.kubernetes.event import node_event, node_event_once
@@ -381,9 +380,7 @@ class Agent:
     # Health.
 
     async def _serve_health(self, sites: contextlib.AsyncExitStack) -> None:
-        server = HealthServer(
-            self._dead, self._not_ready, AgentMetrics(self._metrics), lambda: self._usage.answer(self.cards)
-        )
+        server = HealthServer(self._dead, self._not_ready, self._metrics, lambda: self._usage.answer(self.cards))
         at_port = application_served(server.application(), self._plan.health_host, self._plan.health_port)
         await sites.enter_async_context(at_port)
 

@@ -27,10 +27,10 @@ from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.grants import NO_POD, Grants, uses
 from gpuledger.agent.grants.ledger_view import HeldClaims, HeldPart, LedgerView
 from gpuledger.agent.grants.starts import counted, retry_until
-from gpuledger.agent.health import counter, gauge
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey, DraPlugin, PreparedDevice
 from gpuledger.agent.kubelet.slot_owners import ClaimInUse, PodLister, Pods
+from gpuledger.agent.metrics import counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, Nodes
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION, has_claim
