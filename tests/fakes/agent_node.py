@@ -14,7 +14,7 @@ from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.devices.source import MemoryLimit
 from gpuledger.agent.grants.claims import ClaimService
-from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilities
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.grants.starts import ContainerStarts
@@ -64,21 +64,12 @@ class AgentNode:
         """Start the agent anew: what it had in memory is gone."""
         self.owners = SlotOwners(NODE, self.kubelet.directory, self.api.store, self)
         self.ledger = LedgerView(NODE, self.api.store, lambda: self.shown)
-        self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
+        self.grants = GrantFiles(self.root / "cdi", self.root / "shares", self.with_cdi)
         self.grants.load()
         self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
-        self.granting = Grants(
-            self.grants,
-            self.directories,
-            lambda: self.capabilities,
-            self.by_driver,
-            self.with_cdi,
-            lambda: self.may_run,
-        )
+        self.granting = Grants(self.grants, lambda: self.capabilities, self.by_driver, lambda: self.may_run)
         self.claims = self.claim_service(served=False)
-        self.starts = ContainerStarts(
-            self.owners, self.ledger, self.granting, self.grants, self.directories, self.with_cdi
-        )
+        self.starts = ContainerStarts(self.owners, self.ledger, self.granting, self.grants)
 
     def claim_service(self, served: bool) -> ClaimService:
         """Return another one; `served`: it has a directory of the kubelet."""

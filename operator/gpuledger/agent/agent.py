@@ -29,7 +29,7 @@ from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, w
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
 from gpuledger.agent.grants.claims import ClaimService
-from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader, OrphanedGrants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.grants.starts import ContainerStarts
@@ -49,7 +49,6 @@ from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
 from gpuledger.formats.kubernetes.event import node_event, node_event_once
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
-from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import NODES, PODS, KubeReads
 from gpuledger.kube_api.watch import follow
@@ -156,10 +155,10 @@ class Agent:
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
-        self._grants = GrantFiles(plan.cdi_directory, self._monitor.wake)
-        self._directories = DirectoryFiles(plan.state_directory / "shares")
+        shares = plan.state_directory / "shares"
+        self._grants = GrantFiles(plan.cdi_directory, shares, plan.with_cdi, self._monitor.wake)
         self._plugins = plan.kubelet_directory / "device-plugins"
-        self._mps = MpsView(Path(plan.mps_directory), self._all_grants) if plan.mps_daemon else None
+        self._mps = MpsView(Path(plan.mps_directory), self._grants.all) if plan.mps_daemon else None
         owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
         self._ledger = LedgerView(plan.node_name, self._store, self._indexes)
         self._hami_core = HamiCoreLibrary(
@@ -177,17 +176,8 @@ class Agent:
         self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
-        self._granting = Grants(
-            self._grants,
-            self._directories,
-            self._capabilities,
-            self._by_driver,
-            plan.with_cdi,
-            self._ended.may_run,
-        )
-        self._starts = ContainerStarts(
-            owners, self._ledger, self._granting, self._grants, self._directories, plan.with_cdi
-        )
+        self._granting = Grants(self._grants, self._capabilities, self._by_driver, self._ended.may_run)
+        self._starts = ContainerStarts(owners, self._ledger, self._granting, self._grants)
         self._claims = ClaimService(
             plan.node_name,
             plan.kubelet_directory if plan.serves_claims else None,
@@ -199,7 +189,7 @@ class Agent:
             self._ended.over,
         )
         self._orphaned_grants = OrphanedGrants(
-            plan.node_name, self._all_grants, self._pod_resources, self._store, self._ended.over
+            plan.node_name, self._grants.all, self._pod_resources, self._store, self._ended.over
         )
         self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
         self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
@@ -208,13 +198,13 @@ class Agent:
         self._on_node: list[NodeEntry[Any] | ResourceSlices] = [each for each in entries if each]
         self._events = NodeEvents(plan.node_name, self._store)
         comparison = Comparison(
-            self._all_grants,
+            self._grants.all,
             self._may_use,
             partial(self._events.post, EventReason.USED_WITHOUT_SHARE),
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
         )
-        self._usage = UsageReport(plan.node_name, self._all_grants, self._watcher.uses, comparison, self._monitor)
+        self._usage = UsageReport(plan.node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
@@ -264,7 +254,7 @@ class Agent:
             logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.speaks = True
             return
-        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants() if grant.of_one_pod})
+        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._grants.all() if grant.of_one_pod})
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
@@ -361,9 +351,6 @@ class Agent:
             found |= each
         return found
 
-    def _all_grants(self) -> list[Grant]:
-        return [*self._grants.all(), *self._directories.all()]
-
     def _prepared(self) -> frozenset[tuple[str, str]]:
         return self._claims.prepared()
 
@@ -375,7 +362,7 @@ class Agent:
 
     def _mounted(self) -> set[str]:
         """Return the paths of the node that containers have mounted."""
-        return {mount["hostPath"] for grant in self._all_grants() for mount in grant.edits.get("mounts", ())}
+        return {mount["hostPath"] for grant in self._grants.all() for mount in grant.edits.get("mounts", ())}
 
     # Health.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import yaml
 
 from gpuledger.agent.config import AgentConfig
-from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.isolation.choice import (
     Bursts,
     GrantedCard,
@@ -42,6 +42,8 @@ from gpuledger.agent.isolation.hami_core import (
     core_policy_of,
     hami_core_edits,
     opts_out,
+    own_directory,
+    remove_own_directory,
 )
 from gpuledger.agent.isolation.mps_daemons import running_daemon
 from gpuledger.agent.kubelet.slot_owners import NodePods, PodLister, Pods
@@ -118,15 +120,12 @@ class Grants:
     def __init__(
         self,
         grants: GrantFiles,
-        directories: DirectoryFiles,
         capabilities: Callable[[], NodeCapabilities],
         by_driver: DriverLimits,
-        with_cdi: bool = True,
         may_run: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
-        self._grants, self._directories, self._by_driver = grants, directories, by_driver
-        self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
+        self._grants, self._capabilities, self._by_driver, self._may_run = grants, capabilities, by_driver, may_run
 
     def give(
         self, grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
@@ -150,7 +149,7 @@ class Grants:
         match isolation:
             case Isolation.HAMI_CORE:
                 home = installed.hami_core_directory
-                own = str(self._directories.own(home, grant.place, starts))
+                own = str(own_directory(home, grant.place, starts))
                 priority = _limit(pod, grant.container, capabilities.priority_resource)
                 policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
                 kept = hami_core_edits(cards, home, own, priority, installed.hami_core, policy)
@@ -166,10 +165,7 @@ class Grants:
         if by_driver:
             edits = without_vendors_limits(edits)
         grant = replace(grant, uuids=tuple(card.uuid for card in cards), edits=edits, limits=by_driver)
-        if self._with_cdi:
-            self._grants.write(grant)
-        else:
-            self._directories.write(grant, cards)
+        self._grants.write(grant, cards)
         logger.info("%s: %s", _owner(grant), ", ".join(grant.uuids))
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
@@ -179,8 +175,8 @@ class Grants:
         def is_left(grant: Grant) -> bool:
             return grant.pod_uid not in running and is_over(grant)
 
-        for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
-            self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
+        for grant in self._grants.remove(is_left):
+            remove_own_directory(self._capabilities().installed.hami_core_directory, grant.place)
             self._by_driver.forget(grant)
             logger.info("%s: over", _owner(grant))
 
