@@ -37,7 +37,7 @@ from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.agent.isolation.mps_view import MpsView, report_faults
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer, VendorSlots, serve_all
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, VendorSlots
 from gpuledger.agent.kubelet.slot_owners import PodResources, Pods, SlotOwners
 from gpuledger.agent.metrics import HealthServer, counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
@@ -151,7 +151,7 @@ class Agent:
         self._versions = ("", "")  # of the driver, and of CUDA, as last reported
         self._known = asyncio.Event()
         self._slots = {vendor: VendorSlots() for vendor in plan.resources}
-        self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
+        self._device_plugins: dict[str, list[DevicePlugin]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
@@ -306,22 +306,22 @@ class Agent:
                 await self._cards_have_changed.wait()
                 self._cards_have_changed.clear()
                 vendors = {card.vendor for card in self.cards} or {NVIDIA}
-                for vendor in sorted(vendors - self._servers.keys()):
+                for vendor in sorted(vendors - self._device_plugins.keys()):
                     resources = self._plan.resources.get(vendor, ())
-                    self._servers[vendor] = [self._server(resource, vendor) for resource in resources]
-                    group.create_task(serve_all(self._servers[vendor]))
+                    self._device_plugins[vendor] = [self._device_plugin(each, vendor) for each in resources]
+                    for plugin in self._device_plugins[vendor]:
+                        group.create_task(plugin.run())
                     group.create_task(self._starts.rebuild(resources))  # beside it: the API server may be away
 
     async def _serve_claims(self) -> None:
         await self._has_cards.wait()
         await self._claims.run()
 
-    def _server(self, resource: str, vendor: str) -> PluginServer:
-        slots = self._slots[vendor]
-        return PluginServer(DevicePlugin(resource, slots, self._starts.allocate, self._starts.start), self._plugins)
+    def _device_plugin(self, resource: str, vendor: str) -> DevicePlugin:
+        return DevicePlugin(resource, self._plugins, self._slots[vendor], self._starts.allocate, self._starts.start)
 
     def _connected(self) -> bool:
-        return all(server.connected for servers in self._servers.values() for server in servers)
+        return all(plugin.connected for plugins in self._device_plugins.values() for plugin in plugins)
 
     async def _look_around(self) -> None:
         """Compare processes with shares, and remove what belongs to pods that are gone."""

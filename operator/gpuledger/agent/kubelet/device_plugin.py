@@ -77,14 +77,38 @@ def options() -> messages.DevicePluginOptions:
     return messages.DevicePluginOptions(pre_start_required=True)
 
 
-class DevicePlugin:
-    """Answers for one resource."""
+KUBELET_SOCKET = "kubelet.sock"
+VERSION = "v1beta1"
+LOOK_INTERVAL_S = 1.0
+REGISTER_TIMEOUT_S = 5.0
+LISTEN_GRACE_S = 5.0
+"""How long a kubelet may take to connect after our registration."""
 
-    def __init__(self, resource: str, slots: VendorSlots, allocate: Allocate, start: Start) -> None:
+CHANNEL_OPTIONS: Sequence[tuple[str, str | int]] = (
+    ("grpc.default_authority", "localhost"),  # Go's servers refuse the path of a socket as the name of a host
+    ("grpc.use_local_subchannel_pool", 1),  # or a kubelet that was away is kept waiting for up to two minutes
+)
+
+
+class DevicePlugin:
+    """One resource's plugin: on its socket, and known to each kubelet that comes."""
+
+    def __init__(self, resource: str, directory: Path, slots: VendorSlots, allocate: Allocate, start: Start) -> None:
+        """Make one; `directory` is that of the kubelet for device plugins."""
         self.resource = resource
-        self.streams = 0
-        """Kubelets that listen to ListAndWatch: one, or none while it is gone."""
         self._slots, self._allocate, self._start = slots, allocate, start
+        self._streams = 0  # kubelets that listen to ListAndWatch: one, or none while it is gone
+        self._kubelet = directory / KUBELET_SOCKET
+        self._socket = directory / f"gpuledger-{resource.replace('/', '_')}.sock"
+
+    @property
+    def connected(self) -> bool:
+        """Whether a kubelet listens."""
+        return self._streams > 0
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        await serve_at(self._socket, self.resource, [(SERVICES["DevicePlugin"], "")], self, self._serve)
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:  # noqa: N802
         """Say what to ask."""
@@ -92,23 +116,14 @@ class DevicePlugin:
 
     async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
         """List the slots, now and at each change."""
-        self.streams += 1
+        self._streams += 1
         try:
             async for names, usable in self._slots.states():
                 health = "Healthy" if usable else "Unhealthy"
                 logger.info("%s: %d slots, %s", self.resource, len(names), health)
                 yield messages.ListAndWatchResponse(devices=[messages.Device(ID=name, health=health) for name in names])
         finally:
-            self.streams -= 1
-
-    async def GetPreferredAllocation(self, request: Any, context: Any) -> messages.PreferredAllocationResponse:  # noqa: N802
-        """Prefer what comes first: slots are all the same. The kubelet asks only if the plugin's options say so."""
-        return messages.PreferredAllocationResponse(
-            container_responses=[
-                messages.ContainerPreferredAllocationResponse(deviceIDs=_preferred(each))
-                for each in request.container_requests
-            ]
-        )
+            self._streams -= 1
 
     async def Allocate(self, request: Any, context: Any) -> messages.AllocateResponse:  # noqa: N802
         """Answer at once: the kubelet waits here with all its pods, and tells us nothing that could be looked up."""
@@ -127,44 +142,6 @@ class DevicePlugin:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return messages.PreStartContainerResponse()
 
-
-def _preferred(request: messages.ContainerPreferredAllocationRequest) -> list[str]:
-    must = list(request.must_include_deviceIDs)
-    others = sorted(set(request.available_deviceIDs) - set(must))
-    return [*must, *others][: request.allocation_size]
-
-
-KUBELET_SOCKET = "kubelet.sock"
-VERSION = "v1beta1"
-LOOK_INTERVAL_S = 1.0
-REGISTER_TIMEOUT_S = 5.0
-LISTEN_GRACE_S = 5.0
-"""How long a kubelet may take to connect after our registration."""
-
-CHANNEL_OPTIONS: Sequence[tuple[str, str | int]] = (
-    ("grpc.default_authority", "localhost"),  # Go's servers refuse the path of a socket as the name of a host
-    ("grpc.use_local_subchannel_pool", 1),  # or a kubelet that was away is kept waiting for up to two minutes
-)
-
-
-class PluginServer:
-    """One resource's plugin on its socket."""
-
-    def __init__(self, plugin: DevicePlugin, directory: Path) -> None:
-        self._plugin = plugin
-        self._kubelet = directory / KUBELET_SOCKET
-        self._socket = directory / f"gpuledger-{plugin.resource.replace('/', '_')}.sock"
-
-    @property
-    def connected(self) -> bool:
-        """Whether a kubelet listens."""
-        return self._plugin.streams > 0
-
-    async def run(self) -> None:
-        """Serve until cancelled."""
-        services = [(SERVICES["DevicePlugin"], "")]
-        await serve_at(self._socket, self._plugin.resource, services, self._plugin, self._serve)
-
     async def _serve(self) -> None:
         """Return when the server is of no use any more."""
         own = socket_identity(self._socket)
@@ -175,33 +152,24 @@ class PluginServer:
         while silent_s < LISTEN_GRACE_S:
             await asyncio.sleep(LOOK_INTERVAL_S)
             if socket_identity(self._socket) != own or socket_identity(self._kubelet) != kubelet:
-                logger.info("%s: the kubelet has restarted", self._plugin.resource)
+                logger.info("%s: the kubelet has restarted", self.resource)
                 return
             silent_s = 0.0 if self.connected else silent_s + LOOK_INTERVAL_S
-        logger.info("%s: the kubelet is not connected", self._plugin.resource)
+        logger.info("%s: the kubelet is not connected", self.resource)
 
     async def _register(self) -> bool:
         request = messages.RegisterRequest(
-            version=VERSION, endpoint=self._socket.name, resource_name=self._plugin.resource, options=options()
+            version=VERSION, endpoint=self._socket.name, resource_name=self.resource, options=options()
         )
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=CHANNEL_OPTIONS) as channel:
             stub = client(channel, SERVICES["Registration"])
             try:
                 await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                logger.info(
-                    "%s: the kubelet does not accept the registration yet: %s", self._plugin.resource, error.details()
-                )
+                logger.info("%s: the kubelet does not accept the registration yet: %s", self.resource, error.details())
                 return False
-        logger.info("%s: registered", self._plugin.resource)
+        logger.info("%s: registered", self.resource)
         return True
-
-
-async def serve_all(servers: Sequence[PluginServer]) -> None:
-    """Serve every resource until cancelled."""
-    async with asyncio.TaskGroup() as group:
-        for server in servers:
-            group.create_task(server.run())
 
 
 # What any plugin of the kubelet does.
