@@ -54,16 +54,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.model.card import MIG
 
 
-@dataclass(frozen=True, slots=True)
-class Wired:
-    """A card that can be connected to others."""
-
-    uuid: str
-    bus_id: str
-    handle: Handle
-
-
-def read_links(cards: Sequence[Wired]) -> Links:
+def read_links(cards: Sequence[_Card]) -> Links:
     """Return the scores of all pairs. What a card can't answer adds nothing to them. Raises DriverGone."""
     wirings = [_wiring(card, {each.bus_id for each in cards}) for card in cards]
     some_nvlinks = wired(wirings)
@@ -77,7 +68,7 @@ def read_links(cards: Sequence[Wired]) -> Links:
     return link_scores(wirings, pairs)
 
 
-def _wiring(card: Wired, cards: set[str]) -> Wiring:
+def _wiring(card: _Card, cards: set[str]) -> Wiring:
     peers: list[str] = []
     switch_links = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -416,7 +407,7 @@ class NvmlSource:
         known, scores = self._links
         if not whole <= known:
             cards = [card for card in self._cards.values() if card.uuid in whole]
-            links = read_links([Wired(card.uuid, card.bus_id, card.handle) for card in cards])
+            links = read_links(cards)
             scores = {uuid: dict(peers) for uuid, peers in links.scores.items()}
             self._links = (whole, scores)
             problems += links.problems
