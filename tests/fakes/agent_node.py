@@ -22,7 +22,9 @@ from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.kubelet import slot_owners
 from gpuledger.agent.kubelet.slot_owners import ClaimInUse, NodePods, SlotOwners, answered_name
+from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import CheckpointEntry, VendorDevices, read_grant
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
@@ -69,13 +71,14 @@ class AgentNode:
         self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
         self.granting = Grants(self.grants, lambda: self.capabilities, self.by_driver, lambda: self.may_run)
         self.claims = self.claim_service(served=False)
-        self.starts = ContainerStarts(self.owners, self.ledger, self.granting, self.grants)
+        self.starts = ContainerStarts(self.owners, self.ledger, self.granting)
 
     def claim_service(self, served: bool) -> ClaimService:
         """Return another one; `served`: it has a directory of the kubelet."""
-        directory = Path("/nowhere") if served else None
+        directory, pods = Path("/nowhere") if served else None, self.api.store
+        self.serves_claims = NodeAnnotation(NODE, pods, SERVES_CLAIMS_ANNOTATION)
         return ClaimService(
-            NODE, directory, self.api.store, self, self.ledger, self.granting, self.grants, lambda: self.over
+            NODE, directory, self.serves_claims, pods, self, self.ledger, self.granting, lambda: self.over
         )
 
     async def list(self) -> NodePods:

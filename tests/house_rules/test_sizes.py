@@ -32,7 +32,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "workflows/resource_claims/claims.py::ClaimBook": 32,
     },
     "lines of a function": {
-        "agent/agent.py::Agent.__init__": 66,
         "workflows/wiring.py::connect": 307,
     },
     "arguments of a function": {

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.core import Metric
 
@@ -38,7 +38,7 @@ from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.agent.isolation.mps_view import MpsView, report_faults
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin, VendorSlots
-from gpuledger.agent.kubelet.slot_owners import PodResources, Pods, SlotOwners
+from gpuledger.agent.kubelet.slot_owners import PodResources, SlotOwners
 from gpuledger.agent.metrics import HealthServer, counter, gauge
 from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
@@ -49,6 +49,7 @@ from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
 from gpuledger.formats.kubernetes.event import node_event, node_event_once
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import NODES, PODS, KubeReads
 from gpuledger.kube_api.watch import follow
@@ -71,7 +72,7 @@ LONGEST_S = 6.0
 POLL_INTERVAL_S = 0.3
 
 
-async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
+async def wait_for_bound_pods(node_name: str, store: KubeReads) -> None:
     """Return when the kubelet has taken up every pod that is bound to this node, or after LONGEST_S."""
     try:
         async with asyncio.timeout(LONGEST_S):
@@ -85,7 +86,7 @@ async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
         logger.warning("the pods that wait for the kubelet can't be listed: %s", error)
 
 
-async def _waiting(node_name: str, store: Pods) -> int:
+async def _waiting(node_name: str, store: KubeReads) -> int:
     return sum(await store.pods_of_node(node_name, _waits))
 
 
@@ -93,17 +94,10 @@ def _waits(pod: dict[str, Any]) -> bool:
     return not started_at(pod) and not is_finished(pod) and not leaves_at(pod)
 
 
-class EventStore(Protocol):
-    """Where Events are created."""
-
-    async def create_event(self, event: dict[str, Any]) -> None:
-        """Create one. Raises ApiError."""
-
-
 class NodeEvents:
     """Posts Events, and waits for none: one that can't be created is in the log."""
 
-    def __init__(self, node_name: str, store: EventStore) -> None:
+    def __init__(self, node_name: str, store: KubeWrites) -> None:
         self._node_name, self._store = node_name, store
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -143,9 +137,9 @@ class Agent:
 
     def __init__(self, plan: AgentConfig, source: DeviceSource, client: KubeClient) -> None:
         self._plan, self._client = plan, client
-        self._store = AgentStore(client)
+        node_name, store = plan.node_name, AgentStore(client)
+        self._store = store
         self.cards: tuple[Card, ...] = ()
-        self._driver_up = False
         self._snapshot: Snapshot | None = None
         self._isolation: Isolation | None = None  # as the cards were listed last
         self._versions = ("", "")  # of the driver, and of CUDA, as last reported
@@ -153,14 +147,14 @@ class Agent:
         self._slots = {vendor: VendorSlots() for vendor in plan.resources}
         self._device_plugins: dict[str, list[DevicePlugin]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
-        self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
+        self._pod_resources = lister = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
         shares = plan.state_directory / "shares"
         self._grants = GrantFiles(plan.cdi_directory, shares, plan.with_cdi, self._monitor.wake)
         self._plugins = plan.kubelet_directory / "device-plugins"
         self._mps = MpsView(Path(plan.mps_directory), self._grants.all) if plan.mps_daemon else None
-        owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
-        self._ledger = LedgerView(plan.node_name, self._store, self._indexes)
+        owners = SlotOwners(node_name, self._plugins, store, lister)
+        self._ledger = LedgerView(node_name, store, self._indexes)
         self._hami_core = HamiCoreLibrary(
             Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
         )
@@ -173,30 +167,23 @@ class Agent:
         self._by_driver = DriverLimits(
             plan.state_directory / "limits", self._grants.all, ControlGroups(), self._watcher.limit_memory
         )
-        self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
+        self._ends = NodeAnnotation(node_name, store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
         self._granting = Grants(self._grants, self._capabilities, self._by_driver, self._ended.may_run)
-        self._starts = ContainerStarts(owners, self._ledger, self._granting, self._grants)
+        self._starts = ContainerStarts(owners, self._ledger, self._granting)
+        serves_claims = NodeAnnotation(node_name, store, SERVES_CLAIMS_ANNOTATION)
+        directory = plan.kubelet_directory if plan.serves_claims else None
         self._claims = ClaimService(
-            plan.node_name,
-            plan.kubelet_directory if plan.serves_claims else None,
-            self._store,
-            self._pod_resources,
-            self._ledger,
-            self._granting,
-            self._grants,
-            self._ended.over,
+            node_name, directory, serves_claims, store, lister, self._ledger, self._granting, self._ended.over
         )
-        self._orphaned_grants = OrphanedGrants(
-            plan.node_name, self._grants.all, self._pod_resources, self._store, self._ended.over
-        )
-        self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
-        self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
-        self._resource_slices = plan.resource_slices and ResourceSlices(plan.node_name, self._store, client)
-        entries = (self._register, self._ends, self._capacity, self._claims.annotation, self._resource_slices)
+        self._orphaned_grants = OrphanedGrants(node_name, self._grants.all, lister, store, self._ended.over)
+        self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION)
+        self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
+        self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
+        entries = (self._register, self._ends, self._capacity, serves_claims, self._resource_slices)
         self._on_node: list[NodeEntry[Any] | ResourceSlices] = [each for each in entries if each]
-        self._events = NodeEvents(plan.node_name, self._store)
+        self._events = NodeEvents(node_name, store)
         comparison = Comparison(
             self._grants.all,
             self._may_use,
@@ -204,7 +191,7 @@ class Agent:
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
         )
-        self._usage = UsageReport(plan.node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
+        self._usage = UsageReport(node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
@@ -265,14 +252,12 @@ class Agent:
         self._snapshot = snapshot
         if snapshot is None:
             logger.error("the NVIDIA driver is not available: no container can start")
-            self._driver_up = False
             self.cards = tuple(
                 replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
             )
             for slots in self._slots.values():
                 slots.withdraw()
         else:
-            self._driver_up = True
             versions = snapshot.driver_version, snapshot.cuda_version
             if versions != self._versions:
                 logger.info("driver %s, CUDA %s, %d cards", *versions, len(snapshot.devices))
@@ -397,7 +382,7 @@ class Agent:
     def _metrics(self) -> Iterable[Metric]:
         slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.items()]
         yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
-        yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
+        yield gauge("driver_up", "Whether the driver answers.", [([], self._snapshot is not None)])
         yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
         library = self._hami_core.found()
         versions = [([library.version, library.sha256], 1.0)] if library else []

@@ -27,12 +27,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.agent.kubelet.slot_owners import Pods
 from gpuledger.formats.kubernetes.annotations import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.formats.kubernetes.host import resources_asked
 from gpuledger.formats.kubernetes.pod import container_names, has_ended, is_finished
 from gpuledger.formats.resource_claims.claims import names_of_claims
 from gpuledger.formats.runtime.cdi import container_id, pod_uid
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.json_object import Json
 
@@ -281,7 +281,7 @@ class EndedPods:
         self._wanted.set()
 
 
-async def sees_processes(own_pod_uid: str, node_name: str, pods: Pods) -> bool:
+async def sees_processes(own_pod_uid: str, node_name: str, pods: KubeReads) -> bool:
     """Return whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
     while own_pod_uid:
         try:

@@ -14,13 +14,14 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.formats.resource_claims.slices import API_VERSION, NodeOwner, SliceChanges, slice_changes
 from gpuledger.kube_api.reads import RESOURCE_SLICES
 from gpuledger.kube_api.watch import Api, follow
+from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, BadInput, NotFound
@@ -77,16 +78,6 @@ async def _write_when_due(
 
 
 logger = logging.getLogger(__name__)
-
-
-class Nodes(Protocol):
-    """Nodes at the API server."""
-
-    async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
-        """Set one annotation of a node, whatever it was; remove it for an empty value."""
-
-    async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:
-        """Set some amounts of a node's capacity, whatever they were."""
 
 
 class NodeEntry(ABC, Generic[Value]):
@@ -160,7 +151,7 @@ class NodeEntry(ABC, Generic[Value]):
 class NodeAnnotation(NodeEntry[str]):
     """An annotation of the Node; an empty value stands for none."""
 
-    def __init__(self, node_name: str, nodes: Nodes, annotation: str) -> None:
+    def __init__(self, node_name: str, nodes: KubeWrites, annotation: str) -> None:
         super().__init__(node_name, f"annotation {annotation}")
         self._nodes, self._annotation = nodes, annotation
 
@@ -178,7 +169,7 @@ class NodeCapacity(NodeEntry[Mapping[str, int]]):
     allocatable.
     """
 
-    def __init__(self, node_name: str, nodes: Nodes, names: Iterable[str]) -> None:
+    def __init__(self, node_name: str, nodes: KubeWrites, names: Iterable[str]) -> None:
         super().__init__(node_name, "capacity")
         self._nodes, self._names = nodes, tuple(names)
 
@@ -201,23 +192,10 @@ ASK_AGAIN_S = 600.0
 """Between two looks whether the API server has come to know such slices. This only reads."""
 
 
-class Slices(Protocol):
-    """ResourceSlices at the API server."""
-
-    async def create_slice(self, body: Json) -> Json:
-        """Create one; return it as it is stored. Raises ApiError."""
-
-    async def replace_slice(self, body: Json) -> Json:
-        """Replace one that is unchanged; return it as it is stored. Raises ApiError."""
-
-    async def delete_slice(self, name: str) -> None:
-        """Delete one. Raises ApiError."""
-
-
 class ResourceSlices:
     """Keeps the slices of one node equal to what its cards are."""
 
-    def __init__(self, node_name: str, slices: Slices, client: Api) -> None:
+    def __init__(self, node_name: str, slices: KubeWrites, client: Api) -> None:
         self._node_name, self._slices, self._client = node_name, slices, client
         self._cards: tuple[Card, ...] | None = None
         self._owner: NodeOwner | None = None  # None while there is no such node

@@ -19,24 +19,24 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.grants import NO_POD, Grants, uses
 from gpuledger.agent.grants.ledger_view import HeldClaims, HeldPart, LedgerView
 from gpuledger.agent.grants.starts import counted, retry_until
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey, DraPlugin, PreparedDevice
-from gpuledger.agent.kubelet.slot_owners import ClaimInUse, PodLister, Pods
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse, PodLister
 from gpuledger.agent.metrics import counter, gauge
-from gpuledger.agent.node_entry import NodeAnnotation, Nodes
+from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.formats.kubernetes.pod import is_finished
-from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION, has_claim
+from gpuledger.formats.resource_claims.claims import DRIVER, has_claim
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.formats.runtime.cdi import Grant, GrantedClaim, claim_grant_name, claim_of_name, is_name, own_name
 from gpuledger.formats.runtime.cdi import device_name as runtime_name
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, NotKnownYet, StartRefused
 from gpuledger.model.json_object import JsonMapping
@@ -161,10 +161,6 @@ def _refusal(container: str, several: Sequence[Sequence[HeldPart]], of_others: b
     )
 
 
-class Store(Pods, Nodes, Protocol):
-    """Pods and Nodes at the API server."""
-
-
 class ClaimService:
     """The claims of one node. Where they are not served, it says so on the Node, and does nothing else."""
 
@@ -172,26 +168,25 @@ class ClaimService:
         self,
         node_name: str,
         kubelet_directory: Path | None,
-        store: Store,
+        annotation: NodeAnnotation,
+        pods: KubeReads,
         lister: PodLister,
         ledger: LedgerView,
         granting: Grants,
-        grants: GrantFiles,
         over: Callable[[], Collection[str]],
     ) -> None:
-        """Make one; without a directory of the kubelet, claims are not served.
+        """Make one; without a directory of the kubelet, claims are not served. `annotation` says on the Node whether.
 
         `over` returns the UIDs of pods of which the agent has reported that nothing is left.
         """
-        self._node_name, self._store, self._lister, self._ledger = node_name, store, lister, ledger
-        self._granting, self._grants, self._over = granting, grants, over
+        self._node_name, self._pods, self._lister, self._ledger = node_name, pods, lister, ledger
+        self._granting, self._over, self._annotation = granting, over, annotation
         self._given_back: set[str] = set()  # UIDs of claims, also where files are left for now
         self._outcomes: Counter[str] = Counter()  # "prepared", "refused", "not_yet" -> how often
         self._registered = False
-        self.annotation = NodeAnnotation(node_name, store, SERVES_CLAIMS_ANNOTATION)
         self._plugin: DraPlugin | None = None
         if kubelet_directory is None:
-            self.annotation.want("")
+            self._annotation.want("")
         else:
             directory, told = kubelet_directory, self._observe_registration
             self._plugin = DraPlugin(node_name, directory, self.prepare, self.unprepare, told)
@@ -211,14 +206,14 @@ class ClaimService:
 
     async def shares(self, pod_uid: str, uuid: str) -> bool:
         """Return whether a pod uses a card by a claim that is not its own alone. Raises ApiError."""
-        shared = [grant for grant in self._grants.all() if not grant.of_one_pod and uuid in grant.uuids]
+        shared = [grant for grant in self._granting.files.all() if not grant.of_one_pod and uuid in grant.uuids]
         if not shared:
             return False
 
         def uses_one(pod: dict[str, Any]) -> bool:
             return pod["metadata"]["uid"] == pod_uid and any(uses(pod, grant) for grant in shared)
 
-        return any(await self._store.pods_of_node(self._node_name, uses_one))
+        return any(await self._pods.pods_of_node(self._node_name, uses_one))
 
     def metrics(self) -> Iterable[Metric]:
         """Yield whether claims are served, and what became of those that the kubelet has asked for."""
@@ -228,7 +223,7 @@ class ClaimService:
 
     def prepared(self) -> frozenset[tuple[str, str]]:
         """Return namespace and name of the claims that the kubelet has asked for, and not given back."""
-        grants = [(grant, grant.claim) for grant in self._grants.all() if grant.claim is not None]
+        grants = [(grant, grant.claim) for grant in self._granting.files.all() if grant.claim is not None]
         self._given_back &= {claim.uid for _, claim in grants}
         return frozenset((grant.namespace, claim.name) for grant, claim in grants if claim.uid not in self._given_back)
 
@@ -247,12 +242,12 @@ class ClaimService:
 
     def give_up(self, names: Collection[str]) -> None:
         """Remove grants, by name, that no pod uses any more: claims as if the kubelet had given them back."""
-        self._given_back |= {each.claim.uid for each in self._grants.all() if each.claim and each.name in names}
+        self._given_back |= {each.claim.uid for each in self._granting.files.all() if each.claim and each.name in names}
         self._granting.forget(lambda grant: grant.name in names)
 
     async def rebuild(self, in_use: Iterable[ClaimInUse]) -> None:
         """Have the files again of claims whose devices containers may be given when they restart."""
-        known = {grant.name for grant in self._grants.all()}
+        known = {grant.name for grant in self._granting.files.all()}
         for claim in in_use:
             for name in filter(None, map(own_name, claim.devices)):
                 uid = claim_of_name(name)
@@ -265,7 +260,7 @@ class ClaimService:
 
     def _observe_registration(self, registered: bool) -> None:
         self._registered = registered
-        self.annotation.want("true" if registered else "")
+        self._annotation.want("true" if registered else "")
 
     async def _rebuild_all(self) -> None:
         try:
@@ -297,7 +292,7 @@ class ClaimService:
 
     async def _pod(self, holder: Pod) -> JsonMapping:
         try:
-            pod: JsonMapping = await self._store.pod(holder.namespace, holder.name)
+            pod: JsonMapping = await self._pods.pod(holder.namespace, holder.name)
         except NotFound as error:
             raise StartRefused(f"pod {holder} is gone") from error
         if pod["metadata"]["uid"] != holder.uid:
@@ -311,7 +306,7 @@ class ClaimService:
             shares = pod["metadata"]["namespace"] == claim.namespace and not is_finished(pod)
             return str(pod["metadata"]["uid"]) if shares and has_claim(pod, claim.name) else ""
 
-        sharers = set(await self._store.pods_of_node(self._node_name, sharer)) - {""}
+        sharers = set(await self._pods.pods_of_node(self._node_name, sharer)) - {""}
         if not sharers.difference(self._over()):
             raise NotKnownYet(f"no pod of this node that uses claim {claim} is known")
 
@@ -319,7 +314,7 @@ class ClaimService:
         first = unit.first
         claim = GrantedClaim(first.claim.name, first.claim.uid, first.request)
         name = _name(unit)
-        known = {grant.name for grant in self._grants.all()}
+        known = {grant.name for grant in self._granting.files.all()}
         grant = Grant(name, holder.uid, holder.namespace, holder.name, unit.name, DRIVER, frozenset(), (), claim=claim)
         self._granting.give(grant, pod, unit.cards, starts=name not in known, containers=unit.containers)
 

@@ -46,12 +46,13 @@ from gpuledger.agent.isolation.hami_core import (
     remove_own_directory,
 )
 from gpuledger.agent.isolation.mps_daemons import running_daemon
-from gpuledger.agent.kubelet.slot_owners import NodePods, PodLister, Pods
+from gpuledger.agent.kubelet.slot_owners import NodePods, PodLister
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.resource_claims.claims import has_claim
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, joined, vendor_devices
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import NotKnownYet, StartRefused
 from gpuledger.model.json_object import Json, JsonMapping
 
@@ -119,13 +120,14 @@ class Grants:
 
     def __init__(
         self,
-        grants: GrantFiles,
+        files: GrantFiles,
         capabilities: Callable[[], NodeCapabilities],
         by_driver: DriverLimits,
         may_run: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
-        self._grants, self._capabilities, self._by_driver, self._may_run = grants, capabilities, by_driver, may_run
+        self.files = files
+        self._capabilities, self._by_driver, self._may_run = capabilities, by_driver, may_run
 
     def give(
         self, grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
@@ -165,7 +167,7 @@ class Grants:
         if by_driver:
             edits = without_vendors_limits(edits)
         grant = replace(grant, uuids=tuple(card.uuid for card in cards), edits=edits, limits=by_driver)
-        self._grants.write(grant, cards)
+        self.files.write(grant, cards)
         logger.info("%s: %s", _owner(grant), ", ".join(grant.uuids))
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
@@ -175,7 +177,7 @@ class Grants:
         def is_left(grant: Grant) -> bool:
             return grant.pod_uid not in running and is_over(grant)
 
-        for grant in self._grants.remove(is_left):
+        for grant in self.files.remove(is_left):
             remove_own_directory(self._capabilities().installed.hami_core_directory, grant.place)
             self._by_driver.forget(grant)
             logger.info("%s: over", _owner(grant))
@@ -240,7 +242,7 @@ class OrphanedGrants:
         node_name: str,
         grants: Callable[[], Iterable[Grant]],
         lister: PodLister,
-        pods: Pods,
+        pods: KubeReads,
         ended: Callable[[], Collection[str]],
     ) -> None:
         self._node_name, self._grants, self._lister, self._pods = node_name, grants, lister, pods

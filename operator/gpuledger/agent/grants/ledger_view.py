@@ -9,7 +9,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey
@@ -18,6 +17,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.kubernetes.annotations import MAX_UUID_LENGTH
 from gpuledger.formats.kubernetes.pod import annotated_cards, pod_identity
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import NotFound, NotKnownYet, StartRefused
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod, StoredCard
@@ -59,20 +59,10 @@ class HeldClaims:
     """Names of the claims in the pod's namespace that pods share, and that have cards of this node."""
 
 
-class CardStore(Protocol):
-    """The ledger at the API server."""
-
-    async def allocation(self, name: str) -> dict[str, Any]:
-        """Return a card's object. Raises NotFound."""
-
-    async def allocations_of_node(self, node_name: str) -> list[dict[str, Any]]:
-        """Return the objects of a node's cards; others may be among them."""
-
-
 class LedgerView:
     """The ledger, as far as this node's cards go."""
 
-    def __init__(self, node_name: str, cards: CardStore, own_cards: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, node_name: str, cards: KubeReads, own_cards: Callable[[], Mapping[str, int]]) -> None:
         self._node_name, self._cards = node_name, cards
         self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
         self._of_node = SharedRead(lambda: cards.allocations_of_node(node_name))

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.grants.files import SHARE_DIRECTORY, GrantFiles
+from gpuledger.agent.grants.files import SHARE_DIRECTORY
 from gpuledger.agent.grants.grants import NO_CARDS, VISIBLE, Grants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.isolation.choice import GrantedCard
@@ -75,8 +75,8 @@ async def counted(attempt: Awaitable[Result], outcomes: Counter[str], done: str)
 class ContainerStarts:
     """Answers the kubelet's two questions."""
 
-    def __init__(self, owners: SlotOwners, ledger: LedgerView, granting: Grants, grants: GrantFiles) -> None:
-        self._owners, self._ledger, self._granting, self._grants = owners, ledger, granting, grants
+    def __init__(self, owners: SlotOwners, ledger: LedgerView, granting: Grants) -> None:
+        self._owners, self._ledger, self._granting, self._files = owners, ledger, granting, granting.files
         self.outcomes: Counter[str] = Counter()  # "started", "refused", "not_yet" -> how often
 
     def allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
@@ -86,13 +86,13 @@ class ContainerStarts:
         """
         name = f"{min(slots, default='none')}-{secrets.token_hex(8)}"
         self._owners.remember(resource, slots, name)
-        if self._grants.with_cdi:
+        if self._files.with_cdi:
             # A kubelet or a runtime that knows no CDI leaves the device out and says nothing: then an image that asks
             # for all cards, as most do, must get none. The device's edits come later, and count.
             return messages.ContainerAllocateResponse(
                 envs={VISIBLE: NO_CARDS}, cdi_devices=[messages.CDIDevice(name=runtime_name(name))]
             )
-        place = str(self._grants.place(name))
+        place = str(self._files.place(name))
         mount = messages.Mount(host_path=place, container_path=SHARE_DIRECTORY, read_only=True)
         return messages.ContainerAllocateResponse(envs={NAME: name}, mounts=[mount])
 
@@ -109,7 +109,7 @@ class ContainerStarts:
         """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
         entries = self._owners.all_entries()
         if entries is not None:
-            self._grants.remove_unused(set(filter(None, map(answered_name, entries))))
+            self._files.remove_unused(set(filter(None, map(answered_name, entries))))
 
     async def rebuild(self, resources: Collection[str]) -> None:
         """Have the files of all containers that the kubelet knows, as far as they can be determined."""
@@ -117,7 +117,7 @@ class ContainerStarts:
             names: dict[frozenset[str], set[str]] = {}  # slots -> names of the containers that have exactly these
             for entry in self._owners.entries(resource) or ():
                 names.setdefault(entry.slots, set()).update(filter(None, [answered_name(entry)]))
-            known = {grant.name for grant in self._grants.all()}
+            known = {grant.name for grant in self._files.all()}
             for slots in (slots for slots, needed in names.items() if not needed <= known):
                 try:
                     await self._deliver(await self._owners.find(resource, slots), resource, slots)

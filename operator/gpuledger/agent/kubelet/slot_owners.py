@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -25,6 +25,7 @@ from gpuledger.agent._generated import pod_resources_pb2 as pod_messages
 from gpuledger.agent.kubelet.device_plugin import CHANNEL_OPTIONS, client
 from gpuledger.formats.kubernetes.pod import has_started, is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE, CheckpointEntry, is_name, own_name, read_checkpoint
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.json_object import JsonMapping
@@ -163,21 +164,9 @@ def _devices(claim: pod_messages.DynamicResource) -> frozenset[str]:
     return frozenset(device.name for each in claim.claim_resources for device in each.cdi_devices)
 
 
-Picked = TypeVar("Picked")
-
 ANSWERS_REMEMBERED = 4096
 NAME = "GPULEDGER_ALLOCATION"
 """Of an answer without CDI: the environment variable that holds the name."""
-
-
-class Pods(Protocol):
-    """Pods as they are now, at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> dict[str, Any]:
-        """Return a pod. Raises NotFound."""
-
-    async def pods_of_node(self, node_name: str, pick: Callable[[dict[str, Any]], Picked]) -> list[Picked]:
-        """Return what is picked of each pod that is bound to a node."""
 
 
 class PodLister(Protocol):
@@ -201,7 +190,7 @@ class Owner:
 class SlotOwners:
     """Finds the pod behind slots."""
 
-    def __init__(self, node_name: str, directory: Path, pods: Pods, lister: PodLister) -> None:
+    def __init__(self, node_name: str, directory: Path, pods: KubeReads, lister: PodLister) -> None:
         self._node_name = node_name
         self._checkpoint = directory / CHECKPOINT_FILE
         self._pods, self._lister = pods, lister

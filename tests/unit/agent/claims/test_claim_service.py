@@ -42,8 +42,8 @@ async def test_the_node_says_that_it_serves_claims_when_its_kubelet_has_taken_up
     shown = a_node_object(NODE, node.cards)
     shown["metadata"]["annotations"] |= {SERVES_CLAIMS_ANNOTATION: before} if before else {}
     service = node.claim_service(served)
-    service.annotation.observe(node.api.put_node(shown), False)
-    writing = asyncio.create_task(service.annotation.run())
+    node.serves_claims.observe(node.api.put_node(shown), False)
+    writing = asyncio.create_task(node.serves_claims.run())
     for registered in told:
         service._observe_registration(registered)
         await settle()
