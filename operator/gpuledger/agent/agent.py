@@ -40,7 +40,7 @@ from gpuledger.agent.isolation.mps_view import MpsView, report_faults
 from gpuledger.agent.kubelet.device_plugin import DevicePlugin, VendorSlots
 from gpuledger.agent.kubelet.slot_owners import PodResources, SlotOwners
 from gpuledger.agent.metrics import HealthServer, counter, gauge
-from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
+from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, Reconciler, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
@@ -182,7 +182,7 @@ class Agent:
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
         entries = (self._register, self._ends, self._capacity, serves_claims, self._resource_slices)
-        self._on_node: list[NodeEntry[Any] | ResourceSlices] = [each for each in entries if each]
+        self._on_node: list[Reconciler[Any]] = [each for each in entries if each]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
             self._grants.all,
