@@ -23,7 +23,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.grants.grants import NO_POD, Grants, uses
+from gpuledger.agent.grants.grants import NO_POD, Grants, containers_of, uses
 from gpuledger.agent.grants.ledger_view import HeldClaims, HeldPart, LedgerView
 from gpuledger.agent.grants.starts import counted, retry_until
 from gpuledger.agent.isolation.choice import GrantedCard
@@ -100,7 +100,7 @@ def units_of_pod(held: HeldClaims, pod: JsonMapping) -> list[Unit]:
 def _users(held: HeldClaims, pod: JsonMapping) -> dict[str, set[tuple[str, str]]]:
     """Return the names of containers that use claims -> the claims' names in the pod, and their requests."""
     found: dict[str, set[tuple[str, str]]] = {}
-    for container in _containers(pod):
+    for container in containers_of(pod):
         for each in (container.get("resources") or {}).get("claims") or ():
             named = {
                 _key(part)
@@ -126,13 +126,9 @@ def _users_of_shared(held: HeldClaims, pod: JsonMapping) -> frozenset[str]:
     names = {each["name"] for each in given if each.get("resourceClaimName") in held.shared}
     return frozenset(
         container["name"]
-        for container in _containers(pod)
+        for container in containers_of(pod)
         if any(each["name"] in names for each in (container.get("resources") or {}).get("claims") or ())
     )
-
-
-def _containers(pod: JsonMapping) -> list[JsonMapping]:
-    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
 def _in_order(parts: Iterable[HeldPart]) -> tuple[HeldPart, ...]:

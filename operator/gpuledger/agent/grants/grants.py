@@ -223,9 +223,12 @@ def _environment(pod: JsonMapping, container: str) -> dict[str, str]:
 
 def _container(pod: JsonMapping, name: str) -> JsonMapping:
     """Return a container; an empty one for a claim, which none is called like."""
-    spec = pod["spec"]
-    listed = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    return next((each for each in listed if each["name"] == name), {})
+    return next((each for each in containers_of(pod) if each["name"] == name), {})
+
+
+def containers_of(pod: JsonMapping) -> list[JsonMapping]:
+    """Return all containers of a pod, init containers first."""
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
 class OrphanedGrants:
