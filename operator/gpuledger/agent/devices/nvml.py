@@ -107,47 +107,39 @@ LISTS: tuple[Callable[[Handle], list[Any]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A card or MIG device on which processes can be; a card in MIG mode itself has none."""
-
-    uuid: str
-    handle: Handle
-
-
-def use_of(context: Context) -> CardUse:
+def use_of(uuid: str, handle: Handle) -> CardUse:
     """Return what is used of a card, by all together. Raises DriverGone.
 
     Without what the driver keeps for itself, as in nvidia-smi: NVML's older answer counts it, 480 MiB of an H100 on
     which nothing runs.
     """
-    memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle, pynvml.nvmlMemory_v2)
+    memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     if memory is None:  # an older driver
-        memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle)
-    rates = try_to_ask(pynvml.nvmlDeviceGetUtilizationRates, context.handle)  # not of MIG devices
+        memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = try_to_ask(pynvml.nvmlDeviceGetUtilizationRates, handle)  # not of MIG devices
     return CardUse(
-        context.uuid,
+        uuid,
         None if memory is None else int(memory.used) // MIB,
         None if rates is None else int(rates.gpu),
         None if rates is None else int(rates.memory),
     )
 
 
-def processes_of(context: Context, now_us: int) -> list[DeviceProcess]:
+def processes_of(uuid: str, handle: Handle, now_us: int) -> list[DeviceProcess]:
     """Return each process once, with the largest amount of memory that a list names for it. Raises DriverGone.
 
     `now_us` is the Unix time, to which the driver's samples of utilization are relative.
     """
     found: dict[int, int | None] = {}
     for processes in LISTS:
-        for process in try_to_ask(processes, context.handle) or ():
+        for process in try_to_ask(processes, handle) or ():
             memory = process.usedGpuMemory
             known = found.get(process.pid)
             memory_mib = known if memory is None else max(int(memory) // MIB, known or 0)
             found[process.pid] = memory_mib
-    cores = _cores_percent(context.handle, now_us) if found else None
+    cores = _cores_percent(handle, now_us) if found else None
     return [
-        DeviceProcess(pid, context.uuid, memory_mib, None if cores is None else cores.get(pid, 0))
+        DeviceProcess(pid, uuid, memory_mib, None if cores is None else cores.get(pid, 0))
         for pid, memory_mib in found.items()
     ]
 
@@ -210,7 +202,8 @@ class NvmlSource:
         self._events: FaultEvents | None = None
         self._cards: dict[int, _Card] = {}  # index -> physical card
         self._listed: dict[int, list[Device]] = {}  # index of the physical card -> what was listed of it last
-        self._contexts: list[Context] = []  # where processes can be
+        # UUID of a card or MIG device on which processes can be -> its handle; a card in MIG mode itself has none
+        self._contexts: dict[str, Handle] = {}
         self._mig_uuids: dict[tuple[str, int, int], str] = {}  # card's UUID, GPU and compute instance -> MIG device's
         self._links: tuple[frozenset[str], dict[str, dict[str, int]]] = (frozenset(), {})  # cards, and their scores
         self._seen: set[str] = set()  # UUIDs of all physical cards that were ever read
@@ -243,7 +236,7 @@ class NvmlSource:
         except pynvml.NVMLError as error:
             raise_if_gone(error)
             raise DriverGone(f"the NVIDIA driver does not count its cards: {error}") from error
-        self._contexts, self._mig_uuids = [], {}
+        self._contexts, self._mig_uuids = {}, {}
         problems: list[str] = []
         present: set[str] = set()
         for index in range(count):
@@ -269,8 +262,8 @@ class NvmlSource:
         self._must_be_open()
         now_us = int(time.time() * 1e6)
         return DeviceUses(
-            tuple(use_of(context) for context in self._contexts),
-            tuple(process for context in self._contexts for process in processes_of(context, now_us)),
+            tuple(use_of(uuid, handle) for uuid, handle in self._contexts.items()),
+            tuple(found for uuid, handle in self._contexts.items() for found in processes_of(uuid, handle, now_us)),
         )
 
     def limit_memory(self, limit: MemoryLimit) -> None:
@@ -325,7 +318,7 @@ class NvmlSource:
                 "shares with the processor"
             )
             return []
-        self._contexts.append(Context(card.uuid, card.handle))
+        self._contexts[card.uuid] = card.handle
         return [
             Device(
                 uuid=card.uuid,
@@ -367,7 +360,7 @@ class NvmlSource:
             if memory_mib is None or not _usable(uuid, problems):
                 continue
             self._name_instance(card.uuid, uuid, handle)
-            self._contexts.append(Context(uuid, handle))
+            self._contexts[uuid] = handle
             devices.append(
                 Device(
                     uuid=uuid,
