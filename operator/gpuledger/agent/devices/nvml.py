@@ -18,6 +18,7 @@ from typing import Any
 import pynvml
 
 from gpuledger.agent.devices.nvml_faults import (
+    MIB,
     CardError,
     FaultEvents,
     GroupTree,
@@ -94,8 +95,6 @@ def _nvlink_usable(one: Handle, other: Handle) -> bool:
     status = try_to_ask(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     return status in (None, pynvml.NVML_P2P_STATUS_OK, pynvml.NVML_P2P_STATUS_UNKNOWN)
 
-
-MIB = 1024 * 1024
 
 SAMPLED_US = 1_000_000
 """Of which last time the samples of processes are taken."""
