@@ -13,16 +13,18 @@ from fakes.node_api import NodeApi
 from fakes.objects import GPU, a_container, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.devices.source import MemoryLimit
-from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.grants.claims import ClaimService
+from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilities
-from gpuledger.agent.grants.ledger_view import ClaimLedger, LedgerView
-from gpuledger.agent.grants.starts import ClaimPreparations, ContainerStarts
+from gpuledger.agent.grants.ledger_view import LedgerView
+from gpuledger.agent.grants.starts import ContainerStarts
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
-from gpuledger.agent.kubelet import pod_resources
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse, NodePods
-from gpuledger.agent.kubelet.slot_owners import SlotOwners, answered_name
+from gpuledger.agent.kubelet import slot_owners
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse, NodePods, SlotOwners, answered_name
+from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import CheckpointEntry, VendorDevices, read_grant
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
@@ -64,28 +66,26 @@ class AgentNode:
         """Start the agent anew: what it had in memory is gone."""
         self.owners = SlotOwners(NODE, self.kubelet.directory, self.api.store, self)
         self.ledger = LedgerView(NODE, self.api.store, lambda: self.shown)
-        self.grants, self.directories = GrantFiles(self.root / "cdi"), DirectoryFiles(self.root / "shares")
+        self.grants = GrantFiles(self.root / "cdi", self.root / "shares", self.with_cdi)
         self.grants.load()
         self.by_driver = DriverLimits(self.root / "limits", self.grants.all, ControlGroups(), self._set_limits)
-        self.granting = Grants(
-            self.grants,
-            self.directories,
-            lambda: self.capabilities,
-            self.by_driver,
-            self.with_cdi,
-            lambda: self.may_run,
-        )
-        ledger = ClaimLedger(NODE, self.api.store, lambda: self.shown)
-        self.claims = ClaimPreparations(NODE, ledger, self.api.store, self.granting, self.grants, lambda: self.over)
-        self.starts = ContainerStarts(
-            self.owners, self.ledger, self.granting, self.grants, self.directories, self.with_cdi
+        self.granting = Grants(self.grants, lambda: self.capabilities, self.by_driver, lambda: self.may_run)
+        self.claims = self.claim_service(served=False)
+        self.starts = ContainerStarts(self.owners, self.ledger, self.granting)
+
+    def claim_service(self, served: bool) -> ClaimService:
+        """Return another one; `served`: it has a directory of the kubelet."""
+        directory, pods = Path("/nowhere") if served else None, self.api.store
+        self.serves_claims = NodeAnnotation(NODE, pods, SERVES_CLAIMS_ANNOTATION)
+        return ClaimService(
+            NODE, directory, self.serves_claims, pods, self, self.ledger, self.granting, lambda: self.over
         )
 
     async def list(self) -> NodePods:
         """Return the kubelet's list, as its socket gives it."""
         if self.list_fails:
             raise self.list_fails
-        return replace(pod_resources._node_pods(self.kubelet.pod_resources()), claims=self.in_use)
+        return replace(slot_owners._node_pods(self.kubelet.pod_resources()), claims=self.in_use)
 
     # Pods.
 

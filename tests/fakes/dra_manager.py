@@ -18,7 +18,7 @@ from fakes.kubelet import CHANNEL
 from gpuledger.agent._generated import dra_health_pb2 as health_messages
 from gpuledger.agent._generated import dra_plugin_pb2 as messages
 from gpuledger.agent._generated import plugin_registration_pb2 as registration
-from gpuledger.agent.kubelet.grpc_services import client
+from gpuledger.agent.kubelet.device_plugin import client
 
 LOOK_INTERVAL_S = 0.01
 

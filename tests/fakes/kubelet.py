@@ -16,7 +16,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from fakes.device_manager import DeviceManager, Json
 from gpuledger.agent._generated import device_plugin_pb2 as plugin
 from gpuledger.agent._generated import pod_resources_pb2 as resources
-from gpuledger.agent.kubelet.grpc_services import add_service, client
+from gpuledger.agent.kubelet.device_plugin import add_service, client
 
 CHANNEL = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
 """Another process' channels: they know nothing of attempts that the plugin's own have made."""

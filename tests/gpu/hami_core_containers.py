@@ -20,9 +20,8 @@ from typing import Any
 import pytest
 
 from fakes.grants import a_grant
-from gpuledger.agent.grants.files import DirectoryFiles
 from gpuledger.agent.isolation.choice import GrantedCard, HamiCore
-from gpuledger.agent.isolation.hami_core import REGION, hami_core_edits
+from gpuledger.agent.isolation.hami_core import REGION, hami_core_edits, own_directory
 from gpuledger.agent.usage.regions import region_place
 from gpuledger.formats.runtime.shared_region import RegionProcess, SharedRegion, read_shared_region
 from gpuledger.model.errors import BadInput
@@ -78,7 +77,7 @@ class Container:
 
     def __init__(self, machine: Machine, directory: Path, name: str, card: GrantedCard, priority: str, policy: str):
         self._machine = machine
-        own = DirectoryFiles(directory).own(str(directory), f"uid-{name}_main", starts=True)
+        own = own_directory(str(directory), f"uid-{name}_main", starts=True)
         node = HamiCore(core_policy=policy, log_level="1")
         edits = hami_core_edits([card], str(directory), str(own), priority, node)
         place = region_place(a_grant(name, name, uuids=(card.uuid,), edits=edits))

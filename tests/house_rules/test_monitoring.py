@@ -13,7 +13,7 @@ from gpuledger.agent.agent import Agent
 from gpuledger.agent.config import AgentConfig
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.isolation.choice import Isolation
-from gpuledger.agent.usage.metrics import CARDS, CONTAINERS
+from gpuledger.agent.metrics import CARDS, CONTAINERS
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from gpuledger.controller.telemetry.compatible import COMPATIBLE
 from gpuledger.kube_api.client import KubeClient

@@ -41,7 +41,6 @@ LISTENING = {  # file -> what it uses
     # Kopf's, with our own port in place of its.
     "controller/webhook.py": {"WebhookServer"},
     # Unix sockets in the kubelet's directories, which belong to root.
-    "agent/kubelet/dra_server.py": {"add_insecure_port"},
     "agent/kubelet/device_plugin.py": {"add_insecure_port"},
 }
 

@@ -31,11 +31,9 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "workflows/resource_claims/claims.py::ClaimBook": 32,
     },
     "lines of a function": {
-        "agent/agent.py::Agent.__init__": 84,
         "workflows/wiring.py::connect": 307,
     },
     "arguments of a function": {
-        "agent/grants/grants.py::NodeCapabilitiesReader.__init__": 11,
         "command_line/commands/audit.py::audit": 9,
         "command_line/commands/fake_nodes.py::fake_nodes": 10,
         "command_line/commands/history.py::history": 9,

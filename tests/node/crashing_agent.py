@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.starts import ContainerStarts
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin
 from gpuledger.agent.kubelet.slot_owners import SlotOwners
 from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.command_line.program import main
@@ -52,8 +52,8 @@ def unfinished() -> None:
 POINTS: dict[str, Callable[[], None]] = {
     "before the node shows its cards": lambda: before(NodeAnnotation, "_write"),
     "after the node shows its cards": lambda: after(NodeAnnotation, "_write"),
-    "before it is registered": lambda: before(PluginServer, "_register"),
-    "after it is registered": lambda: after(PluginServer, "_register"),
+    "before it is registered": lambda: before(DevicePlugin, "_register"),
+    "after it is registered": lambda: after(DevicePlugin, "_register"),
     "before Allocate is answered": lambda: after(ContainerStarts, "allocate"),
     "before the slots' owner is known": lambda: before(SlotOwners, "find"),
     "after the slots' owner is known": lambda: after(SlotOwners, "find"),

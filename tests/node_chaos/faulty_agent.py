@@ -14,7 +14,6 @@ from gpuledger.agent.ended_pods import Sight
 from gpuledger.agent.grants import files as grant_files
 from gpuledger.agent.grants import grants
 from gpuledger.agent.grants import grants as edits
-from gpuledger.agent.grants.files import DirectoryFiles
 from gpuledger.agent.grants.grants import Grants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.grants.starts import ContainerStarts
@@ -119,7 +118,7 @@ def once_something_runs(right: Callable[..., Any]) -> Callable[..., Any]:
 
 def common_counters(right: Callable[..., Any]) -> Callable[..., Any]:
     """Return what gives all containers the same counters."""
-    return lambda self, directory, place, starts=False: right(self, directory, "everybodys")
+    return lambda home, place, starts=False: right(home, "everybodys")
 
 
 def common_lock(_: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,7 +165,7 @@ FAULTS = {
     "claims together by MPS": Fault(
         instead(grants, "why_not_together", lambda *_, **__: ""), frozenset({TOO_MUCH}), "mps"
     ),
-    "common counters": Fault(wrap(DirectoryFiles, "own", common_counters), frozenset({ANOTHERS_PLACE}), "hami-core"),
+    "common counters": Fault(wrap(grants, "own_directory", common_counters), frozenset({ANOTHERS_PLACE}), "hami-core"),
     "a common lock": Fault(wrap(hami_core, "memory_mount", common_lock), frozenset({ANOTHERS_PLACE}), "hami-core"),
     "counters of any size": Fault(
         instead(Monitor, "keep_small", nothing),

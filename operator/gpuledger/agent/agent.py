@@ -20,39 +20,36 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.claims import ClaimService
 from gpuledger.agent.config import AgentConfig, agent_config, device_source
 from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, why_no_limits
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
-from gpuledger.agent.grants.cleanup import OrphanedGrants
-from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
-from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader
+from gpuledger.agent.grants.claims import ClaimService
+from gpuledger.agent.grants.files import GrantFiles
+from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader, OrphanedGrants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.grants.starts import ContainerStarts
-from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
 from gpuledger.agent.isolation.choice import Installed, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.agent.isolation.mps_view import MpsView, report_faults
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin, NodeSlots, PluginServer, VendorSlots, serve_all
-from gpuledger.agent.kubelet.pod_resources import PodResources
-from gpuledger.agent.kubelet.slot_owners import Pods, SlotOwners
-from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, NodeEntry, ResourceSlices
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, VendorSlots
+from gpuledger.agent.kubelet.slot_owners import PodResources, SlotOwners
+from gpuledger.agent.metrics import HealthServer, counter, gauge
+from gpuledger.agent.node_entry import NodeAnnotation, NodeCapacity, Reconciler, ResourceSlices
 from gpuledger.agent.supervisor import BEAT_INTERVAL_S
-from gpuledger.agent.usage.metrics import Comparison, ContainerOfPod
 from gpuledger.agent.usage.monitor import Monitor, resume_all
-from gpuledger.agent.usage.report import UsageReport
+from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
 from gpuledger.formats.kubernetes.event import node_event, node_event_once
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
-from gpuledger.formats.runtime.cdi import Grant
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import NODES, PODS, KubeReads
 from gpuledger.kube_api.watch import follow
@@ -75,7 +72,7 @@ LONGEST_S = 6.0
 POLL_INTERVAL_S = 0.3
 
 
-async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
+async def wait_for_bound_pods(node_name: str, store: KubeReads) -> None:
     """Return when the kubelet has taken up every pod that is bound to this node, or after LONGEST_S."""
     try:
         async with asyncio.timeout(LONGEST_S):
@@ -89,7 +86,7 @@ async def wait_for_bound_pods(node_name: str, store: Pods) -> None:
         logger.warning("the pods that wait for the kubelet can't be listed: %s", error)
 
 
-async def _waiting(node_name: str, store: Pods) -> int:
+async def _waiting(node_name: str, store: KubeReads) -> int:
     return sum(await store.pods_of_node(node_name, _waits))
 
 
@@ -97,17 +94,10 @@ def _waits(pod: dict[str, Any]) -> bool:
     return not started_at(pod) and not is_finished(pod) and not leaves_at(pod)
 
 
-class EventStore(Protocol):
-    """Where Events are created."""
-
-    async def create_event(self, event: dict[str, Any]) -> None:
-        """Create one. Raises ApiError."""
-
-
 class NodeEvents:
     """Posts Events, and waits for none: one that can't be created is in the log."""
 
-    def __init__(self, node_name: str, store: EventStore) -> None:
+    def __init__(self, node_name: str, store: KubeWrites) -> None:
         self._node_name, self._store = node_name, store
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -147,38 +137,29 @@ class Agent:
 
     def __init__(self, plan: AgentConfig, source: DeviceSource, client: KubeClient) -> None:
         self._plan, self._client = plan, client
-        self._store = AgentStore(client)
+        node_name, store = plan.node_name, AgentStore(client)
+        self._store = store
         self.cards: tuple[Card, ...] = ()
-        self._driver_up = False
         self._snapshot: Snapshot | None = None
         self._isolation: Isolation | None = None  # as the cards were listed last
         self._versions = ("", "")  # of the driver, and of CUDA, as last reported
         self._known = asyncio.Event()
-        self._slots = NodeSlots({vendor: VendorSlots() for vendor in plan.resources})
-        self._servers: dict[str, list[PluginServer]] = {}  # vendor -> its resources, once it has cards here
+        self._slots = {vendor: VendorSlots() for vendor in plan.resources}
+        self._device_plugins: dict[str, list[DevicePlugin]] = {}  # vendor -> its resources, once it has cards here
         self._cards_have_changed = asyncio.Event()
-        self._pod_resources = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
+        self._pod_resources = lister = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
-        self._grants = GrantFiles(plan.cdi_directory, self._monitor.wake)
-        self._directories = DirectoryFiles(plan.state_directory / "shares")
+        shares = plan.state_directory / "shares"
+        self._grants = GrantFiles(plan.cdi_directory, shares, plan.with_cdi, self._monitor.wake)
         self._plugins = plan.kubelet_directory / "device-plugins"
-        self._mps = MpsView(Path(plan.mps_directory), self._all_grants) if plan.mps_daemon else None
-        owners = SlotOwners(plan.node_name, self._plugins, self._store, self._pod_resources)
-        self._ledger = LedgerView(plan.node_name, self._store, self._indexes)
+        self._mps = MpsView(Path(plan.mps_directory), self._grants.all) if plan.mps_daemon else None
+        owners = SlotOwners(node_name, self._plugins, store, lister)
+        self._ledger = LedgerView(node_name, store, self._indexes)
         self._hami_core = HamiCoreLibrary(
             Path(plan.hami_core_directory), plan.hami_core_image_directory, plan.hami_core_sha256
         )
         self._capabilities = NodeCapabilitiesReader(
-            plan.isolation,
-            plan.vendor_cdi_directories,
-            plan.hami_core_directory,
-            plan.mps_directory,
-            plan.priority_resource,
-            why_no_driver_limits=lambda: self._why_no_limits,
-            library=self._hami_core,
-            hami_core=plan.hami_core,
-            mps_pipes=self._mps.pipes if self._mps else None,
-            bursts=plan.bursts,
+            plan, self._hami_core, lambda: self._why_no_limits, self._mps.pipes if self._mps else None
         )
         prompt = plan.isolation in (Isolation.DRIVER, None)
         self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
@@ -186,47 +167,31 @@ class Agent:
         self._by_driver = DriverLimits(
             plan.state_directory / "limits", self._grants.all, ControlGroups(), self._watcher.limit_memory
         )
-        self._ends = NodeAnnotation(plan.node_name, self._store, ENDS_ANNOTATION)
+        self._ends = NodeAnnotation(node_name, store, ENDS_ANNOTATION)
         counts = {resource for resources in plan.resources.values() for resource in resources}
         self._ended = EndedPods(counts, _look_for_pods, self._ends.want, self._prepared if plan.serves_claims else None)
-        self._granting = Grants(
-            self._grants,
-            self._directories,
-            self._capabilities,
-            self._by_driver,
-            plan.with_cdi,
-            self._ended.may_run,
-        )
-        self._starts = ContainerStarts(
-            owners, self._ledger, self._granting, self._grants, self._directories, plan.with_cdi
-        )
+        self._granting = Grants(self._grants, self._capabilities, self._by_driver, self._ended.may_run)
+        self._starts = ContainerStarts(owners, self._ledger, self._granting)
+        serves_claims = NodeAnnotation(node_name, store, SERVES_CLAIMS_ANNOTATION)
+        directory = plan.kubelet_directory if plan.serves_claims else None
         self._claims = ClaimService(
-            plan.node_name,
-            plan.kubelet_directory if plan.serves_claims else None,
-            self._store,
-            self._pod_resources,
-            self._granting,
-            self._grants,
-            self._indexes,
-            self._ended.over,
+            node_name, directory, serves_claims, store, lister, self._ledger, self._granting, self._ended.over
         )
-        self._orphaned_grants = OrphanedGrants(
-            plan.node_name, self._grants_of_slots, self._pod_resources, self._store, self._ended.over
-        )
-        self._register = NodeAnnotation(plan.node_name, self._store, REGISTER_ANNOTATION)
-        self._capacity = plan.capacity and NodeCapacity(plan.node_name, self._store, plan.capacity.amounts(()))
-        self._resource_slices = plan.resource_slices and ResourceSlices(plan.node_name, self._store, client)
-        entries = (self._register, self._ends, self._capacity, self._claims.annotation, self._resource_slices)
-        self._on_node: list[NodeEntry[Any] | ResourceSlices] = [each for each in entries if each]
-        self._events = NodeEvents(plan.node_name, self._store)
+        self._orphaned_grants = OrphanedGrants(node_name, self._grants.all, lister, store, self._ended.over)
+        self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION)
+        self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
+        self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
+        entries = (self._register, self._ends, self._capacity, serves_claims, self._resource_slices)
+        self._on_node: list[Reconciler[Any]] = [each for each in entries if each]
+        self._events = NodeEvents(node_name, store)
         comparison = Comparison(
-            self._all_grants,
+            self._grants.all,
             self._may_use,
             partial(self._events.post, EventReason.USED_WITHOUT_SHARE),
             containers=self._containers,
             node_pods=self._mps.pods if self._mps else tuple,
         )
-        self._usage = UsageReport(plan.node_name, self._all_grants, self._watcher.uses, comparison, self._monitor)
+        self._usage = UsageReport(node_name, self._grants.all, self._watcher.uses, comparison, self._monitor)
         self._has_cards = asyncio.Event()
         self._node_seen: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._connected_s = asyncio.get_running_loop().time()
@@ -276,7 +241,7 @@ class Agent:
             logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.speaks = True
             return
-        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._all_grants() if grant.of_one_pod})
+        self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._grants.all() if grant.of_one_pod})
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
@@ -287,13 +252,12 @@ class Agent:
         self._snapshot = snapshot
         if snapshot is None:
             logger.error("the NVIDIA driver is not available: no container can start")
-            self._driver_up = False
             self.cards = tuple(
                 replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
             )
-            self._slots.withdraw()
+            for slots in self._slots.values():
+                slots.withdraw()
         else:
-            self._driver_up = True
             versions = snapshot.driver_version, snapshot.cuda_version
             if versions != self._versions:
                 logger.info("driver %s, CUDA %s, %d cards", *versions, len(snapshot.devices))
@@ -306,7 +270,8 @@ class Agent:
                 self._plan.config_for(isolation),
                 self._plan.keeps_reserved_memory(isolation),
             )
-            self._slots.offer(self.cards)
+            for vendor, slots in self._slots.items():
+                slots.offer(sum(card.capacity.number for card in self.cards if card.vendor == vendor))
         if self.cards:
             self._has_cards.set()
         if self.cards or snapshot is not None:
@@ -326,22 +291,22 @@ class Agent:
                 await self._cards_have_changed.wait()
                 self._cards_have_changed.clear()
                 vendors = {card.vendor for card in self.cards} or {NVIDIA}
-                for vendor in sorted(vendors - self._servers.keys()):
+                for vendor in sorted(vendors - self._device_plugins.keys()):
                     resources = self._plan.resources.get(vendor, ())
-                    self._servers[vendor] = [self._server(resource, vendor) for resource in resources]
-                    group.create_task(serve_all(self._servers[vendor]))
+                    self._device_plugins[vendor] = [self._device_plugin(each, vendor) for each in resources]
+                    for plugin in self._device_plugins[vendor]:
+                        group.create_task(plugin.run())
                     group.create_task(self._starts.rebuild(resources))  # beside it: the API server may be away
 
     async def _serve_claims(self) -> None:
         await self._has_cards.wait()
         await self._claims.run()
 
-    def _server(self, resource: str, vendor: str) -> PluginServer:
-        slots = self._slots.of_vendor[vendor]
-        return PluginServer(DevicePlugin(resource, slots, self._starts.allocate, self._starts.start), self._plugins)
+    def _device_plugin(self, resource: str, vendor: str) -> DevicePlugin:
+        return DevicePlugin(resource, self._plugins, self._slots[vendor], self._starts.allocate, self._starts.start)
 
     def _connected(self) -> bool:
-        return all(server.connected for servers in self._servers.values() for server in servers)
+        return all(plugin.connected for plugins in self._device_plugins.values() for plugin in plugins)
 
     async def _look_around(self) -> None:
         """Compare processes with shares, and remove what belongs to pods that are gone."""
@@ -360,9 +325,7 @@ class Agent:
         """Forget pods that are gone."""
         self._by_driver.tidy()
         try:
-            gone = await self._orphaned_grants.find()
-            self._granting.forget(lambda grant: grant.claim is None and grant.pod_uid in gone)
-            await self._claims.tidy()
+            self._claims.give_up(await self._orphaned_grants.find())
         except ApiError as error:
             logger.info("pods that are gone can't be looked up yet, retrying: %s", error)
 
@@ -372,12 +335,6 @@ class Agent:
         for each in await self._store.pods_of_node(self._plan.node_name, _containers_of):
             found |= each
         return found
-
-    def _all_grants(self) -> list[Grant]:
-        return [*self._grants.all(), *self._directories.all()]
-
-    def _grants_of_slots(self) -> list[Grant]:
-        return [grant for grant in self._all_grants() if grant.claim is None]
 
     def _prepared(self) -> frozenset[tuple[str, str]]:
         return self._claims.prepared()
@@ -390,14 +347,12 @@ class Agent:
 
     def _mounted(self) -> set[str]:
         """Return the paths of the node that containers have mounted."""
-        return {mount["hostPath"] for grant in self._all_grants() for mount in grant.edits.get("mounts", ())}
+        return {mount["hostPath"] for grant in self._grants.all() for mount in grant.edits.get("mounts", ())}
 
     # Health.
 
     async def _serve_health(self, sites: contextlib.AsyncExitStack) -> None:
-        server = HealthServer(
-            self._dead, self._not_ready, AgentMetrics(self._metrics), lambda: self._usage.answer(self.cards)
-        )
+        server = HealthServer(self._dead, self._not_ready, self._metrics, lambda: self._usage.answer(self.cards))
         at_port = application_served(server.application(), self._plan.health_host, self._plan.health_port)
         await sites.enter_async_context(at_port)
 
@@ -425,9 +380,9 @@ class Agent:
         return problems
 
     def _metrics(self) -> Iterable[Metric]:
-        slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.of_vendor.items()]
+        slots = [([vendor], float(each.count * each.usable)) for vendor, each in self._slots.items()]
         yield gauge("slots", "Slots that the kubelet can allocate.", slots, ["vendor"])
-        yield gauge("driver_up", "Whether the driver answers.", [([], self._driver_up)])
+        yield gauge("driver_up", "Whether the driver answers.", [([], self._snapshot is not None)])
         yield gauge("driver_info", "Versions of driver and CUDA.", [([*self._versions], 1.0)], ["driver", "cuda"])
         library = self._hami_core.found()
         versions = [([library.version, library.sha256], 1.0)] if library else []

@@ -27,12 +27,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.agent.kubelet.slot_owners import Pods
 from gpuledger.formats.kubernetes.annotations import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.formats.kubernetes.host import resources_asked
 from gpuledger.formats.kubernetes.pod import container_names, has_ended, is_finished
 from gpuledger.formats.resource_claims.claims import names_of_claims
 from gpuledger.formats.runtime.cdi import container_id, pod_uid
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.json_object import Json
 
@@ -117,18 +117,6 @@ Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sought:
-    """A pod that is looked for."""
-
-    since_s: float
-    """By the loop's clock."""
-    containers: frozenset[str]
-    """Ids of its containers, as far as they are known."""
-    claims: frozenset[Claim]
-    """Those that it names, as far as they are known."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of a pod that may run."""
 
@@ -136,6 +124,8 @@ class _Known:
     """Ids of its containers."""
     claims: frozenset[Claim] = frozenset()
     """Those that it names."""
+    sought_s: float = 0.0
+    """Since when it is looked for, by the loop's clock; 0: it is not."""
 
 
 class EndedPods:
@@ -158,7 +148,7 @@ class EndedPods:
         self._look = look
         self._say = say  # has the node show this
         self._living: dict[str, _Known] = {}  # UID of a pod that may run -> what is known of it
-        self._doubtful: dict[str, _Sought] = {}  # UID of a pod that is looked for -> what is known of it
+        self._doubtful: dict[str, _Known] = {}  # UID of a pod that is looked for -> what is known of it
         self._may_start: set[str] = set()  # UIDs of pods that are looked for, and whose claims the kubelet keeps
         self._said: dict[str, bool] = {}  # UID -> whether anything of it runs, the oldest first
         self._wanted = asyncio.Event()
@@ -243,18 +233,18 @@ class EndedPods:
         self.speaks = self.speaks or listed
         return True
 
-    def _conclude(self, sought: Mapping[str, _Sought], sight: Sight) -> None:
+    def _conclude(self, sought: Mapping[str, _Known], sight: Sight) -> None:
         now_s = asyncio.get_running_loop().time()
         self._sees_pods = self._sees_pods or sight.sees_pods
         kept = self._kept()
         self._may_start = {
             uid
             for uid, each in sought.items()
-            if not each.claims.isdisjoint(kept) and now_s < each.since_s + KEPT_AT_MOST_S
+            if not each.claims.isdisjoint(kept) and now_s < each.sought_s + KEPT_AT_MOST_S
         }
         for uid, each in sought.items():
             if uid in sight.pods:
-                if now_s >= each.since_s + RUNS_AFTER_S:
+                if now_s >= each.sought_s + RUNS_AFTER_S:
                     self._settle(uid, True)
             elif self._sees_pods and uid in self._may_start:
                 continue
@@ -287,11 +277,11 @@ class EndedPods:
         if uid in self._doubtful or self._said.get(uid) is False:
             return
         containers, claims = known.containers | found.containers, known.claims | found.claims
-        self._doubtful[uid] = _Sought(asyncio.get_running_loop().time(), containers, claims)
+        self._doubtful[uid] = _Known(containers, claims, asyncio.get_running_loop().time())
         self._wanted.set()
 
 
-async def sees_processes(own_pod_uid: str, node_name: str, pods: Pods) -> bool:
+async def sees_processes(own_pod_uid: str, node_name: str, pods: KubeReads) -> bool:
     """Return whether this agent sees the processes of pods: as a pod, only one with the node's process ids does."""
     while own_pod_uid:
         try:

@@ -1,7 +1,5 @@
 """What this agent shows on its Node, and the node's ResourceSlices: written when they differ, and at no other time.
 
-Rewrites of a value that another writer keeps changing back off; new values are written at once.
-
 ResourceSlices are a view of the cards for `kubectl`, autoscalers and Kueue. A kubelet deletes all slices of its node
 when it starts, and those of a driver whose plugin has been away for 30 s (Kubernetes 1.36,
 pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go). The watch shows what it deletes while this agent runs.
@@ -13,14 +11,15 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.formats.resource_claims.slices import API_VERSION, NodeOwner, SliceChanges, slice_changes
 from gpuledger.kube_api.reads import RESOURCE_SLICES
 from gpuledger.kube_api.watch import Api, follow
+from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, BadInput, NotFound
@@ -36,83 +35,89 @@ QUIET_S = 60.0
 """A client that leaves it alone for so long, beyond the pause, does not fight."""
 
 
-class WritePace(Generic[Value]):
-    """Spaces the writes of one thing. Times are those of the event loop."""
-
-    def __init__(self) -> None:
-        self._tried: Value | None = None
-        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._tried_s, self._pause_s = -QUIET_S - LONGEST_PAUSE_S, FIRST_PAUSE_S
-
-    def due_s(self, wanted: Value) -> float:
-        """Return when to write this."""
-        # What is new is written at once: a card that is broken must not wait because another client fights.
-        return self._tried_s + self._pause_s if self._tried == wanted else 0.0
-
-    @contextlib.contextmanager
-    def trying(self, wanted: Value) -> Iterator[None]:
-        """Record that this is written, from when to when."""
-        now_s = asyncio.get_running_loop().time()
-        if now_s > self._tried_s + self._pause_s + QUIET_S:
-            self._backoff.reset()
-        self._pause_s = self._backoff.next_s()
-        self._tried, self._tried_s = wanted, now_s
-        try:
-            yield
-        finally:
-            self._tried_s = asyncio.get_running_loop().time()
-
-
-async def _write_when_due(
-    look: asyncio.Event, due_s: Callable[[], float | None], write: Callable[[], Awaitable[None]]
-) -> None:
-    """Write at the moment that `due_s` names, and ask it again whenever `look` is set; None: not before that."""
-    while True:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(due_s()):
-                await look.wait()
-            look.clear()
-            continue
-        await write()
-
-
 logger = logging.getLogger(__name__)
 
 
-class Nodes(Protocol):
-    """Nodes at the API server."""
+class Reconciler(ABC, Generic[Value]):
+    """Keeps something at the API server equal to what the agent wants.
 
-    async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:
-        """Set one annotation of a node, whatever it was; remove it for an empty value."""
-
-    async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:
-        """Set some amounts of a node's capacity, whatever they were."""
-
-
-class NodeEntry(ABC, Generic[Value]):
-    """Keeps a part of the Node equal to what the agent wants.
-
-    The node is watched, so that what was removed or edited is put back; a client that keeps at it is answered later
-    and later, up to a minute.
+    It is watched, so that what was removed or edited is put back; a client that keeps at it is answered later and
+    later, up to a minute. Times are those of the event loop.
     """
 
     def __init__(self, node_name: str, what: str) -> None:
         self._node_name, self._what = node_name, what
+        self._look = asyncio.Event()
+        self._events = 0  # that the watch has shown
+        self._tried: Value | None = None
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._tried_s, self._pause_s = -QUIET_S - LONGEST_PAUSE_S, FIRST_PAUSE_S
+        self.writes = 0
+
+    @abstractmethod
+    def observe(self, node: Json, gone: bool) -> None:
+        """Observe the node as it is."""
+
+    @abstractmethod
+    def _missing(self) -> Value | None:
+        """Return what is wanted, and not there; None for nothing."""
+
+    @abstractmethod
+    async def _send(self, wanted: Value) -> None:
+        """Have the API server show it. Raises ApiError."""
+
+    async def run(self) -> None:
+        """Write when it is needed, until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._due_s()):
+                    await self._look.wait()
+                self._look.clear()
+                continue
+            await self._write()
+
+    def _due_s(self) -> float | None:
+        """Return when to write, None if there is nothing to write."""
+        wanted = self._missing()
+        if wanted is None:
+            return None
+        # What is new is written at once: a card that is broken must not wait because another client fights.
+        return self._tried_s + self._pause_s if self._tried == wanted else 0.0
+
+    async def _write(self) -> None:
+        wanted, clock_s = self._missing(), asyncio.get_running_loop().time
+        if wanted is None:
+            return
+        if clock_s() > self._tried_s + self._pause_s + QUIET_S:
+            self._backoff.reset()
+        self._pause_s = self._backoff.next_s()
+        self._tried, self._tried_s = wanted, clock_s()
+        try:
+            await self._send(wanted)
+        except ApiError as error:
+            logger.warning("node %s: %s can't be written: %s", self._node_name, self._what, error)
+            return
+        finally:
+            self._tried_s = clock_s()
+        logger.info("node %s: wrote %s", self._node_name, self._what)
+
+
+class NodeEntry(Reconciler[Value]):
+    """A part of the Node."""
+
+    def __init__(self, node_name: str, what: str) -> None:
+        super().__init__(node_name, what)
         self._wanted: Value | None = None
         self._shown: Value | None = None
         self._seen = False
-        self._look = asyncio.Event()
-        self._events = 0  # that the watch has shown
-        self._pace: WritePace[Value] = WritePace()
-        self.writes = 0
 
     @abstractmethod
     def _shown_by(self, node: Json) -> Value | None:
         """Return what a Node shows."""
 
     @abstractmethod
-    async def _send(self, wanted: Value) -> None:
-        """Have the API server show it. Raises ApiError."""
+    async def _patch(self, wanted: Value) -> None:
+        """Write it into the Node. Raises ApiError."""
 
     @property
     def written(self) -> bool:
@@ -131,43 +136,28 @@ class NodeEntry(ABC, Generic[Value]):
         self._events += 1
         self._look.set()
 
-    async def run(self) -> None:
-        """Write when it is needed, until cancelled."""
-        await _write_when_due(self._look, self._due_s, self._write)
+    def _missing(self) -> Value | None:
+        return None if not self._seen or self._shown == self._wanted else self._wanted
 
-    def _due_s(self) -> float | None:
-        """Return when to write, None if there is nothing to write."""
-        if not self._seen or self._wanted is None or self._shown == self._wanted:
-            return None
-        return self._pace.due_s(self._wanted)
-
-    async def _write(self) -> None:
-        wanted, events = self._wanted, self._events
-        if wanted is None:
-            return
-        with self._pace.trying(wanted):
-            try:
-                await self._send(wanted)
-            except ApiError as error:
-                logger.warning("node %s: %s can't be written: %s", self._node_name, self._what, error)
-                return
+    async def _send(self, wanted: Value) -> None:
+        events = self._events
+        await self._patch(wanted)
         if events == self._events:  # else the watch knows better, or will in a moment
             self._shown = wanted
         self.writes += 1
-        logger.info("node %s: %s is written", self._node_name, self._what)
 
 
 class NodeAnnotation(NodeEntry[str]):
     """An annotation of the Node; an empty value stands for none."""
 
-    def __init__(self, node_name: str, nodes: Nodes, annotation: str) -> None:
+    def __init__(self, node_name: str, nodes: KubeWrites, annotation: str) -> None:
         super().__init__(node_name, f"annotation {annotation}")
         self._nodes, self._annotation = nodes, annotation
 
     def _shown_by(self, node: Json) -> str | None:
         return str((node["metadata"].get("annotations") or {}).get(self._annotation, ""))
 
-    async def _send(self, wanted: str) -> None:
+    async def _patch(self, wanted: str) -> None:
         await self._nodes.annotate_own_node(self._node_name, self._annotation, wanted)
 
 
@@ -178,7 +168,7 @@ class NodeCapacity(NodeEntry[Mapping[str, int]]):
     allocatable.
     """
 
-    def __init__(self, node_name: str, nodes: Nodes, names: Iterable[str]) -> None:
+    def __init__(self, node_name: str, nodes: KubeWrites, names: Iterable[str]) -> None:
         super().__init__(node_name, "capacity")
         self._nodes, self._names = nodes, tuple(names)
 
@@ -186,7 +176,7 @@ class NodeCapacity(NodeEntry[Mapping[str, int]]):
         capacity = (node.get("status") or {}).get("capacity") or {}
         return {name: _amount(capacity[name]) for name in self._names if name in capacity}
 
-    async def _send(self, wanted: Mapping[str, int]) -> None:
+    async def _patch(self, wanted: Mapping[str, int]) -> None:
         await self._nodes.set_own_capacity(self._node_name, {name: str(amount) for name, amount in wanted.items()})
 
 
@@ -201,33 +191,17 @@ ASK_AGAIN_S = 600.0
 """Between two looks whether the API server has come to know such slices. This only reads."""
 
 
-class Slices(Protocol):
-    """ResourceSlices at the API server."""
+class ResourceSlices(Reconciler[tuple[NodeOwner, tuple[Card, ...]]]):
+    """The slices of one node, equal to what its cards are."""
 
-    async def create_slice(self, body: Json) -> Json:
-        """Create one; return it as it is stored. Raises ApiError."""
-
-    async def replace_slice(self, body: Json) -> Json:
-        """Replace one that is unchanged; return it as it is stored. Raises ApiError."""
-
-    async def delete_slice(self, name: str) -> None:
-        """Delete one. Raises ApiError."""
-
-
-class ResourceSlices:
-    """Keeps the slices of one node equal to what its cards are."""
-
-    def __init__(self, node_name: str, slices: Slices, client: Api) -> None:
-        self._node_name, self._slices, self._client = node_name, slices, client
+    def __init__(self, node_name: str, slices: KubeWrites, client: Api) -> None:
+        super().__init__(node_name, "its ResourceSlices")
+        self._slices, self._client = slices, client
         self._cards: tuple[Card, ...] | None = None
         self._owner: NodeOwner | None = None  # None while there is no such node
         self._stored: dict[str, Json] = {}  # name -> slice as the API server has it
         self._sent: dict[str, tuple[Json, Json]] = {}  # name -> spec as it was sent, and as it was stored
         self._listed = False
-        self._events = 0  # that the watch has shown
-        self._look = asyncio.Event()
-        self._pace: WritePace[tuple[NodeOwner, tuple[Card, ...]]] = WritePace()
-        self.writes = 0
 
     def want(self, cards: tuple[Card, ...]) -> None:
         """Have the slices show these cards."""
@@ -272,7 +246,7 @@ class ResourceSlices:
         """Write when it is needed, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow())
-            group.create_task(_write_when_due(self._look, self._due_s, self._write))
+            group.create_task(super().run())
 
     async def _follow(self) -> None:
         selector = {"fieldSelector": f"spec.nodeName={self._node_name},spec.driver={DRIVER}"}
@@ -285,11 +259,10 @@ class ResourceSlices:
             told = True
             await asyncio.sleep(ASK_AGAIN_S)
 
-    def _due_s(self) -> float | None:
-        """Return when to write, None if there is nothing to write."""
+    def _missing(self) -> tuple[NodeOwner, tuple[Card, ...]] | None:
         if not self._listed or self._owner is None or self._cards is None or not self._changes():
             return None
-        return self._pace.due_s((self._owner, self._cards))
+        return self._owner, self._cards
 
     def _changes(self) -> SliceChanges:
         if self._owner is None or self._cards is None:
@@ -302,19 +275,8 @@ class ResourceSlices:
         sent, answer = self._sent.get(name, (None, None))
         return {**stored, "spec": sent} if sent is not None and stored["spec"] == answer else stored
 
-    async def _write(self) -> None:
-        if self._owner is None or self._cards is None:
-            return
+    async def _send(self, wanted: tuple[NodeOwner, tuple[Card, ...]]) -> None:
         changes = self._changes()
-        with self._pace.trying((self._owner, self._cards)):
-            try:
-                await self._send(changes)
-            except ApiError as error:
-                logger.warning("node %s: its ResourceSlices can't be written: %s", self._node_name, error)
-                return
-        logger.info("node %s: its ResourceSlices are written", self._node_name)
-
-    async def _send(self, changes: SliceChanges) -> None:
         for body in changes.create:
             await self._store(body, self._slices.create_slice)
         for body in changes.replace:

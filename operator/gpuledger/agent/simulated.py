@@ -14,7 +14,7 @@ import math
 import re
 import shlex
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
@@ -209,44 +209,30 @@ def _init_containers(containers: Iterable[Json], policy: str, clock: Clock) -> t
     begin_s, statuses = 0.0, []
     for container in containers:
         if container.get("restartPolicy") == "Always":  # a sidecar: the next one begins beside it
-            statuses.append(_container_status(container, _run(container, ENDLESS), begin_s, _always, clock))
+            statuses.append(_container_status(container, _run(container, ENDLESS), begin_s, "Always", clock))
         else:
             run = _run(container, AT_ONCE)
-            again = _never if policy == "Never" else _after_failure
-            status = _container_status(container, run, begin_s, again, clock)
+            status = _container_status(container, run, begin_s, "Never" if policy == "Never" else "OnFailure", clock)
             statuses.append({**status, "ready": "terminated" in status["state"] and not run.exit_code})
             begin_s += math.inf if run.exit_code else run.lasts_s
     return statuses, begin_s
 
 
 def _main_containers(containers: Iterable[Json], policy: str, begin_s: float, clock: Clock) -> list[Json]:
-    again = {"Never": _never, "OnFailure": _after_failure}.get(policy, _always)
-    default = ENDLESS if again is _always else Run(JOB_RUNTIME_S)
-    return [_container_status(each, _run(each, default), begin_s, again, clock) for each in containers]
+    default = ENDLESS if policy == "Always" else Run(JOB_RUNTIME_S)
+    return [_container_status(each, _run(each, default), begin_s, policy, clock) for each in containers]
 
 
 def _run(container: Json, default: Run) -> Run:
     return run_of([*(container.get("command") or ()), *(container.get("args") or ())]) or default
 
 
-def _always(_: int) -> bool:
-    return True
-
-
-def _never(_: int) -> bool:
-    return False
-
-
-def _after_failure(exit_code: int) -> bool:
-    return exit_code != 0
-
-
-def _container_status(container: Json, run: Run, begin_s: float, again: Callable[[int], bool], clock: Clock) -> Json:
-    """Return what has become of a container; `again` tells by its exit code whether it is started again."""
+def _container_status(container: Json, run: Run, begin_s: float, policy: str, clock: Clock) -> Json:
+    """Return what has become of a container; `policy` is as a pod's restartPolicy."""
     restarts, last = 0, Json()
     while (end_s := begin_s + run.lasts_s) <= clock.elapsed_s:
         end = _terminated(run.exit_code, clock.at(begin_s), clock.at(end_s))
-        if not again(run.exit_code):
+        if policy == "Never" or (policy == "OnFailure" and not run.exit_code):
             return _shown(container, end, restarts, last)
         begin_s = end_s + _back_off_s(restarts)
         if begin_s > clock.elapsed_s:

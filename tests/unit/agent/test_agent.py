@@ -82,7 +82,7 @@ async def test_what_a_read_only_disk_does_not_let_go_goes_later_and_ends_nobody(
         raise OSError(errno.EROFS, "Read-only file system", str(file))
 
     async def gone() -> frozenset[str]:
-        return frozenset({"uid-a"})
+        return frozenset({a_grant().name})
 
     agent = an_agent(tmp_path)
     agent._grants.write(a_grant())
@@ -101,7 +101,7 @@ async def test_what_a_container_was_given_stays_as_long_as_something_of_its_pod_
     """Its pod was deleted by force, and a kubelet that was away never shows it again."""
 
     async def gone() -> frozenset[str]:
-        return frozenset({"uid-a"})
+        return frozenset({a_grant().name})
 
     agent = an_agent(tmp_path)
     agent._grants.write(a_grant())

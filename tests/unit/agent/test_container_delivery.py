@@ -64,6 +64,19 @@ async def test_a_checkpoint_that_can_not_be_read_is_no_reason_to_fail(node: Agen
 # Isolation.
 
 
+@pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.MIG])
+async def test_what_needs_no_limits_gets_none(node: AgentNode, isolation: Isolation) -> None:
+    node.capabilities = NodeCapabilities(isolation, Installed("/hami", "/mps", ""), VendorDevices())
+    pod = node.bind("a", {"main": [0]})
+    await node.admit(pod)
+    await node.start(pod, "main")
+    (grant,) = node.grants.all()
+    names = {line.partition("=")[0] for line in grant.edits["env"]}
+    assert names == {"NVIDIA_VISIBLE_DEVICES", "GPULEDGER_UUIDS", "GPULEDGER_MEMORY_MIB", "GPULEDGER_CORES"}
+    assert set(grant.edits) == {"env"}
+    assert not grant.limits
+
+
 async def test_what_the_nodes_isolation_needs_is_waited_for(node: AgentNode) -> None:
     node.capabilities = NodeCapabilities(Isolation.MPS, Installed(), VendorDevices())
     pod = node.bind("a", {"main": [0]})

@@ -1,6 +1,7 @@
 """A container starts with the cards that the ledger gave it, or it does not start and says why."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fakes.objects import GPU
 from fakes.virtual_time import now_s
 from gpuledger.agent.grants.grants import NodeCapabilities
 from gpuledger.agent.grants.starts import PATIENCE_S
-from gpuledger.agent.isolation.choice import Installed, Isolation
+from gpuledger.agent.isolation.choice import GrantedCard, Installed, Isolation
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
 from gpuledger.formats.runtime.limit_hook import ANSWERS, SCRIPT
@@ -260,9 +261,9 @@ async def test_a_container_whose_driver_limits_it_has_a_hook_that_is_expected_be
     real = node.grants.write
     fifos = tmp_path / "limits" / ANSWERS
 
-    def write(grant: Grant) -> None:
+    def write(grant: Grant, cards: Sequence[GrantedCard] = ()) -> None:
         expected.append((fifos / grant.name).is_fifo())
-        real(grant)
+        real(grant, cards)
 
     node.grants.write = write  # type: ignore[method-assign]
     name = await node.start(pod, "main")

@@ -7,24 +7,21 @@ from typing import Any
 import pytest
 
 from gpuledger.agent.agent import LAST_BINDINGS_S, LONGEST_S, wait_for_bound_pods
-from gpuledger.agent.kubelet.slot_owners import Picked
 from gpuledger.agent.supervisor import STOP_GRACE_S
+from gpuledger.kube_api.reads import KubeReads, Picked
 from gpuledger.model.errors import Unreachable
 
 Json = dict[str, Any]
 NODE = "node-1"
 
 
-class Node:
+class Node(KubeReads):
     """The pods of a node, which a test changes while time goes by."""
 
     def __init__(self, *pods: Json) -> None:
         self.pods = list(pods)
         self.looks = 0
         self.fails: Exception | None = None
-
-    async def pod(self, namespace: str, name: str) -> Json:
-        raise AssertionError("only the list is of use")
 
     async def pods_of_node(self, node_name: str, pick: Callable[[Json], Picked]) -> list[Picked]:
         assert node_name == NODE

@@ -4,8 +4,9 @@ from typing import Any
 
 import aiohttp
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client.core import Metric
 
-from gpuledger.agent.health import AgentMetrics, HealthServer, counter, gauge
+from gpuledger.agent.metrics import HealthServer, counter, gauge
 
 
 async def nothing() -> dict[str, Any]:
@@ -15,9 +16,8 @@ async def nothing() -> dict[str, Any]:
 async def test_each_probe_answers_for_its_own_problems() -> None:
     dead: list[str] = []
     not_ready: list[str] = []
-    metrics = AgentMetrics(list)
     async with TestClient(
-        TestServer(HealthServer(lambda: dead, lambda: not_ready, metrics, nothing).application())
+        TestServer(HealthServer(lambda: dead, lambda: not_ready, list, nothing).application())
     ) as client:
 
         async def answers() -> dict[str, tuple[int, str]]:
@@ -38,12 +38,13 @@ async def test_each_probe_answers_for_its_own_problems() -> None:
 
 async def test_metrics_are_read_when_somebody_asks() -> None:
     writes = 1
-    metrics = AgentMetrics(
-        lambda: [
+
+    def metrics() -> list[Metric]:
+        return [
             counter("node_writes", "Writes.", [([], float(writes))]),
             gauge("card_healthy", "Cards.", [(["GPU-1", "0"], 1.0)], ["uuid", "index"]),
         ]
-    )
+
     async with TestClient(TestServer(HealthServer(list, list, metrics, nothing).application())) as client:
         writes = 3
         answer: aiohttp.ClientResponse = await client.get("/metrics")
@@ -59,7 +60,7 @@ async def test_what_is_used_is_asked_for_at_each_request() -> None:
         asked.append(True)
         return {"node": "node-a", "containers": []}
 
-    async with TestClient(TestServer(HealthServer(list, list, AgentMetrics(list), usage).application())) as client:
+    async with TestClient(TestServer(HealthServer(list, list, list, usage).application())) as client:
         for _ in range(2):
             answer: aiohttp.ClientResponse = await client.get("/usage")
             assert await answer.json() == {"node": "node-a", "containers": []}

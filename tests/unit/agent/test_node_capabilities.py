@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from fakes.grants import a_grant
+from gpuledger.agent.config import AgentConfig
 from gpuledger.agent.grants import grants as node_capabilities
 from gpuledger.agent.grants.grants import NodeCapabilitiesReader
 from gpuledger.agent.isolation.choice import Isolation, MpsPipes
+from gpuledger.agent.isolation.hami_core import HamiCoreLibrary
 from gpuledger.formats.runtime.cdi import grant_file
+from gpuledger.model.node import NodeConfig
 
 SPEC = 'cdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:\n- {{name: "0", containerEdits: {{env: ["FROM={}"]}}}}\n'
 
@@ -22,9 +25,17 @@ class Machine:
         self.etc, self.run, self.hami, self.mps, self.proc = (
             root / name for name in ("etc", "run", "hami", "mps", "proc")
         )
-        self.reader = NodeCapabilitiesReader(
-            Isolation.NONE, [self.etc, self.run], str(self.hami), str(self.mps), "nvidia.com/priority", self.proc
+        self.plan = AgentConfig(
+            node_name="node-a",
+            resources={},
+            config=NodeConfig(),
+            isolation=Isolation.NONE,
+            vendor_cdi_directories=(self.etc, self.run),
+            hami_core_directory=str(self.hami),
+            mps_directory=str(self.mps),
         )
+        self.library = HamiCoreLibrary(self.hami, self.hami / "no image")
+        self.reader = NodeCapabilitiesReader(self.plan, self.library, proc=self.proc)
 
     def describe(self, directory: Path, text: str = "", name: str = "nvidia.yaml") -> None:
         directory.mkdir(exist_ok=True)
@@ -123,6 +134,6 @@ def test_what_a_container_puts_in_the_place_of_the_daemons_file_is_no_daemon(mac
 
 def test_our_own_daemons_are_looked_at_whenever_a_container_starts(machine: Machine) -> None:
     pipes = MpsPipes({"GPU-0": "/mps/0"})
-    reader = NodeCapabilitiesReader(Isolation.MPS, [], "", str(machine.mps), "", machine.proc, mps_pipes=lambda: pipes)
+    reader = NodeCapabilitiesReader(machine.plan, machine.library, mps_pipes=lambda: pipes, proc=machine.proc)
     assert reader().installed.mps_directory == str(machine.mps)
     assert reader().installed.mps_pipes is pipes

@@ -1,7 +1,7 @@
 """The register is written when it differs, and at no other time, whatever others do to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,10 +11,11 @@ from fakes.objects import a_node_object
 from fakes.virtual_time import now_s, settle
 from gpuledger.agent.node_entry import LONGEST_PAUSE_S, NodeAnnotation
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
+from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 
 
-class Shown:
+class Shown(KubeWrites):
     """A node, its watch, and the times at which somebody wrote."""
 
     def __init__(self) -> None:
@@ -38,9 +39,6 @@ class Shown:
             self.put("mine!")
         else:
             self.register.observe(self.api.nodes["node-a"], False)
-
-    async def set_own_capacity(self, name: str, amounts: Mapping[str, str]) -> None:
-        raise AssertionError
 
     @property
     def text(self) -> str | None:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from gpuledger.agent.agent import NodeEvents
+from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import ApiError, Conflict, Unreachable
 from gpuledger.model.refusal import EventReason
 
 
-class Store:
+class Store(KubeWrites):
     """Keeps Events by their names."""
 
     def __init__(self) -> None:

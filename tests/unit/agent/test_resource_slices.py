@@ -16,6 +16,7 @@ from fakes.virtual_time import now_s, settle
 from gpuledger.agent import node_entry
 from gpuledger.agent.node_entry import ASK_AGAIN_S, LONGEST_PAUSE_S, ResourceSlices
 from gpuledger.kube_api.watch import Api
+from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import Conflict, NotFound, Unreachable
 
@@ -26,7 +27,7 @@ NODE: Json = {"metadata": {"name": "node-a", "uid": "uid-1"}}
 CARD = Card("GPU-0", "node-a", 0, Amounts(1000, 100, 10))
 
 
-class Server:
+class Server(KubeWrites):
     """An API server's slices, and the watch of one node's."""
 
     def __init__(self) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.grants.files import DirectoryFiles
 from gpuledger.agent.isolation.choice import GrantedCard, HamiCore
-from gpuledger.agent.isolation.hami_core import hami_core_edits
+from gpuledger.agent.isolation.hami_core import hami_core_edits, own_directory
 from gpuledger.formats.runtime.shared_region import (
     ACTIVE,
     IDLE,
@@ -99,7 +98,7 @@ def test_what_our_agent_sets_is_what_the_library_reads(container: Container, tmp
         GrantedCard("GPU-0", 0, "nvidia", "", 3000, 30, False),
         GrantedCard("GPU-1", 1, "nvidia", "", 500, 0, False),
     ]
-    own = DirectoryFiles(tmp_path).own(str(tmp_path), "uid-a_main", starts=True)
+    own = own_directory(str(tmp_path), "uid-a_main", starts=True)
     edits = hami_core_edits(cards, str(tmp_path), str(own), "0", HamiCore(core_policy="force"))
     container.region_file = own / "usage.cache"
     here = {

@@ -18,6 +18,7 @@ from typing import Any
 import pynvml
 
 from gpuledger.agent.devices.nvml_faults import (
+    MIB,
     CardError,
     FaultEvents,
     GroupTree,
@@ -54,16 +55,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.model.card import MIG
 
 
-@dataclass(frozen=True, slots=True)
-class Wired:
-    """A card that can be connected to others."""
-
-    uuid: str
-    bus_id: str
-    handle: Handle
-
-
-def read_links(cards: Sequence[Wired]) -> Links:
+def read_links(cards: Sequence[_Card]) -> Links:
     """Return the scores of all pairs. What a card can't answer adds nothing to them. Raises DriverGone."""
     wirings = [_wiring(card, {each.bus_id for each in cards}) for card in cards]
     some_nvlinks = wired(wirings)
@@ -77,7 +69,7 @@ def read_links(cards: Sequence[Wired]) -> Links:
     return link_scores(wirings, pairs)
 
 
-def _wiring(card: Wired, cards: set[str]) -> Wiring:
+def _wiring(card: _Card, cards: set[str]) -> Wiring:
     peers: list[str] = []
     switch_links = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -104,8 +96,6 @@ def _nvlink_usable(one: Handle, other: Handle) -> bool:
     return status in (None, pynvml.NVML_P2P_STATUS_OK, pynvml.NVML_P2P_STATUS_UNKNOWN)
 
 
-MIB = 1024 * 1024
-
 SAMPLED_US = 1_000_000
 """Of which last time the samples of processes are taken."""
 
@@ -116,47 +106,39 @@ LISTS: tuple[Callable[[Handle], list[Any]], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """A card or MIG device on which processes can be; a card in MIG mode itself has none."""
-
-    uuid: str
-    handle: Handle
-
-
-def use_of(context: Context) -> CardUse:
+def use_of(uuid: str, handle: Handle) -> CardUse:
     """Return what is used of a card, by all together. Raises DriverGone.
 
     Without what the driver keeps for itself, as in nvidia-smi: NVML's older answer counts it, 480 MiB of an H100 on
     which nothing runs.
     """
-    memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle, pynvml.nvmlMemory_v2)
+    memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     if memory is None:  # an older driver
-        memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, context.handle)
-    rates = try_to_ask(pynvml.nvmlDeviceGetUtilizationRates, context.handle)  # not of MIG devices
+        memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = try_to_ask(pynvml.nvmlDeviceGetUtilizationRates, handle)  # not of MIG devices
     return CardUse(
-        context.uuid,
+        uuid,
         None if memory is None else int(memory.used) // MIB,
         None if rates is None else int(rates.gpu),
         None if rates is None else int(rates.memory),
     )
 
 
-def processes_of(context: Context, now_us: int) -> list[DeviceProcess]:
+def processes_of(uuid: str, handle: Handle, now_us: int) -> list[DeviceProcess]:
     """Return each process once, with the largest amount of memory that a list names for it. Raises DriverGone.
 
     `now_us` is the Unix time, to which the driver's samples of utilization are relative.
     """
     found: dict[int, int | None] = {}
     for processes in LISTS:
-        for process in try_to_ask(processes, context.handle) or ():
+        for process in try_to_ask(processes, handle) or ():
             memory = process.usedGpuMemory
             known = found.get(process.pid)
             memory_mib = known if memory is None else max(int(memory) // MIB, known or 0)
             found[process.pid] = memory_mib
-    cores = _cores_percent(context.handle, now_us) if found else None
+    cores = _cores_percent(handle, now_us) if found else None
     return [
-        DeviceProcess(pid, context.uuid, memory_mib, None if cores is None else cores.get(pid, 0))
+        DeviceProcess(pid, uuid, memory_mib, None if cores is None else cores.get(pid, 0))
         for pid, memory_mib in found.items()
     ]
 
@@ -219,7 +201,8 @@ class NvmlSource:
         self._events: FaultEvents | None = None
         self._cards: dict[int, _Card] = {}  # index -> physical card
         self._listed: dict[int, list[Device]] = {}  # index of the physical card -> what was listed of it last
-        self._contexts: list[Context] = []  # where processes can be
+        # UUID of a card or MIG device on which processes can be -> its handle; a card in MIG mode itself has none
+        self._contexts: dict[str, Handle] = {}
         self._mig_uuids: dict[tuple[str, int, int], str] = {}  # card's UUID, GPU and compute instance -> MIG device's
         self._links: tuple[frozenset[str], dict[str, dict[str, int]]] = (frozenset(), {})  # cards, and their scores
         self._seen: set[str] = set()  # UUIDs of all physical cards that were ever read
@@ -252,7 +235,7 @@ class NvmlSource:
         except pynvml.NVMLError as error:
             raise_if_gone(error)
             raise DriverGone(f"the NVIDIA driver does not count its cards: {error}") from error
-        self._contexts, self._mig_uuids = [], {}
+        self._contexts, self._mig_uuids = {}, {}
         problems: list[str] = []
         present: set[str] = set()
         for index in range(count):
@@ -278,8 +261,8 @@ class NvmlSource:
         self._must_be_open()
         now_us = int(time.time() * 1e6)
         return DeviceUses(
-            tuple(use_of(context) for context in self._contexts),
-            tuple(process for context in self._contexts for process in processes_of(context, now_us)),
+            tuple(use_of(uuid, handle) for uuid, handle in self._contexts.items()),
+            tuple(found for uuid, handle in self._contexts.items() for found in processes_of(uuid, handle, now_us)),
         )
 
     def limit_memory(self, limit: MemoryLimit) -> None:
@@ -334,7 +317,7 @@ class NvmlSource:
                 "shares with the processor"
             )
             return []
-        self._contexts.append(Context(card.uuid, card.handle))
+        self._contexts[card.uuid] = card.handle
         return [
             Device(
                 uuid=card.uuid,
@@ -376,7 +359,7 @@ class NvmlSource:
             if memory_mib is None or not _usable(uuid, problems):
                 continue
             self._name_instance(card.uuid, uuid, handle)
-            self._contexts.append(Context(uuid, handle))
+            self._contexts[uuid] = handle
             devices.append(
                 Device(
                     uuid=uuid,
@@ -416,7 +399,7 @@ class NvmlSource:
         known, scores = self._links
         if not whole <= known:
             cards = [card for card in self._cards.values() if card.uuid in whole]
-            links = read_links([Wired(card.uuid, card.bus_id, card.handle) for card in cards])
+            links = read_links(cards)
             scores = {uuid: dict(peers) for uuid, peers in links.scores.items()}
             self._links = (whole, scores)
             problems += links.problems

@@ -68,18 +68,9 @@ class _Card(_Part):
     fault: Line = ""
 
     def device(self, position: int) -> Device:
-        return Device(
-            uuid=self.uuid,
-            index=position if self.index is None else self.index,
-            model=self.model,
-            memory_mib=self.memory_mib,
-            vendor=self.vendor,
-            numa_node=self.numa_node,
-            pcie_root=self.pcie_root,
-            links=dict(self.links),
-            number=self.number,
-            fault=self.fault or ("" if self.healthy else NO_REASON),
-        )
+        index = position if self.index is None else self.index
+        fault = self.fault or ("" if self.healthy else NO_REASON)
+        return Device(**self.model_dump(exclude={"index", "healthy", "fault"}), index=index, fault=fault)
 
 
 class _File(_Part):

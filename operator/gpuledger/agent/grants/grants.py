@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
-from gpuledger.agent.grants.files import DirectoryFiles, GrantFiles
+from gpuledger.agent.config import AgentConfig
+from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.isolation.choice import (
     Bursts,
     GrantedCard,
-    HamiCore,
     Installed,
     Isolation,
     MpsPipes,
@@ -28,20 +29,31 @@ from gpuledger.agent.isolation.choice import (
     driver_limits,
     fitting,
     missing,
-    why_no_burst,
+    mps_edits,
     why_not_together,
     with_bursts,
     without_hami_core,
     without_vendors_limits,
 )
 from gpuledger.agent.isolation.driver_limits import DriverLimits
-from gpuledger.agent.isolation.hami_core import POLICY_VARIABLE, HamiCoreLibrary, core_policy_of, opts_out
-from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.hami_core import (
+    POLICY_VARIABLE,
+    HamiCoreLibrary,
+    core_policy_of,
+    hami_core_edits,
+    opts_out,
+    own_directory,
+    remove_own_directory,
+)
 from gpuledger.agent.isolation.mps_daemons import running_daemon
+from gpuledger.agent.kubelet.slot_owners import NodePods, PodLister
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA
+from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.formats.resource_claims.claims import has_claim
 from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, joined, vendor_devices
-from gpuledger.model.errors import BadInput, NotKnownYet, StartRefused
+from gpuledger.kube_api.reads import KubeReads
+from gpuledger.model.errors import NotKnownYet, StartRefused
 from gpuledger.model.json_object import Json, JsonMapping
 
 VENDOR_KINDS = {NVIDIA: "nvidia.com/gpu"}
@@ -108,16 +120,14 @@ class Grants:
 
     def __init__(
         self,
-        grants: GrantFiles,
-        directories: DirectoryFiles,
+        files: GrantFiles,
         capabilities: Callable[[], NodeCapabilities],
         by_driver: DriverLimits,
-        with_cdi: bool = True,
         may_run: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """Make one; `may_run` returns the UIDs of pods that are gone, and of which something may still run."""
-        self._grants, self._directories, self._by_driver = grants, directories, by_driver
-        self._capabilities, self._with_cdi, self._may_run = capabilities, with_cdi, may_run
+        self.files = files
+        self._capabilities, self._by_driver, self._may_run = capabilities, by_driver, may_run
 
     def give(
         self, grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], starts: bool = False, containers: int = 1
@@ -134,28 +144,30 @@ class Grants:
         problem = why_not_together(isolation, cards, containers, by_several_pods=not grant.of_one_pod)
         if problem:
             raise StartRefused(f"{_owner(grant)}: {problem}")
-        installed, own_directory = capabilities.installed, ""
-        if isolation is Isolation.HAMI_CORE:
-            own_directory = str(self._directories.own(installed.hami_core_directory, grant.place, starts))
-        cards = _with_bursts(grant, pod, cards, isolation, capabilities.bursts)
-        priority = _limit(pod, grant.container, capabilities.priority_resource)
-        policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
-        kept = limits(isolation, cards, installed, own_directory, priority, policy)
-        by_driver: tuple[CardLimit, ...] = ()
-        if isolation is Isolation.DRIVER:
-            # Pods that share whole cards may all use all of them.
-            parts = [card for card in cards if grant.of_one_pod or not card.exclusive]
-            by_driver = driver_limits(parts, guarantees=capabilities.bursts is not Bursts.NEVER)
-            kept = driver_edits(grant.name, str(self._by_driver.directory), by_driver)
-            self._by_driver.expect(grant.name)
+        cards, why_no_bursts = with_bursts(cards, pod, grant.container, isolation, capabilities.bursts)
+        if why_no_bursts:
+            logger.warning("%s, %s has no effect: %s", _owner(grant), MEMORY_LIMIT_ANNOTATION, why_no_bursts)
+        installed, by_driver, kept = capabilities.installed, tuple[CardLimit, ...](), Json()
+        match isolation:
+            case Isolation.HAMI_CORE:
+                home = installed.hami_core_directory
+                own = str(own_directory(home, grant.place, starts))
+                priority = _limit(pod, grant.container, capabilities.priority_resource)
+                policy = core_policy_of(cards, installed.hami_core.core_policy, environment.get(POLICY_VARIABLE, ""))
+                kept = hami_core_edits(cards, home, own, priority, installed.hami_core, policy)
+            case Isolation.MPS:
+                kept = mps_edits(cards, installed.mps_directory, installed.mps_pipes)
+            case Isolation.DRIVER:
+                # Pods that share whole cards may all use all of them.
+                parts = [card for card in cards if grant.of_one_pod or not card.exclusive]
+                by_driver = driver_limits(parts, guarantees=capabilities.bursts is not Bursts.NEVER)
+                kept = driver_edits(grant.name, str(self._by_driver.directory), by_driver)
+                self._by_driver.expect(grant.name)
         edits = container_edits(cards, capabilities.vendor, kept)
         if by_driver:
             edits = without_vendors_limits(edits)
         grant = replace(grant, uuids=tuple(card.uuid for card in cards), edits=edits, limits=by_driver)
-        if self._with_cdi:
-            self._grants.write(grant)
-        else:
-            self._directories.write(grant, cards)
+        self.files.write(grant, cards)
         logger.info("%s: %s", _owner(grant), ", ".join(grant.uuids))
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
@@ -165,8 +177,8 @@ class Grants:
         def is_left(grant: Grant) -> bool:
             return grant.pod_uid not in running and is_over(grant)
 
-        for grant in [*self._grants.remove(is_left), *self._directories.remove(is_left)]:
-            self._directories.remove_own(self._capabilities().installed.hami_core_directory, grant)
+        for grant in self.files.remove(is_left):
+            remove_own_directory(self._capabilities().installed.hami_core_directory, grant.place)
             self._by_driver.forget(grant)
             logger.info("%s: over", _owner(grant))
 
@@ -191,20 +203,6 @@ class Grants:
         return choice.isolation
 
 
-def _with_bursts(
-    grant: Grant, pod: JsonMapping, cards: Sequence[GrantedCard], isolation: Isolation, allowed: Bursts
-) -> tuple[GrantedCard, ...]:
-    """Return the cards with the limits that the pod wishes above its shares; without, if that can't be had."""
-    try:
-        why_not = why_no_burst(pod, isolation, allowed)
-        found = with_bursts(cards, pod, grant.container, isolation, allowed)
-    except BadInput as error:
-        why_not, found = str(error), tuple(cards)
-    if why_not:
-        logger.warning("%s, %s has no effect: %s", _owner(grant), MEMORY_LIMIT_ANNOTATION, why_not)
-    return found
-
-
 def _owner(grant: Grant) -> str:
     """Return whose a grant is, for the log."""
     if grant.claim is None:
@@ -225,9 +223,84 @@ def _environment(pod: JsonMapping, container: str) -> dict[str, str]:
 
 def _container(pod: JsonMapping, name: str) -> JsonMapping:
     """Return a container; an empty one for a claim, which none is called like."""
-    spec = pod["spec"]
-    listed = [*(spec.get("initContainers") or ()), *spec["containers"]]
-    return next((each for each in listed if each["name"] == name), {})
+    return next((each for each in containers_of(pod) if each["name"] == name), {})
+
+
+def containers_of(pod: JsonMapping) -> list[JsonMapping]:
+    """Return all containers of a pod, init containers first."""
+    return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+
+
+class OrphanedGrants:
+    """Looks, again and again, for grants that no pod has any more, so that the agent can remove their files.
+
+    A kubelet that has just started knows no pods and no claims until the API server has sent them, while their
+    containers run: what it does not show is not gone. So the API server has to say it, too. Where this agent has seen
+    itself that nothing of a pod is left (`ended_pods.py`), it needs neither: the kubelet names pods without their UIDs,
+    and one that has lost its record shows a pod's name for the next one, which may get no grant.
+    """
+
+    def __init__(
+        self,
+        node_name: str,
+        grants: Callable[[], Iterable[Grant]],
+        lister: PodLister,
+        pods: KubeReads,
+        ended: Callable[[], Collection[str]],
+    ) -> None:
+        self._node_name, self._grants, self._lister, self._pods = node_name, grants, lister, pods
+        self._ended = ended  # UIDs of pods of which nothing is left
+        self._missing: frozenset[str] = frozenset()  # names of grants that the kubelet did not show at the last look
+
+    async def find(self) -> frozenset[str]:
+        """Return the names of grants of pods of which nothing is left, or that no pod has.
+
+        The latter is what the kubelet twice has not shown for certain, and no pod at the API server either. Makes no
+        request while there are none, and asks the API server only about missing ones. Raises ApiError.
+        """
+        before, self._missing = self._missing, frozenset()
+        ended, grants = self._ended(), list(self._grants())
+        over = frozenset(grant.name for grant in grants if grant.claim is None and grant.pod_uid in ended)
+        left = [grant for grant in grants if grant.name not in over]
+        if not left:
+            return over
+        missing = _not_shown(left, await self._lister.list())
+        self._missing = frozenset(grant.name for grant in missing)
+        twice = [grant for grant in missing if grant.name in before]
+        if not twice:
+            return over
+
+        def used_by(pod: JsonMapping) -> set[str]:
+            return set() if is_finished(pod) else {grant.name for grant in twice if uses(pod, grant)}
+
+        used = await self._pods.pods_of_node(self._node_name, used_by)
+        return over | frozenset(grant.name for grant in twice).difference(*used)
+
+
+def _not_shown(grants: Sequence[Grant], listed: NodePods) -> list[Grant]:
+    """Return the grants whose claim, or else whose pod, the kubelet does not show.
+
+    A name that several pods have had is shown for the last of them: the others are gone.
+    """
+    claims = {(claim.namespace, claim.name) for claim in listed.claims}
+    pods = {(grant.namespace, grant.pod, grant.pod_uid) for grant in grants if grant.claim is None}
+    times = Counter((namespace, name) for namespace, name, _ in pods)
+
+    def is_shown(grant: Grant) -> bool:
+        if grant.claim is not None:
+            return (grant.namespace, grant.claim.name) in claims
+        name = grant.namespace, grant.pod
+        return name in listed.pods and times[name] == 1
+
+    return [grant for grant in grants if not is_shown(grant)]
+
+
+def uses(pod: JsonMapping, grant: Grant) -> bool:
+    """Return whether a pod has what a grant brings."""
+    metadata = pod["metadata"]
+    if grant.claim is None or grant.of_one_pod:
+        return bool(metadata["uid"] == grant.pod_uid)
+    return metadata["namespace"] == grant.namespace and has_claim(pod, grant.claim.name)
 
 
 class NodeCapabilitiesReader:
@@ -235,55 +308,41 @@ class NodeCapabilitiesReader:
 
     def __init__(
         self,
-        isolation: Isolation | None,
-        cdi_directories: Sequence[Path],
-        hami_core_directory: str,
-        mps_directory: str,
-        priority_resource: str,
-        proc: Path = Path("/proc"),
+        plan: AgentConfig,
+        library: HamiCoreLibrary,
         why_no_driver_limits: Callable[[], str] = lambda: Installed().why_no_driver_limits,
-        library: HamiCoreLibrary | None = None,
-        hami_core: HamiCore = HamiCore(),  # noqa: B008 - it is frozen
         mps_pipes: Callable[[], MpsPipes] | None = None,
-        bursts: Bursts = Bursts.NEVER,
+        proc: Path = Path("/proc"),
     ) -> None:
-        """Make one, for a way to isolate, or None for the one that fits.
-
-        `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does.
-        """
-        self._mps_pipes, self._bursts = mps_pipes, bursts
-        self._isolation, self._priority_resource = isolation, priority_resource
-        self._cdi_directories = cdi_directories
-        self._hami_core_directory, self._mps_directory, self._proc = hami_core_directory, mps_directory, proc
-        self._why_no_driver_limits = why_no_driver_limits
-        home = Path(hami_core_directory)
-        self._library, self._hami_core = library or HamiCoreLibrary(home, home / "no image"), hami_core
+        """Make one; `mps_pipes` returns where the MPS daemons are that `gpuledger mps-daemon` runs, if it does."""
+        self._plan, self._library, self._proc = plan, library, proc
+        self._why_no_driver_limits, self._mps_pipes = why_no_driver_limits, mps_pipes
         self._seen: tuple[tuple[str, int, int], ...] = ()  # path, mtime in ns, size of each file
         self._vendor = VendorDevices()
 
     def __call__(self) -> NodeCapabilities:
         """Return what there is now."""
-        installed = self._installed()
-        isolation = fitting(installed) if self._isolation is None else self._isolation
-        return NodeCapabilities(isolation, installed, self._vendor_devices(), self._priority_resource, self._bursts)
+        plan, installed = self._plan, self._installed()
+        isolation = fitting(installed) if plan.isolation is None else plan.isolation
+        return NodeCapabilities(isolation, installed, self._vendor_devices(), plan.priority_resource, plan.bursts)
 
     def _installed(self) -> Installed:
-        library = self._library.found()
+        plan, library = self._plan, self._library.found()
         pipes = self._mps_pipes() if self._mps_pipes is not None else None
-        with_mps = pipes is not None or running_daemon(Path(self._mps_directory) / "pipe", self._proc)
+        with_mps = pipes is not None or running_daemon(Path(plan.mps_directory) / "pipe", self._proc)
         return Installed(
-            hami_core_directory=self._hami_core_directory if library else "",
-            mps_directory=self._mps_directory if with_mps else "",
+            hami_core_directory=plan.hami_core_directory if library else "",
+            mps_directory=plan.mps_directory if with_mps else "",
             mps_pipes=pipes,
             why_no_driver_limits=self._why_no_driver_limits(),
-            hami_core=replace(self._hami_core, library_directory=library.directory if library else ""),
+            hami_core=replace(plan.hami_core, library_directory=library.directory if library else ""),
             why_no_hami_core=self._library.why_not,
         )
 
     def _vendor_devices(self) -> VendorDevices:
         files = [
             file
-            for directory in self._cdi_directories  # the last one counts, as runtimes have it
+            for directory in self._plan.vendor_cdi_directories  # the last one counts, as runtimes have it
             for file in _files(directory)
             if file.suffix in (".json", ".yaml", ".yml") and not file.name.startswith(FILE_PREFIX)
         ]

@@ -9,15 +9,15 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey
-from gpuledger.agent.shared_read import SharedRead
+from gpuledger.agent.kubelet.slot_owners import SharedRead
 from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.kubernetes.annotations import MAX_UUID_LENGTH
 from gpuledger.formats.kubernetes.pod import annotated_cards, pod_identity
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import NotFound, NotKnownYet, StartRefused
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Pod, StoredCard
@@ -26,19 +26,46 @@ MOST_LOST = 16
 """Cards that are looked up although the driver does not show them: their names are in an annotation."""
 
 
-class CardStore(Protocol):
-    """The ledger at the API server."""
+@dataclass(frozen=True, slots=True)
+class HeldPart:
+    """A request's part of one card."""
 
-    async def allocation(self, name: str) -> dict[str, Any]:
-        """Return a card's object. Raises NotFound."""
+    claim: ClaimRef
+    entry: str
+    """The claim's name in its pod, the request's, and that of a subrequest, if one was chosen, with slashes between."""
+    card: GrantedCard
+
+    @property
+    def pod_claim(self) -> str:
+        """The claim's name in its pod."""
+        return self.entry.split("/")[0]
+
+    @property
+    def request(self) -> str:
+        """Without the name of a subrequest: containers can't name these."""
+        return self.entry.split("/")[1]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClaims:
+    """What a pod has of this node's cards by its own claims; or what pods share by one claim."""
+
+    pod: Pod | None
+    """The holder; None for a claim that pods share: the ledger has it under one of them, and later under another."""
+    parts: tuple[HeldPart, ...]
+    containers: frozenset[str] = frozenset()
+    """Those of the pod that have cards by their own resources."""
+    shared: frozenset[str] = frozenset()
+    """Names of the claims in the pod's namespace that pods share, and that have cards of this node."""
 
 
 class LedgerView:
     """The ledger, as far as this node's cards go."""
 
-    def __init__(self, node_name: str, cards: CardStore, own_cards: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, node_name: str, cards: KubeReads, own_cards: Callable[[], Mapping[str, int]]) -> None:
         self._node_name, self._cards = node_name, cards
         self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
+        self._of_node = SharedRead(lambda: cards.allocations_of_node(node_name))
 
     async def cards_of(self, pod: JsonMapping, container: str, count: int) -> tuple[GrantedCard, ...]:
         """Return the `count` cards of a container, in the order of their index.
@@ -62,6 +89,32 @@ class LedgerView:
     async def holds(self, pod_uid: str, uuid: str) -> bool:
         """Return whether a pod holds a share of a card. Raises ApiError."""
         return any(holder.pod.uid == pod_uid for stored in await self._read([uuid]) for holder in stored.holders or ())
+
+    async def held(self, claim: ClaimKey) -> HeldClaims:
+        """Return what there is of a claim; of one that is its pod's own, with all that the pod has by such claims.
+
+        Raises StartRefused if the claim holds nothing here; NotKnownYet if it is being taken back; ApiError.
+        """
+        found = [stored_card(each) for each in await self._of_node.result()]
+        parts = [part for stored in found if stored.card.node_name == self._node_name for part in _parts(stored)]
+        own = [part for part in parts if part.claim is not None and part.claim.uid == claim.uid]
+        pods = {part.holder.pod.uid for part in own}
+        if not own or any(part.holder.pod.namespace != claim.namespace for part in own):
+            raise StartRefused(self._refusal_of_claim(claim))
+        for part in own:
+            self._check(claim, part)
+        if any(part.claim is not None and part.claim.shared for part in own):
+            return HeldClaims(None, tuple(self._held(part, part.claim.name) for part in own if part.claim))
+        if len(pods) > 1:
+            raise StartRefused(f"{len(pods)} pods have GPUs by claim {claim} of one of them: see `gpuledger audit`")
+        of_pod = [part for part in parts if part.holder.pod.uid in pods]
+        shared = (part.claim for part in parts if part.holder.pod.namespace == claim.namespace)
+        return HeldClaims(
+            own[0].holder.pod,
+            tuple(self._held(part) for part in of_pod if self._is_own(part)),
+            frozenset(part.share.name for part in of_pod if part.claim is None),
+            frozenset(each.name for each in shared if each is not None and each.shared),
+        )
 
     async def _found(self, pod: JsonMapping, container: str, uuids: Iterable[str]) -> dict[str, GrantedCard]:
         uid = pod_identity(pod).uid
@@ -106,103 +159,6 @@ class LedgerView:
             "scheduler. Set spec.schedulerName to gpuledger's, leave out spec.nodeName, and recreate the pod"
         )
 
-
-def _is_uuid(text: str) -> bool:
-    return bool(re.fullmatch(UUID_PATTERN, text)) and len(text) <= MAX_UUID_LENGTH
-
-
-def granted_card(stored: StoredCard, holder: Holder, container: str, index: int) -> GrantedCard | None:
-    """Return a container's part of a card, or that of a claim's request, None if its holder has none for it."""
-    share = next((each for each in holder.share.containers if each.name == container), None)
-    if share is None:
-        return None
-    card = stored.card
-    return GrantedCard(
-        card.uuid,
-        index,
-        card.vendor,
-        card.mode,
-        share.memory_mib,
-        share.cores,
-        holder.share.exclusive,
-        card.capacity.memory_mib,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPart:
-    """A request's part of one card."""
-
-    claim: ClaimRef
-    entry: str
-    """The claim's name in its pod, the request's, and that of a subrequest, if one was chosen, with slashes between."""
-    card: GrantedCard
-
-    @property
-    def pod_claim(self) -> str:
-        """The claim's name in its pod."""
-        return self.entry.split("/")[0]
-
-    @property
-    def request(self) -> str:
-        """Without the name of a subrequest: containers can't name these."""
-        return self.entry.split("/")[1]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldClaims:
-    """What a pod has of this node's cards by its own claims; or what pods share by one claim."""
-
-    pod: Pod | None
-    """The holder; None for a claim that pods share: the ledger has it under one of them, and later under another."""
-    parts: tuple[HeldPart, ...]
-    containers: frozenset[str] = frozenset()
-    """Those of the pod that have cards by their own resources."""
-    shared: frozenset[str] = frozenset()
-    """Names of the claims in the pod's namespace that pods share, and that have cards of this node."""
-
-
-class NodeCards(Protocol):
-    """The ledger at the API server."""
-
-    async def allocations_of_node(self, node_name: str) -> list[dict[str, Any]]:
-        """Return the objects of a node's cards; others may be among them."""
-
-
-class ClaimLedger:
-    """The ledger, as far as claims on this node's cards go."""
-
-    def __init__(self, node_name: str, cards: NodeCards, own_cards: Callable[[], Mapping[str, int]]) -> None:
-        self._node_name = node_name
-        self._own_cards = own_cards  # returns UUID of each of this node's cards -> its index, as the driver says now
-        self._read = SharedRead(lambda: cards.allocations_of_node(node_name))
-
-    async def held(self, claim: ClaimKey) -> HeldClaims:
-        """Return what there is of a claim; of one that is its pod's own, with all that the pod has by such claims.
-
-        Raises StartRefused if the claim holds nothing here; NotKnownYet if it is being taken back; ApiError.
-        """
-        found = [stored_card(each) for each in await self._read.result()]
-        parts = [part for stored in found if stored.card.node_name == self._node_name for part in _parts(stored)]
-        own = [part for part in parts if part.claim is not None and part.claim.uid == claim.uid]
-        pods = {part.holder.pod.uid for part in own}
-        if not own or any(part.holder.pod.namespace != claim.namespace for part in own):
-            raise StartRefused(self._refusal(claim))
-        for part in own:
-            self._check(claim, part)
-        if any(part.claim is not None and part.claim.shared for part in own):
-            return HeldClaims(None, tuple(self._held(part, part.claim.name) for part in own if part.claim))
-        if len(pods) > 1:
-            raise StartRefused(f"{len(pods)} pods have GPUs by claim {claim} of one of them: see `gpuledger audit`")
-        of_pod = [part for part in parts if part.holder.pod.uid in pods]
-        shared = (part.claim for part in parts if part.holder.pod.namespace == claim.namespace)
-        return HeldClaims(
-            own[0].holder.pod,
-            tuple(self._held(part) for part in of_pod if self._is_own(part)),
-            frozenset(part.share.name for part in of_pod if part.claim is None),
-            frozenset(each.name for each in shared if each is not None and each.shared),
-        )
-
     def _held(self, part: _Part, called: str = "") -> HeldPart:
         """Return a part of one of this node's cards; `called` is for a claim that each pod calls as it likes."""
         stored, share = part.stored, part.share
@@ -225,12 +181,34 @@ class ClaimLedger:
         if state is not HolderState.ALLOCATED:
             raise NotKnownYet(f"the share of card {uuid} is {state}")
 
-    def _refusal(self, claim: ClaimKey) -> str:
+    def _refusal_of_claim(self, claim: ClaimKey) -> str:
         return (
             f"claim {claim} has no GPU of node {self._node_name} in the ledger, whatever its status says: it was not "
             "allocated by gpuledger. Set spec.schedulerName of its pod to gpuledger's, leave out spec.nodeName, and "
             "recreate pod and claim"
         )
+
+
+def _is_uuid(text: str) -> bool:
+    return bool(re.fullmatch(UUID_PATTERN, text)) and len(text) <= MAX_UUID_LENGTH
+
+
+def granted_card(stored: StoredCard, holder: Holder, container: str, index: int) -> GrantedCard | None:
+    """Return a container's part of a card, or that of a claim's request, None if its holder has none for it."""
+    share = next((each for each in holder.share.containers if each.name == container), None)
+    if share is None:
+        return None
+    card = stored.card
+    return GrantedCard(
+        card.uuid,
+        index,
+        card.vendor,
+        card.mode,
+        share.memory_mib,
+        share.cores,
+        holder.share.exclusive,
+        card.capacity.memory_mib,
+    )
 
 
 @dataclass(frozen=True, slots=True)

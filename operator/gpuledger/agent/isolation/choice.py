@@ -32,6 +32,7 @@ from gpuledger.formats.runtime.cdi import CardLimit, bind_mount, create_runtime_
 from gpuledger.formats.runtime.limit_hook import SCRIPT, SHELL, TIMEOUT_S
 from gpuledger.formats.runtime.mps import SEVERAL, SHARED_MEMORY
 from gpuledger.model.card import MIG
+from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 
 
@@ -219,7 +220,6 @@ class Bursts(StrEnum):
 
 
 _HELD_BY = {
-    Bursts.NEVER: frozenset[Isolation](),
     Bursts.GUARANTEED: frozenset({Isolation.DRIVER}),
     Bursts.ANY: frozenset({Isolation.DRIVER, Isolation.HAMI_CORE}),
 }
@@ -227,29 +227,24 @@ _HELD_BY = {
 
 def with_bursts(
     cards: Sequence[GrantedCard], pod: Mapping[str, Any], container: str, isolation: Isolation, allowed: Bursts
-) -> tuple[GrantedCard, ...]:
-    """Return a container's cards with the limits that its pod wishes, where that is allowed and has an effect.
+) -> tuple[Sequence[GrantedCard], str]:
+    """Return a container's cards with the limits that its pod wishes, and why these count for nothing.
 
-    Raises BadInput if the wish can't be read.
+    The latter is empty if they count, or the pod wishes none.
     """
-    if isolation not in _HELD_BY[allowed]:
-        return tuple(cards)
-    limits = memory_limits(pod)
-    return tuple(
-        replace(card, burst_mib=limit_of(container, limits, card.memory_mib, card.capacity_mib)) for card in cards
-    )
-
-
-def why_no_burst(pod: Mapping[str, Any], isolation: Isolation, allowed: Bursts) -> str:
-    """Return why the limits that a pod wishes count for nothing; empty if they count, or it wishes none.
-
-    Raises BadInput if the wish can't be read.
-    """
-    if not memory_limits(pod) or isolation in _HELD_BY[allowed]:
-        return ""
+    try:
+        limits = memory_limits(pod)
+    except BadInput as error:
+        return cards, str(error)
+    if not limits:
+        return cards, ""
     if allowed is Bursts.NEVER:
-        return "this node allows no limits above shares (setting memory_bursts)"
-    return f"{isolation}, by which this node isolates, does not hold such limits"
+        return cards, "this node allows no limits above shares (setting memory_bursts)"
+    if isolation not in _HELD_BY[allowed]:
+        return cards, f"{isolation}, by which this node isolates, does not hold such limits"
+    return [
+        replace(card, burst_mib=limit_of(container, limits, card.memory_mib, card.capacity_mib)) for card in cards
+    ], ""
 
 
 VENDORS_HOOK = "apply-cuda-memory-limits"

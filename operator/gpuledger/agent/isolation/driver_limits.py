@@ -97,7 +97,7 @@ class ControlGroups:
             return None
 
     def watch(self, on_change: Callable[[Path], None]) -> GroupWatch:
-        """Return who tells of changes, in the event loop. Raises OSError."""
+        """Return a watch that calls `on_change` in the event loop. Raises OSError."""
         return GroupWatch(on_change)
 
 

@@ -1,4 +1,4 @@
-"""HAMi-core: a library in the container that takes the place of CUDA's calls. Pure.
+"""HAMi-core: a library in the container that takes the place of CUDA's calls.
 
 Source: what HAMi-core reads of its environment (src/multiprocess/multiprocess_memory_limit.c, src/libvgpu.c,
 src/log_utils.c, as of HAMi 2.4 to 2.9 and June 2026), and the environment and mounts that HAMi 2.10's device plugin
@@ -91,6 +91,35 @@ def hami_core_edits(
         bind_mount(f"{library}/ld.so.preload", "/etc/ld.so.preload", "ro"),
     ]
     return {"env": env, "mounts": mounts}
+
+
+def own_directory(home: str, place: str, starts: bool = False) -> Path:
+    """Return the directory of a grant, by its `place`, with a file for HAMi-core's counters. Raises OSError.
+
+    `home` is HAMi-core's directory on the node. For a container that starts now, the counters begin anew: those of the
+    processes before it are over, and another version of the library, which takes them for its own, would hang.
+    """
+    path = _own(home, place)
+    path.mkdir(parents=True, exist_ok=True)
+    region = path / REGION
+    if starts:
+        region.unlink(missing_ok=True)
+    descriptor = os.open(region, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fchmod(descriptor, 0o666)  # the container's programs have any user
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def remove_own_directory(home: str, place: str) -> None:
+    """Remove such a directory, if there is one."""
+    if home:
+        shutil.rmtree(_own(home, place), ignore_errors=True)
+
+
+def _own(home: str, place: str) -> Path:
+    return Path(home) / "containers" / place
 
 
 def core_policy_of(cards: Sequence[GrantedCard], of_node: str, wish: str) -> str:

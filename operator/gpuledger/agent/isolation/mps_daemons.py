@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuledger.agent.devices.source import Device, DeviceSource
+from gpuledger.agent.grants.files import write_whole
 from gpuledger.formats.runtime.mps import (
     CONTROL,
     FAULTS_KEPT,
@@ -94,8 +95,10 @@ class NotAnswered(GpuledgerError):  # noqa: N818 - reads as what it is
 class DaemonProcess:
     """One daemon. Paths are as this process sees them."""
 
+    state: DaemonState
     places: MpsPlaces
-    cards: tuple[str, ...]
+    limits: Sequence[tuple[str, str]] = ()
+    """For each: the command that sets it, and the one that reads it."""
     multiuser: bool = True
     proc: Path = Path("/proc")
     _process: asyncio.subprocess.Process | None = None
@@ -159,9 +162,9 @@ class DaemonProcess:
         listed = servers_of(await self.ask(SERVER_LIST))
         return {each: server_status(await self.ask(status_of(each))) for each in listed}
 
-    async def limit(self, commands: Sequence[tuple[str, str]]) -> None:
-        """Set limits, each by a command that sets it and one that reads it. Raises NotAnswered where one is not set."""
-        for set_it, read_it in commands:
+    async def limit(self) -> None:
+        """Set the limits. Raises NotAnswered where one is not set."""
+        for set_it, read_it in self.limits:
             said = await self.ask(set_it)
             answer = await self.ask(read_it)
             if not is_amount(answer):
@@ -236,7 +239,7 @@ class DaemonProcess:
 
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-        return inherited | daemon_environment(str(self.places.pipes), str(self.places.logs), self.cards)
+        return inherited | daemon_environment(str(self.places.pipes), str(self.places.logs), self.state.cards)
 
     async def _read_output(self, output: asyncio.StreamReader | None) -> str:
         """Keep what is logged, show what is not routine, and return the last of that."""
@@ -248,7 +251,7 @@ class DaemonProcess:
                 self._lines.append(line[:LINE_LENGTH])
                 if not is_routine(line):
                     last = line[:LINE_LENGTH]
-                    logger.info("MPS, %s: %s", self.places.name, last)
+                    logger.info("MPS, %s: %s", self.state.name, last)
         return last
 
 
@@ -447,14 +450,13 @@ class Daemons:
         groups: dict[str, tuple[Device, ...]] = {card.uuid: (card,) for card in cards}
         if len(cards) > 1:
             groups[SEVERAL] = tuple(cards)
-        self._daemons: list[tuple[DaemonState, DaemonProcess, list[tuple[str, str]]]] = []
+        self._daemons: list[DaemonProcess] = []
         for name, group in groups.items():
-            uuids = tuple(card.uuid for card in group)
             places = MpsPlaces(plan.directory, name)
             _check_length(places)
-            state = DaemonState(name, uuids, earlier[name].faults if name in earlier else {})
-            process = DaemonProcess(places, uuids, plan.multiuser, proc)
-            self._daemons.append((state, process, self._limits(group)))
+            faults = earlier[name].faults if name in earlier else {}
+            state = DaemonState(name, tuple(card.uuid for card in group), faults)
+            self._daemons.append(DaemonProcess(state, places, self._limits(group), plan.multiuser, proc))
             self._lost_before(state, earlier.get(name), proc)
         self._written = ""
 
@@ -464,7 +466,7 @@ class Daemons:
         shared.mkdir(parents=True, exist_ok=True)
         shared.chmod(0o1777)  # as /dev/shm: programs of any user make files there
         self._write()
-        tasks = [asyncio.create_task(self._look_after(*each)) for each in self._daemons]
+        tasks = [asyncio.create_task(self._look_after(each)) for each in self._daemons]
         waiting = asyncio.ensure_future(until)
         try:
             done, _ = await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -472,9 +474,9 @@ class Daemons:
             for task in (waiting, *tasks):
                 task.cancel()
             await asyncio.gather(waiting, *tasks, return_exceptions=True)
-            await asyncio.gather(*(process.quit() for _, process, _ in self._daemons))
-            for state, _, _ in self._daemons:
-                self._note(state, state.ended("it was asked to end", _now_s())[1])
+            await asyncio.gather(*(daemon.quit() for daemon in self._daemons))
+            for daemon in self._daemons:
+                self._note(daemon.state, daemon.state.ended("it was asked to end", _now_s())[1])
             self._write()
         for task in done:
             task.result()  # a task that has failed ends the program
@@ -484,12 +486,13 @@ class Daemons:
         commands = [most_memory(card.uuid, card.memory_mib * memory // 100) for card in cards if memory < 100]
         return [*commands, *([most_cores(cores)] if cores < 100 else [])]
 
-    async def _look_after(self, state: DaemonState, process: DaemonProcess, limits: list[tuple[str, str]]) -> None:
+    async def _look_after(self, daemon: DaemonProcess) -> None:
+        state = daemon.state
         while True:
             try:
-                state.started(await process.start(), _now_s())
+                state.started(await daemon.start(), _now_s())
                 self._write()
-                why = await self._watch(state, process, limits)
+                why = await self._watch(daemon)
             except NotAnswered as error:
                 why = str(error)
             pause_s, faults = state.ended(why, _now_s())
@@ -498,35 +501,37 @@ class Daemons:
             self._write()
             await asyncio.sleep(pause_s)
 
-    async def _watch(self, state: DaemonState, process: DaemonProcess, limits: list[tuple[str, str]]) -> str:
+    async def _watch(self, daemon: DaemonProcess) -> str:
         """Return when the daemon has ended, with how it has."""
-        ending, ask_s = asyncio.create_task(process.ended()), 0.0
+        state, ending, ask_s = daemon.state, asyncio.create_task(daemon.ended()), 0.0
         try:
             while not ending.done():
-                self._note(state, state.logged(process.logged(), _now_s()))
+                self._read_log(daemon)
                 if state.phase is not Phase.RUNNING or _now_s() >= ask_s:
-                    self._note(state, await self._ask(state, process, limits))
+                    await self._ask(daemon)
                     ask_s = _now_s() + ASK_S
                 self._write()
                 if state.never_answered(_now_s()):
-                    process.kill()
+                    daemon.kill()
                 await asyncio.wait([ending], timeout=LOOK_S)
-            self._note(state, state.logged(process.logged(), _now_s()))
+            self._read_log(daemon)
             return ending.result()
         finally:
             ending.cancel()
 
-    async def _ask(self, state: DaemonState, process: DaemonProcess, limits: list[tuple[str, str]]) -> list[Fault]:
+    async def _ask(self, daemon: DaemonProcess) -> None:
         try:
-            if state.phase is Phase.STARTING:  # before anybody is let in
-                await process.limit(limits)
-                process.show()
-            servers = await process.servers()
-            self._note(state, state.logged(process.logged(), _now_s()))  # which says more of what the answer shows
-            return state.answered(servers, _now_s())
+            if daemon.state.phase is Phase.STARTING:  # before anybody is let in
+                await daemon.limit()
+                daemon.show()
+            servers = await daemon.servers()
+            self._read_log(daemon)  # which says more of what the answer shows
+            self._note(daemon.state, daemon.state.answered(servers, _now_s()))
         except NotAnswered as error:
-            state.unanswered(str(error), _now_s())
-            return []
+            daemon.state.unanswered(str(error), _now_s())
+
+    def _read_log(self, daemon: DaemonProcess) -> None:
+        self._note(daemon.state, daemon.state.logged(daemon.logged(), _now_s()))
 
     def _lost_before(self, state: DaemonState, earlier: DaemonStatus | None, proc: Path) -> None:
         """Note programs that were lost while this program did not run."""
@@ -546,14 +551,12 @@ class Daemons:
 
     def _write(self) -> None:
         """Write the file, if it has to change, in one step."""
-        states = tuple(state.status for state, _, _ in self._daemons)
+        states = tuple(daemon.state.status for daemon in self._daemons)
         text = MpsStatus(pod_uid=self._plan.pod_uid, daemons=states, faults=tuple(self._faults)).text()
         if text == self._written:
             return
-        unfinished = self._plan.file.with_suffix(".new")
         try:
-            unfinished.write_text(text)
-            unfinished.replace(self._plan.file)
+            write_whole(self._plan.file, text.encode())
             self._written = text
         except OSError as error:
             logger.error("%s can't be written, trying again: %s", self._plan.file, error.strerror)

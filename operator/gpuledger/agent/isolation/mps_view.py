@@ -10,9 +10,9 @@ from pathlib import Path
 
 from prometheus_client.core import Metric
 
-from gpuledger.agent.health import counter, gauge
 from gpuledger.agent.isolation.choice import MpsPipes
 from gpuledger.agent.isolation.mps_daemons import is_mps
+from gpuledger.agent.metrics import counter, gauge
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.mps import (
     FILE_NAME,

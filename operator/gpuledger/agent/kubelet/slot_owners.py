@@ -4,45 +4,169 @@ The kubelet tells a device plugin slots and nothing else. Two places say more. I
 leaves out ordinary init containers, whose slots the other containers of the pod get again, and it knows no UIDs. Its
 checkpoint has all of that, and the very answer that it will pass to the runtime, but is its own file. So: the
 checkpoint where it can be read, checked against the list; else the list with what we remember of our answers, where
-that leaves no doubt.
+that leaves no doubt. The list is read as seldom as can be: its socket allows about 100 reads a second.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+import grpc
 from google.protobuf.message import DecodeError
 
 from gpuledger.agent._generated import device_plugin_pb2 as messages
-from gpuledger.agent.kubelet.pod_resources import ContainerSlots, NodePods
+from gpuledger.agent._generated import pod_resources_pb2 as pod_messages
+from gpuledger.agent.kubelet.device_plugin import CHANNEL_OPTIONS, client
 from gpuledger.formats.kubernetes.pod import has_started, is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import CHECKPOINT_FILE, CheckpointEntry, is_name, own_name, read_checkpoint
+from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.clock import BoundedMap
-from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused
+from gpuledger.model.errors import BadInput, NotFound, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.json_object import JsonMapping
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 
-Picked = TypeVar("Picked")
+
+class SharedRead(Generic[Result]):
+    """A read that many ask for at once: as few as can be, and none that begins before it was asked for."""
+
+    def __init__(self, read: Callable[[], Awaitable[Result]]) -> None:
+        self._read = read
+        self._next: asyncio.Task[Result] | None = None
+        self._last: asyncio.Task[Result] | None = None
+        self.reads = 0
+
+    async def result(self) -> Result:
+        """Return what is read at some moment after this call. Raises what the read raises.
+
+        A caller that asks while a read is on its way waits for the next one, together with all others.
+        """
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_after(self._last))
+            self._next.add_done_callback(_hear_out)
+        return await asyncio.shield(self._next)
+
+    async def _read_after(self, before: asyncio.Task[Result] | None) -> Result:
+        if before is not None:
+            await asyncio.wait([before])
+        self._last, self._next = self._next, None  # from here on, others need a read that begins later
+        self.reads += 1
+        return await self._read()
+
+
+def _hear_out(read: asyncio.Task[Result]) -> None:
+    """Take note of an error that no one waits for any more: asyncio would complain."""
+    if not read.cancelled():
+        read.exception()
+
+
+TIMEOUT_S = 5.0
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Limit of the kubelet's own client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSlots:
+    """The slots of one resource that one container has. Ordinary init containers are never listed."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    slots: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimInUse:
+    """A ResourceClaim that a container uses, as prepared for the kubelet. Its UID is not listed."""
+
+    namespace: str
+    name: str
+    devices: frozenset[str]
+    """Names of its devices for the container runtime."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePods:
+    """The kubelet's list of its active pods."""
+
+    pods: frozenset[tuple[str, str]]
+    """Namespace and name, also of those without slots."""
+    rows: tuple[ContainerSlots, ...]
+    twice: frozenset[tuple[str, str]] = frozenset()
+    """Names that two pods have: one ends while the recreated one begins. Nothing here tells them apart."""
+    claims: frozenset[ClaimInUse] = frozenset()
+
+    def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
+        """Return whose slots these are, None if no container has exactly them, or the pod can't be determined."""
+        row = next((row for row in self.rows if row.resource == resource and row.slots == slots), None)
+        return None if row is None or (row.namespace, row.pod) in self.twice else row
+
+
+class PodResources:
+    """A client of the kubelet's socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._shared = SharedRead(self._read)
+
+    @property
+    def reads(self) -> int:
+        """How often the list was read."""
+        return self._shared.reads
+
+    async def list(self) -> NodePods:
+        """Return what the kubelet knows at some moment after this call. Raises Unreachable."""
+        return await self._shared.result()
+
+    async def _read(self) -> NodePods:
+        limits = [*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]
+        async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=limits) as channel:
+            stub = client(channel, pod_messages.DESCRIPTOR.services_by_name["PodResourcesLister"])
+            try:
+                answer = await stub.List(pod_messages.ListPodResourcesRequest(), timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                raise Unreachable(f"the kubelet's {self._socket.name} of pod resources: {error.details()}") from error
+        return _node_pods(answer)
+
+
+def _node_pods(answer: pod_messages.ListPodResourcesResponse) -> NodePods:
+    slots: dict[tuple[str, str, str, str], set[str]] = {}  # namespace, pod, container, resource -> slots
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for each in container.devices:  # one for each slot
+                key = (pod.namespace, pod.name, container.name, each.resource_name)
+                slots.setdefault(key, set()).update(each.device_ids)
+    claims = {
+        ClaimInUse(claim.claim_namespace, claim.claim_name, _devices(claim))
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for claim in container.dynamic_resources
+    }
+    names = Counter((pod.namespace, pod.name) for pod in answer.pod_resources)
+    return NodePods(
+        pods=frozenset(names),
+        rows=tuple(ContainerSlots(*key, frozenset(found)) for key, found in slots.items()),
+        twice=frozenset(name for name, number in names.items() if number > 1),
+        claims=frozenset(claims),
+    )
+
+
+def _devices(claim: pod_messages.DynamicResource) -> frozenset[str]:
+    return frozenset(device.name for each in claim.claim_resources for device in each.cdi_devices)
+
 
 ANSWERS_REMEMBERED = 4096
 NAME = "GPULEDGER_ALLOCATION"
 """Of an answer without CDI: the environment variable that holds the name."""
-
-
-class Pods(Protocol):
-    """Pods as they are now, at the API server."""
-
-    async def pod(self, namespace: str, name: str) -> dict[str, Any]:
-        """Return a pod. Raises NotFound."""
-
-    async def pods_of_node(self, node_name: str, pick: Callable[[dict[str, Any]], Picked]) -> list[Picked]:
-        """Return what is picked of each pod that is bound to a node."""
 
 
 class PodLister(Protocol):
@@ -66,7 +190,7 @@ class Owner:
 class SlotOwners:
     """Finds the pod behind slots."""
 
-    def __init__(self, node_name: str, directory: Path, pods: Pods, lister: PodLister) -> None:
+    def __init__(self, node_name: str, directory: Path, pods: KubeReads, lister: PodLister) -> None:
         self._node_name = node_name
         self._checkpoint = directory / CHECKPOINT_FILE
         self._pods, self._lister = pods, lister

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -114,27 +115,14 @@ async def resume_all(cdi_directory: Path) -> None:
 
 def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
     """Return what work comes to in a thread that nothing waits for: a process that ends does not, either."""
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Result] = loop.create_future()
-
-    def give(value: Result | None, error: BaseException | None) -> None:
-        if result.done():
-            return
-        if error is None:
-            result.set_result(value)  # type: ignore[arg-type]
-        else:
-            result.set_exception(error)
+    result: Future[Result] = Future()
+    result.set_running_or_notify_cancel()  # from here on, it can't be cancelled
 
     def do() -> None:
-        value, failure = None, None
         try:
-            value = work()
-        except BaseException as error:  # noqa: BLE001 - who waits for the result raises it
-            failure = error
-        try:
-            loop.call_soon_threadsafe(give, value, failure)
-        except RuntimeError:
-            logger.debug("the event loop ended before the look at the regions")
+            result.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            result.set_exception(error)
 
     threading.Thread(target=do, name="regions", daemon=True).start()
-    return result
+    return asyncio.wrap_future(result)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from prometheus_client.core import Metric
@@ -13,19 +12,12 @@ from fakes.agent_node import NODE
 from fakes.api_server import Operation
 from fakes.objects import a_node_object
 from fakes.virtual_time import settle
-from gpuledger.agent.claims import ClaimService
+from gpuledger.agent.grants.grants import OrphanedGrants
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import claim_grant_name
 from unit.agent.claims.conftest import ClaimNode, key, part, ref
 
 MADE = claim_grant_name("uid-made", "gpu")
-
-
-def a_service(node: ClaimNode, served: bool = True) -> ClaimService:
-    directory = Path("/nowhere") if served else None
-    return ClaimService(
-        NODE, directory, node.api.store, node, node.granting, node.grants, lambda: node.shown, lambda: node.over
-    )
 
 
 def values(metrics: Iterable[Metric]) -> dict[str, float]:
@@ -49,9 +41,9 @@ async def test_the_node_says_that_it_serves_claims_when_its_kubelet_has_taken_up
 ) -> None:
     shown = a_node_object(NODE, node.cards)
     shown["metadata"]["annotations"] |= {SERVES_CLAIMS_ANNOTATION: before} if before else {}
-    service = a_service(node, served)
-    service.annotation.observe(node.api.put_node(shown), False)
-    writing = asyncio.create_task(service.annotation.run())
+    service = node.claim_service(served)
+    node.serves_claims.observe(node.api.put_node(shown), False)
+    writing = asyncio.create_task(node.serves_claims.run())
     for registered in told:
         service._observe_registration(registered)
         await settle()
@@ -64,33 +56,33 @@ async def test_the_node_says_that_it_serves_claims_when_its_kubelet_has_taken_up
 
 
 async def test_a_service_that_is_not_wanted_ends_at_once(node: ClaimNode) -> None:
-    await a_service(node, served=False).run()
+    await node.claim_service(served=False).run()
 
 
 async def test_claims_that_no_pod_uses_lose_their_files_and_others_do_not(node: ClaimNode) -> None:
-    service = a_service(node)
     node.claiming("a", {"main": ["c0"]})
     node.give("a", {0: [part("c0/gpu", ref("made"))]})
-    await service._preparations.prepare(key("made"))
+    await node.claims.prepare(key("made"))
+    orphaned = OrphanedGrants(NODE, node.grants.all, node, node.api.store, tuple)
     for _ in range(3):
-        await service.tidy()
+        node.claims.give_up(await orphaned.find())
     assert list(node.granted()) == [MADE]
-    service = a_service(node)
+    orphaned = OrphanedGrants(NODE, node.grants.all, node, node.api.store, tuple)
     node.api.delete_pod("a")
     for left in ([MADE], []):
-        await service.tidy()
+        node.claims.give_up(await orphaned.find())
         assert [grant.name for grant in node.grants.all()] == left
 
 
 async def test_a_pod_that_shares_a_claim_may_use_its_cards(node: ClaimNode) -> None:
-    service = a_service(node)
+    service = node.claim_service(served=True)
     node.claiming("a", {"main": ["mine"]}, mine="shared")
     node.claiming("b", {"main": ["ours"]}, ours="shared")
     node.claiming("c", {"main": ["mine"]}, mine="another")
     assert not await service.shares("uid-b", node.cards[0].uuid)
     assert not node.api.called(Operation.LIST_PODS)
     node.give("a", {0: [part("mine/gpu", ref("shared", shared=True))]})
-    await service._preparations.prepare(key("shared"))
+    await service.prepare(key("shared"))
     found = {
         (name, card.index): await service.shares(f"uid-{name}", card.uuid) for name in "abc" for card in node.cards
     }
@@ -98,12 +90,12 @@ async def test_a_pod_that_shares_a_claim_may_use_its_cards(node: ClaimNode) -> N
 
 
 async def test_it_is_counted_what_became_of_claims(node: ClaimNode) -> None:
-    service = a_service(node)
+    service = node.claim_service(served=True)
     assert values(service.metrics()) == {"gpuledger_agent_serves_claims[]": 0.0}
     service._observe_registration(True)
     node.claiming("a", {"main": ["c0"]})
     node.give("a", {0: [part("c0/gpu", ref("made"))]})
-    await service._preparations.prepare(key("made"))
+    await service.prepare(key("made"))
     assert values(service.metrics()) == {
         "gpuledger_agent_serves_claims[]": 1.0,
         "gpuledger_agent_claim_preparations_total['prepared']": 1.0,

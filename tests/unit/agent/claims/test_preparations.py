@@ -15,7 +15,7 @@ from gpuledger.agent.grants.grants import ISOLATION_ANNOTATION
 from gpuledger.agent.grants.starts import PATIENCE_S
 from gpuledger.agent.isolation.choice import Isolation
 from gpuledger.agent.kubelet.dra import PreparedDevice
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.formats.runtime.cdi import CardLimit, claim_grant_name
 from gpuledger.formats.runtime.cdi import device_name as runtime_name
@@ -40,7 +40,7 @@ async def test_a_claim_gets_what_the_ledger_says_and_containers_are_told_of_it(n
     told = node.told(MADE)
     assert told["GPULEDGER_UUIDS"] == ",".join(node.uuids(1, 2))
     assert (told["GPULEDGER_MEMORY_MIB"], told["GPULEDGER_CORES"]) == ("2000,3000", "20,30")
-    assert node.claims.outcomes == {"prepared": 1}
+    assert node.claims._outcomes == {"prepared": 1}
 
 
 async def test_each_request_comes_to_those_that_name_it_and_subrequests_have_their_requests_name(
@@ -98,7 +98,7 @@ async def test_a_container_that_would_have_several_limits_is_refused(
     with pytest.raises(StartRefused, match=why):
         await node.claims.prepare(key("made"))
     assert node.grants.all() == ()
-    assert node.claims.outcomes == {"refused": 1}
+    assert node.claims._outcomes == {"refused": 1}
 
 
 async def test_pods_that_share_a_claim_get_the_whole_of_it_whichever_of_them_the_ledger_names(node: ClaimNode) -> None:
@@ -215,7 +215,7 @@ async def test_a_share_that_is_not_allocated_is_waited_for_and_then_the_kubelet_
     await asyncio.sleep(PATIENCE_S / 2)
     node.give("a", {0: [part("c0/gpu", ref("made"))]})
     assert await preparing == [device(node, 0, "gpu", MADE)]
-    assert node.claims.outcomes == {"not_yet": 1, "prepared": 1}
+    assert node.claims._outcomes == {"not_yet": 1, "prepared": 1}
 
 
 async def test_an_api_server_that_is_away_is_waited_for_and_one_that_refuses_is_not(node: ClaimNode) -> None:

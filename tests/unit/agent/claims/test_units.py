@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import times
+from gpuledger.agent.grants.claims import Unit, shared_unit, units_of_pod
 from gpuledger.agent.grants.ledger_view import HeldClaims, HeldPart
-from gpuledger.agent.grants.starts import Unit, shared_unit, units_of_pod
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.model.errors import StartRefused
 from gpuledger.model.share import ClaimRef, Pod

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.isolation.choice import Bursts, GrantedCard, Isolation, why_no_burst, with_bursts
+from gpuledger.agent.isolation.choice import Bursts, GrantedCard, Isolation, with_bursts
 from gpuledger.agent.isolation.hami_core import hami_core_edits
 from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
-from gpuledger.model.errors import BadInput
 
 CARD = GrantedCard("GPU-0", 0, "nvidia", "", 4_000, 30, False, capacity_mib=40_000)
 
@@ -25,12 +24,12 @@ def test_only_an_isolation_that_holds_it_has_a_limit_above_the_share(isolation: 
         Bursts.GUARANTEED: {Isolation.DRIVER},
         Bursts.ANY: {Isolation.DRIVER, Isolation.HAMI_CORE},
     }
-    (found,) = with_bursts([CARD], pod("16000"), "main", isolation, allowed)
+    (found,), why_not = with_bursts([CARD], pod("16000"), "main", isolation, allowed)
     counts = isolation in holds[allowed]
     assert found.most_mib == (16_000 if counts else 4_000)
     assert found.memory_mib == CARD.memory_mib
-    assert bool(why_no_burst(pod("16000"), isolation, allowed)) is not counts
-    assert why_no_burst(pod(""), isolation, allowed) == ""
+    assert bool(why_not) is not counts
+    assert with_bursts([CARD], pod(""), "main", isolation, allowed) == ([CARD], "")
 
 
 @pytest.mark.parametrize(
@@ -45,13 +44,14 @@ def test_only_an_isolation_that_holds_it_has_a_limit_above_the_share(isolation: 
     ],
 )
 def test_it_is_between_the_share_and_the_card_whatever_is_wished(wish: str, container: str, most_mib: int) -> None:
-    (found,) = with_bursts([CARD], pod(wish), container, Isolation.DRIVER, Bursts.GUARANTEED)
-    assert found.most_mib == most_mib
+    (found,), why_not = with_bursts([CARD], pod(wish), container, Isolation.DRIVER, Bursts.GUARANTEED)
+    assert (found.most_mib, why_not) == (most_mib, "")
 
 
-def test_a_wish_that_can_not_be_read_is_said() -> None:
-    with pytest.raises(BadInput, match="neither MiB"):
-        with_bursts([CARD], pod("much"), "main", Isolation.DRIVER, Bursts.GUARANTEED)
+@pytest.mark.parametrize("allowed", list(Bursts))
+def test_a_wish_that_can_not_be_read_is_said(allowed: Bursts) -> None:
+    found, why_not = with_bursts([CARD], pod("much"), "main", Isolation.DRIVER, allowed)
+    assert (found, "neither MiB" in why_not) == ([CARD], True)
 
 
 def test_hami_core_gets_the_limit_and_not_the_share() -> None:

@@ -17,11 +17,11 @@ from gpuledger.agent.isolation.choice import (
     driver_edits,
     driver_limits,
     missing,
+    mps_edits,
     without_hami_core,
     without_vendors_limits,
 )
-from gpuledger.agent.isolation.hami_core import core_policy_of, opts_out
-from gpuledger.agent.isolation.limits import limits
+from gpuledger.agent.isolation.hami_core import core_policy_of, hami_core_edits, opts_out
 from gpuledger.formats.runtime.cdi import CardLimit
 from gpuledger.formats.runtime.mps import SEVERAL
 
@@ -118,9 +118,14 @@ def mounts_of(edits: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {each["containerPath"]: (each["hostPath"], each["options"][0]) for each in edits["mounts"]}
 
 
-@pytest.mark.parametrize("isolation", [Isolation.NONE, Isolation.MIG])
-def test_what_needs_no_limits_gets_none(isolation: Isolation) -> None:
-    assert limits(isolation, [SHARED], ALL, "", "") == {}
+def mps(cards: list[GrantedCard], installed: Installed = ALL) -> dict[str, Any]:
+    return mps_edits(cards, installed.mps_directory, installed.mps_pipes)
+
+
+def hami_core(
+    cards: list[GrantedCard], priority: str = "", own_directory: str = "/own", node: HamiCore = ALL.hami_core
+) -> dict[str, Any]:
+    return hami_core_edits(cards, "/hami", own_directory, priority, node)
 
 
 def test_the_driver_limits_each_card_to_its_share_and_keeps_it_where_others_may_borrow() -> None:
@@ -164,7 +169,7 @@ def test_what_a_user_writes_for_the_toolkits_hook_does_not_count() -> None:
 
 def test_mps_limits_memory_for_each_card_by_its_position_in_the_container() -> None:
     cards = [replace(SHARED, index=3), replace(SHARED, uuid="GPU-7", index=7, memory_mib=500)]
-    edits = limits(Isolation.MPS, cards, ALL, "", "")
+    edits = mps(cards)
     assert env_of(edits) == {
         "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",  # noqa: S108 - where CUDA looks
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -182,9 +187,9 @@ OWN = Installed(
 
 def test_a_container_gets_the_daemon_of_its_card_or_that_of_containers_with_several() -> None:
     other = replace(SHARED, uuid="GPU-7")
-    assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_PIPES] == ("/mps/0", "ro")
-    assert mounts_of(limits(Isolation.MPS, [SHARED, other], OWN, "", ""))[MPS_PIPES] == ("/mps/several", "ro")
-    assert mounts_of(limits(Isolation.MPS, [SHARED], OWN, "", ""))[MPS_MEMORY] == ("/mps/shm", "rw")
+    assert mounts_of(mps([SHARED], OWN))[MPS_PIPES] == ("/mps/0", "ro")
+    assert mounts_of(mps([SHARED, other], OWN))[MPS_PIPES] == ("/mps/several", "ro")
+    assert mounts_of(mps([SHARED], OWN))[MPS_MEMORY] == ("/mps/shm", "rw")
 
 
 def test_a_card_whose_daemon_takes_no_programs_is_missing_and_others_are_not() -> None:
@@ -200,7 +205,7 @@ def test_a_card_whose_daemon_takes_no_programs_is_missing_and_others_are_not() -
 
 
 def test_mps_leaves_a_pod_that_is_alone_all_of_its_cards() -> None:
-    names = env_of(limits(Isolation.MPS, [replace(ALONE, cores=100)], ALL, "", ""))
+    names = env_of(mps([replace(ALONE, cores=100)]))
     assert not {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"} & set(names)
 
 
@@ -208,7 +213,7 @@ def test_mps_leaves_a_pod_that_is_alone_all_of_its_cards() -> None:
 def test_mps_has_one_share_of_the_compute_for_all_cards_the_least(
     cores: tuple[int, ...], percentage: str | None
 ) -> None:
-    edits = limits(Isolation.MPS, [replace(SHARED, cores=each) for each in cores], ALL, "", "")
+    edits = mps([replace(SHARED, cores=each) for each in cores])
     assert env_of(edits).get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == percentage
 
 
@@ -218,7 +223,7 @@ TWO = [SHARED, replace(SHARED, uuid="GPU-7", index=7, memory_mib=500, cores=10)]
 
 
 def test_hami_core_gets_its_environment_and_its_mounts() -> None:
-    edits = limits(Isolation.HAMI_CORE, TWO, ALL, "/hami/containers/a_main", "0")
+    edits = hami_core(TWO, "0", "/hami/containers/a_main")
     assert env_of(edits) == {
         "CUDA_DEVICE_MEMORY_LIMIT_0": "4000m",
         "CUDA_DEVICE_MEMORY_LIMIT_1": "500m",
@@ -240,8 +245,8 @@ def test_hami_core_gets_its_environment_and_its_mounts() -> None:
 
 
 def test_hami_core_from_an_image_is_mounted_from_its_version() -> None:
-    installed = replace(ALL, hami_core=HamiCore(library_directory="/hami/versions/0123456789abcdef"))
-    edits = limits(Isolation.HAMI_CORE, [SHARED], installed, "/hami/containers/a_main", "")
+    node = HamiCore(library_directory="/hami/versions/0123456789abcdef")
+    edits = hami_core([SHARED], "", "/hami/containers/a_main", node)
     mounts = mounts_of(edits)
     assert mounts["/usr/local/vgpu/libvgpu.so"] == ("/hami/versions/0123456789abcdef/libvgpu.so", "ro")
     assert mounts["/etc/ld.so.preload"] == ("/hami/versions/0123456789abcdef/ld.so.preload", "ro")
@@ -255,29 +260,29 @@ def test_hami_core_from_an_image_is_mounted_from_its_version() -> None:
 def test_a_card_without_promised_cores_does_not_get_another_ones_limit(
     cores: tuple[int, ...], limits_of_cores: tuple[str, ...]
 ) -> None:
-    env = env_of(limits(Isolation.HAMI_CORE, [replace(SHARED, cores=each) for each in cores], ALL, "/own", ""))
+    env = env_of(hami_core([replace(SHARED, cores=each) for each in cores]))
     names = ["CUDA_DEVICE_SM_LIMIT", *(f"CUDA_DEVICE_SM_LIMIT_{position}" for position in range(len(cores)))]
     assert tuple(env[name] for name in names) == limits_of_cores
 
 
 @pytest.mark.parametrize(("cores", "limit"), [(0, "99"), (100, "99"), (30, "30")])
 def test_a_task_of_low_priority_has_a_limit_of_cores_without_which_it_would_not_pause(cores: int, limit: str) -> None:
-    env = env_of(limits(Isolation.HAMI_CORE, [replace(SHARED, cores=cores)], ALL, "/own", "1"))
+    env = env_of(hami_core([replace(SHARED, cores=cores)], "1"))
     assert (env["CUDA_DEVICE_SM_LIMIT_0"], env["CUDA_TASK_PRIORITY"]) == (limit, "1")
 
 
 @pytest.mark.parametrize("priority", ["", "2", "high", "0\n", "-1"])
 def test_a_priority_that_hami_core_does_not_know_is_its_default(priority: str) -> None:
-    env = env_of(limits(Isolation.HAMI_CORE, [replace(SHARED, cores=0)], ALL, "/own", priority))
+    env = env_of(hami_core([replace(SHARED, cores=0)], priority))
     assert (env["CUDA_DEVICE_SM_LIMIT_0"], env["CUDA_TASK_PRIORITY"]) == ("100", "1")
 
 
 def test_what_the_node_says_of_hami_core_reaches_the_container() -> None:
     node = HamiCore(core_policy="force", oversubscribed=True, log_level="0")
-    env = env_of(limits(Isolation.HAMI_CORE, [SHARED], replace(ALL, hami_core=node), "/own", ""))
+    env = env_of(hami_core([SHARED], node=node))
     assert env["GPU_CORE_UTILIZATION_POLICY"] == "force"
     assert (env["CUDA_OVERSUBSCRIBE"], env["LIBCUDA_LOG_LEVEL"]) == ("true", "0")
-    plain = env_of(limits(Isolation.HAMI_CORE, [SHARED], ALL, "/own", ""))
+    plain = env_of(hami_core([SHARED]))
     assert not {"CUDA_OVERSUBSCRIBE", "LIBCUDA_LOG_LEVEL"} & plain.keys()
 
 

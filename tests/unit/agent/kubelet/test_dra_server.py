@@ -11,10 +11,8 @@ import pytest
 from builders import a_card
 from fakes.dra_manager import DraManager
 from gpuledger.agent._generated import dra_plugin_pb2 as messages
-from gpuledger.agent.kubelet import device_health, dra_server
-from gpuledger.agent.kubelet.device_health import DeviceHealth
-from gpuledger.agent.kubelet.dra import ClaimKey, DraPlugin, PreparedDevice
-from gpuledger.agent.kubelet.dra_server import HEALTH_SERVICES, DraServer
+from gpuledger.agent.kubelet import device_plugin, dra
+from gpuledger.agent.kubelet.dra import HEALTH_SERVICES, ClaimKey, DraPlugin, PreparedDevice
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.errors import StartRefused
 
@@ -31,14 +29,11 @@ class Driver:
         self.taken_back: list[ClaimKey] = []
         self.refusals: dict[str, Exception] = {}
         self.told: list[bool] = []
-        self.health = DeviceHealth("node-a")
-        self.server = DraServer(
-            DraPlugin("node-a", self._prepare, self._unprepare), self.health, directory, self.told.append
-        )
+        self.plugin = DraPlugin("node-a", directory, self._prepare, self._unprepare, self.told.append)
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self.server.run())
+        task = asyncio.create_task(self.plugin.run())
         try:
             yield
         finally:
@@ -61,7 +56,8 @@ class Driver:
 @pytest.fixture
 def manager(root: Path, monkeypatch: pytest.MonkeyPatch) -> DraManager:
     """Return a kubelet that is not started yet; the driver looks round quickly."""
-    monkeypatch.setattr(dra_server, "LOOK_INTERVAL_S", 0.02)
+    for module in (dra, device_plugin):
+        monkeypatch.setattr(module, "LOOK_INTERVAL_S", 0.02)
     (root / "plugins_registry").mkdir()
     return DraManager(root / "plugins_registry")
 
@@ -141,7 +137,7 @@ async def test_a_driver_that_was_killed_is_replaced_by_the_next(manager: DraMana
 
 
 async def test_a_socket_that_somebody_removes_is_there_again(manager: DraManager, driver: Driver, until: Until) -> None:
-    driver.server.socket.unlink()
+    driver.plugin.socket.unlink()
     await until(lambda: len(driver.told) == 2)
     await manager.prepare(DRIVER, CLAIMS[0])
 
@@ -162,20 +158,20 @@ async def test_a_cards_health_is_said_at_once_and_when_it_changes(
     manager: DraManager, driver: Driver, service: str
 ) -> None:
     card = a_card(0, "node-a")
-    driver.health.show([card])
+    driver.plugin.show([card])
     said = aiter(manager.health(DRIVER, service))
     async with asyncio.timeout(20):
         assert await anext(said) == {("node-a", card.uuid.lower()): (1, "")}
-        driver.health.show([replace(card, healthy=False, fault="it is on fire")])
+        driver.plugin.show([replace(card, healthy=False, fault="it is on fire")])
         assert await anext(said) == {("node-a", card.uuid.lower()): (2, "it is on fire")}
 
 
 async def test_a_cards_health_is_said_again_before_it_counts_as_unknown(
     manager: DraManager, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert 2 * device_health.SAY_AGAIN_S < device_health.COUNTS_FOR_S
-    monkeypatch.setattr(device_health, "SAY_AGAIN_S", 0.01)
-    driver.health.show([a_card(0, "node-a")])
+    assert 2 * dra.SAY_AGAIN_S < dra.COUNTS_FOR_S
+    monkeypatch.setattr(dra, "SAY_AGAIN_S", 0.01)
+    driver.plugin.show([a_card(0, "node-a")])
     said = aiter(manager.health(DRIVER, HEALTH_SERVICES[0]))
     async with asyncio.timeout(20):
         assert await anext(said) == await anext(said)

@@ -12,7 +12,7 @@ from fakes.kubelet import Kubelet
 from fakes.objects import GPU, a_pod_object
 from gpuledger.agent._generated import device_plugin_pb2 as messages
 from gpuledger.agent.kubelet import device_plugin as plugin_server
-from gpuledger.agent.kubelet.device_plugin import DevicePlugin, PluginServer, VendorSlots, serve_all
+from gpuledger.agent.kubelet.device_plugin import DevicePlugin, VendorSlots
 from gpuledger.model.errors import StartRefused
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -29,8 +29,11 @@ class Node:
         self.allocated: list[tuple[str, frozenset[str]]] = []
         self.started: list[tuple[str, frozenset[str]]] = []
         self.refusal: Exception | None = None
-        self.plugin = DevicePlugin(GPU, self.slots, self._allocate, self._start)
-        self.server = PluginServer(self.plugin, kubelet.plugins)
+        self.plugin = self.of_resource(GPU, kubelet.plugins)
+
+    def of_resource(self, resource: str, directory: Path) -> DevicePlugin:
+        """Return another plugin that asks the same."""
+        return DevicePlugin(resource, directory, self.slots, self._allocate, self._start)
 
     def _allocate(self, resource: str, slots: frozenset[str]) -> messages.ContainerAllocateResponse:
         self.allocated.append((resource, slots))
@@ -48,7 +51,7 @@ async def node(kubelet: Kubelet) -> AsyncIterator[Node]:
     """Return a plugin that its kubelet has met; what it was told until then is forgotten."""
     await kubelet.start()
     found = Node(kubelet)
-    async with serving(found.server):
+    async with serving(found.plugin):
         async with asyncio.timeout(20):
             while not offers(kubelet, 3)():  # noqa: ASYNC110 - of another program, as it were
                 await asyncio.sleep(0.005)
@@ -56,14 +59,14 @@ async def node(kubelet: Kubelet) -> AsyncIterator[Node]:
 
 
 @contextlib.asynccontextmanager
-async def serving(*servers: PluginServer) -> AsyncIterator[None]:
-    task = asyncio.create_task(serve_all(servers))
+async def serving(*plugins: DevicePlugin) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(plugin.run()) for plugin in plugins]
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 def offers(kubelet: Kubelet, slots: int) -> Callable[[], bool]:
@@ -77,23 +80,21 @@ async def test_a_plugin_registers_and_its_slots_can_be_given_out(kubelet: Kubele
     assert kubelet.endpoints[GPU].options == request.options
     assert not request.options.get_preferred_allocation_available
     assert kubelet.registrations[GPU] == 1
-    assert node.server.connected
+    assert node.plugin.connected
 
 
 async def test_several_resources_have_a_plugin_each(kubelet: Kubelet, until: Until) -> None:
     await kubelet.start()
-    first, second = Node(kubelet), Node(kubelet)
-    second.plugin.resource = "volcano.sh/vgpu-number"
-    second.server = PluginServer(second.plugin, kubelet.plugins)
-    async with serving(first.server, second.server):
+    node = Node(kubelet)
+    async with serving(node.plugin, node.of_resource("volcano.sh/vgpu-number", kubelet.plugins)):
         await until(lambda: {GPU, "volcano.sh/vgpu-number"} <= set(kubelet.endpoints))
 
 
 async def test_a_kubelet_that_comes_later_is_found(kubelet: Kubelet, until: Until, looks: list[Path]) -> None:
     node = Node(kubelet)
-    async with serving(node.server):
+    async with serving(node.plugin):
         await until(lambda: len(looks) > 10)
-        assert not node.server.connected
+        assert not node.plugin.connected
         await kubelet.start()
         await until(offers(kubelet, 3))
 
@@ -104,12 +105,12 @@ async def test_a_kubelet_that_starts_anew_is_registered_with_anew(kubelet: Kubel
         await kubelet.start()
         assert kubelet.manager.capacity(GPU)[1] == 0
         await until(offers(kubelet, 3))
-    assert node.server.connected
+    assert node.plugin.connected
 
 
 async def test_a_kubelet_that_dies_is_seen_to_be_gone(kubelet: Kubelet, node: Node, until: Until) -> None:
     await kubelet.stop()
-    await until(lambda: not node.server.connected)
+    await until(lambda: not node.plugin.connected)
 
 
 async def test_a_plugin_whose_socket_somebody_removed_makes_a_new_one(
@@ -122,7 +123,7 @@ async def test_a_plugin_whose_socket_somebody_removed_makes_a_new_one(
 async def test_a_socket_that_an_earlier_agent_left_is_no_obstacle(kubelet: Kubelet, until: Until) -> None:
     (kubelet.plugins / "gpuledger-nvidia.com_gpu.sock").write_text("left")
     await kubelet.start()
-    async with serving(Node(kubelet).server):
+    async with serving(Node(kubelet).plugin):
         await until(offers(kubelet, 3))
 
 
@@ -141,7 +142,7 @@ async def test_a_kubelet_that_refuses_is_asked_again(kubelet: Kubelet, node: Nod
     await kubelet.stop()
     await kubelet.start()
     await until(lambda: kubelet.registrations[GPU] >= 4)
-    assert not node.server.connected
+    assert not node.plugin.connected
     kubelet.refuses = False
     await until(offers(kubelet, 3))
 
@@ -154,10 +155,10 @@ async def test_a_kubelet_that_takes_us_and_does_not_listen_is_told_again(
     await kubelet.stop()
     await kubelet.start()
     await until(lambda: kubelet.registrations[GPU] >= 3)
-    assert not node.server.connected
+    assert not node.plugin.connected
     kubelet.listens = True
     await until(offers(kubelet, 3))
-    assert node.server.connected
+    assert node.plugin.connected
 
 
 async def test_slots_that_change_are_listed_anew(kubelet: Kubelet, node: Node, until: Until) -> None:
@@ -182,7 +183,7 @@ async def test_without_a_driver_all_slots_are_unhealthy_and_come_back(
 
 async def test_an_agent_that_ends_withdraws_its_slots(kubelet: Kubelet, until: Until) -> None:
     await kubelet.start()
-    async with serving(Node(kubelet).server):
+    async with serving(Node(kubelet).plugin):
         await until(offers(kubelet, 3))
     await until(offers(kubelet, 0))
 
@@ -228,24 +229,10 @@ async def test_a_start_that_takes_long_does_not_hold_up_allocate(kubelet: Kubele
     await starting
 
 
-async def test_a_preference_is_harmless(kubelet: Kubelet, node: Node, until: Until) -> None:
-    request = messages.PreferredAllocationRequest(
-        container_requests=[
-            messages.ContainerPreferredAllocationRequest(
-                available_deviceIDs=["slot-2", "slot-0", "slot-1"],
-                must_include_deviceIDs=["slot-2"],
-                allocation_size=2,
-            )
-        ]
-    )
-    answer = await kubelet.endpoints[GPU].stub.GetPreferredAllocation(request)
-    assert list(answer.container_responses[0].deviceIDs) == ["slot-2", "slot-0"]
-
-
 async def test_a_path_that_is_too_long_is_said_and_nothing_falls_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, until: Until, kubelet: Kubelet
 ) -> None:
     deep = tmp_path / ("x" * 120)
     deep.mkdir()
-    async with serving(PluginServer(Node(kubelet).plugin, deep)):
+    async with serving(Node(kubelet).of_resource(GPU, deep)):
         await until(lambda: caplog.text.count("no socket at") > 1)

@@ -9,8 +9,8 @@ import pytest
 from fakes.kubelet import Kubelet
 from fakes.objects import GPU, a_pod_object
 from gpuledger.agent._generated import pod_resources_pb2 as messages
-from gpuledger.agent.kubelet import pod_resources
-from gpuledger.agent.kubelet.pod_resources import ClaimInUse, ContainerSlots, PodResources
+from gpuledger.agent.kubelet import slot_owners
+from gpuledger.agent.kubelet.slot_owners import ClaimInUse, ContainerSlots, PodResources
 from gpuledger.model.errors import Unreachable
 
 Until = Callable[[Callable[[], object]], Awaitable[None]]
@@ -112,7 +112,7 @@ def test_claims_are_listed_with_the_devices_that_their_containers_have() -> None
     )
     containers = [messages.ContainerResources(name=name, dynamic_resources=[claim]) for name in ("main", "side")]
     pod = messages.PodResources(name="a", namespace="team", containers=containers)
-    found = pod_resources._node_pods(messages.ListPodResourcesResponse(pod_resources=[pod]))
+    found = slot_owners._node_pods(messages.ListPodResourcesResponse(pod_resources=[pod]))
     names = frozenset({"gpuledger.dev/share=1", "vendor.com/nic=2"})
     assert found.claims == {ClaimInUse("team", "made", names)}
     assert not found.rows

@@ -4,11 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
 from fakes.grants import a_grant
-from gpuledger.agent.health import AgentMetrics
-from gpuledger.agent.isolation import mps_view as mps_view
+from gpuledger.agent.isolation import mps_view
 from gpuledger.agent.isolation.mps_view import REPORT_S, MpsView, report_faults
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.formats.runtime.mps import (
@@ -166,13 +164,12 @@ def test_many_pods_are_counted(node: Node) -> None:
 def test_metrics_have_each_daemon_and_what_it_has_lost(node: Node) -> None:
     node.runs(7)
     node.says(a_daemon(), a_daemon(SEVERAL, 0, Phase.WAITING, "no"))
-    registry = CollectorRegistry()
-    registry.register(AgentMetrics(node.view.metrics))
-    text = generate_latest(registry).decode()
-    assert 'gpuledger_agent_mps_daemon_up{uuid="GPU-0"} 1.0' in text
-    assert 'gpuledger_agent_mps_daemon_up{uuid="several"} 0.0' in text
-    assert 'gpuledger_agent_mps_faults_total{kind="fatal",uuid="GPU-0"} 2.0' in text
-    assert 'gpuledger_agent_mps_faults_total{kind="daemon-ended",uuid="GPU-0"} 0.0' in text
+    samples = [sample for metric in node.view.metrics() for sample in metric.samples]
+    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert found["gpuledger_agent_mps_daemon_up", "GPU-0"] == 1
+    assert found["gpuledger_agent_mps_daemon_up", "several"] == 0
+    assert found["gpuledger_agent_mps_faults_total", "GPU-0", "fatal"] == 2
+    assert found["gpuledger_agent_mps_faults_total", "GPU-0", "daemon-ended"] == 0
 
 
 async def test_faults_are_posted_as_they_come(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from fakes.grants import a_grant
 from gpuledger.agent.devices.source import DeviceProcess
-from gpuledger.agent.usage.metrics import ASK_AGAIN_S, REPORT_AGAIN_S, Comparison, ContainerOfPod, PodUsage
 from gpuledger.agent.usage.regions import ProcessesUse
+from gpuledger.agent.usage.report import ASK_AGAIN_S, REPORT_AGAIN_S, Comparison, ContainerOfPod, PodUsage
 from gpuledger.model.errors import BadInput, Unreachable
 
 UID = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"

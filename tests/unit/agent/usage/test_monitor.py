@@ -69,7 +69,7 @@ async def test_without_such_containers_it_opens_nothing_starts_no_thread_and_wai
 
 async def test_a_grant_that_comes_wakes_it(node: Node, tmp_path: Path) -> None:
     monitor = Monitor(lambda: grants.all(), INTERVAL_S, node.regions)
-    grants = GrantFiles(tmp_path / "cdi", monitor.wake)
+    grants = GrantFiles(tmp_path / "cdi", changed=monitor.wake)
     grants.load()
     running = asyncio.create_task(monitor.run())
     await asyncio.sleep(0)

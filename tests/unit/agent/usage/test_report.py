@@ -7,9 +7,8 @@ from typing import Any
 from builders import a_card
 from gpuledger.agent.devices.source import CardUse, DeviceProcess, DeviceUses, DriverGone
 from gpuledger.agent.usage import report as report_module
-from gpuledger.agent.usage.metrics import Comparison
 from gpuledger.agent.usage.monitor import Monitor
-from gpuledger.agent.usage.report import REUSED_S, UsageReport
+from gpuledger.agent.usage.report import REUSED_S, Comparison, UsageReport
 from unit.agent.usage.conftest import Node
 
 CARD = replace(a_card(), uuid="GPU-1", index=0)

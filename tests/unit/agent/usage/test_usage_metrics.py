@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from builders import a_card
 from gpuledger.agent.devices.source import CardUse
-from gpuledger.agent.usage.metrics import CARDS, CONTAINERS, compatible_metrics, usage_metrics
+from gpuledger.agent.metrics import CARDS, CONTAINERS, compatible_metrics, usage_metrics
 from gpuledger.agent.usage.regions import MIB, ContainerUse, container_uses
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from unit.agent.usage.conftest import Node
