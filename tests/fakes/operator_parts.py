@@ -12,7 +12,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock

@@ -35,7 +35,7 @@ from gpuledger.model.node import Dialect
 from gpuledger.model.refusal import Reason
 from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import Share
-from gpuledger.reports.grouping import listed
+from gpuledger.reports.tables import listed
 
 CLAIM, TEMPLATE, CLASS = "ResourceClaim", "ResourceClaimTemplate", "DeviceClass"
 

@@ -18,8 +18,18 @@ from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import StoredCard
 from gpuledger.placement.policy import Policy
-from gpuledger.reports.grouping import gathered, listed, nodes_named, spans, title_of
-from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
+from gpuledger.reports.tables import (
+    NARROW_GAP,
+    Cell,
+    Column,
+    Terminal,
+    gathered,
+    listed,
+    nodes_named,
+    spans,
+    table,
+    title_of,
+)
 from gpuledger.simulation.object_cluster import ObjectCluster
 from gpuledger.simulation.object_gangs import GangOutcome, GangStatus
 from gpuledger.simulation.objects import Given, InputObjects, PodOutcome, PodStatus, Remark, take_group, take_quota

@@ -35,8 +35,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
 from gpuledger.model.share import StoredCard
 from gpuledger.reports.cards import amounts_json, report_of_stored
-from gpuledger.reports.grouping import gathered, nodes_named, title_of
-from gpuledger.reports.tables import Column, Terminal, table
+from gpuledger.reports.tables import Column, Terminal, gathered, nodes_named, table, title_of
 
 CROWD = 10
 """Who holds a card is named, as long as that is no screenful."""

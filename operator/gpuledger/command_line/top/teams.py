@@ -14,9 +14,8 @@ from gpuledger.command_line.output import FROM_MEMORY, begin_cards, uncollected
 from gpuledger.command_line.top.rows import MIB_PER_GIB, SORTS, Line
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
-from gpuledger.formats.kubernetes.host import resources_asked
-from gpuledger.formats.kubernetes.other import limits_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of
+from gpuledger.formats.kubernetes.quantity import resources_asked
 from gpuledger.formats.kubernetes.workload import (
     CLUSTER_QUEUE_LABEL,
     GROUP,

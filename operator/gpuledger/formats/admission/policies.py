@@ -73,7 +73,7 @@ from gpuledger.formats.dialects.unsupported import (
     unsupported_fields,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL, CONTROLLER
 from gpuledger.formats.kubernetes.workload import GROUP as KUEUE_VERSION
 from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION

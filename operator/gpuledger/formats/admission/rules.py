@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.assignments import (
     CLASSIC_INDEX,
     HAMI_ALLOCATED,
@@ -32,11 +32,10 @@ from gpuledger.formats.dialects.assignments import (
     VOLCANO_TO_ALLOCATE,
 )
 from gpuledger.formats.dialects.request import too_many_containers
-from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, Dialects, Vocabulary
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, MAX_CARDS, Dialects, Vocabulary
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES

@@ -4,7 +4,7 @@ formats/dialects/sums.py has the sums in Python. The policy holds for pods, and 
 queue counts. A container's amounts are overwritten, whatever a user has written there, and written again they are the
 same.
 
-Kueue's label is written on objects that name a queue in other words: formats/dialects/queue_labels.py has it in Python.
+Kueue's label is written on objects that name a queue in other words: formats/dialects/sums.py has it in Python.
 Of a Job, Kueue reads the label of the Job itself, not that of its
 template, so the Job gets it, wherever the word stands. Only when an object is created: Kueue lets nobody change the
 queue of a job that runs.
@@ -17,18 +17,20 @@ from typing import Final
 
 from gpuledger.formats.admission.rules import CLUSTERS_OWN
 from gpuledger.formats.custom_resource.crd import literal, mentions
-from gpuledger.formats.dialects.queue_labels import LABEL_PLACES, QUEUE_NAME, queue_label_names
 from gpuledger.formats.dialects.selection import AVOID_MODEL, USE_MODEL
 from gpuledger.formats.dialects.sums import (
     KINDS,
+    LABEL_PLACES,
     PLACES,
     PRODUCT_LABEL,
+    QUEUE_NAME,
     SUM_CORES,
     SUM_GPUS,
     SUM_MEMORY,
     SUMS,
     CardModels,
     TemplatePlace,
+    queue_label_names,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL

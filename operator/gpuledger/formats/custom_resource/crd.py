@@ -18,16 +18,8 @@ from typing import Any, Final
 import yaml
 
 from gpuledger import __version__
-from gpuledger.formats.custom_resource.gpu_allocation import (
-    CATEGORY,
-    GROUP,
-    KIND,
-    PLURAL,
-    SHORT_NAME,
-    SINGULAR,
-    VERSION,
-    GPUAllocation,
-)
+from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
+from gpuledger.formats.custom_resource.stored_card import CATEGORY, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR, VERSION
 from gpuledger.model.json_object import Json
 
 VERSION_ANNOTATION: Final = f"{GROUP}/version"

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Details, Layout
 from gpuledger.formats.kubernetes.annotations import checked_amount, checked_uuid

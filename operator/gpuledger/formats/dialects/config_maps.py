@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_INDEX, MAX_MEMORY_MIB, MAX_SLOTS
+from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_MEMORY_MIB, MAX_SLOTS
 from gpuledger.formats.dialects.vendors import yaml_of
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import NodeConfig, NodeConfigs

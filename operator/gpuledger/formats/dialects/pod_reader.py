@@ -20,7 +20,7 @@ import orjson
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import PodWarning, pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.host import host_request
+from gpuledger.formats.kubernetes.quantity import host_request
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Counted
 from gpuledger.model.request import HostAmounts, PodRequest

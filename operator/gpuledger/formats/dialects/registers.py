@@ -19,10 +19,6 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpuledger.formats.custom_resource.gpu_allocation import (
-    MAX_INDEX,
-    MAX_LINK_SCORE,
-    MAX_LINKS,
-    UUID_PATTERN,
     Cores,
     Line,
     LinkScore,
@@ -31,6 +27,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
     Word,
     wire_name,
 )
+from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_LINK_SCORE, MAX_LINKS, UUID_PATTERN
 from gpuledger.formats.dialects.vocabulary import NodeCapacity, NodeRegister
 from gpuledger.formats.kubernetes.quantity import truth, whole_number
 from gpuledger.model.card import ALL_CORES, MIG, MIG_PARENT

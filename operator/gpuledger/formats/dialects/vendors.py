@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB, MAX_SLOTS, Word
+from gpuledger.formats.custom_resource.gpu_allocation import Word
+from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB, MAX_SLOTS
 from gpuledger.formats.dialects.vocabulary import (
     HAMI_PHASE,
     PARTS,

@@ -17,8 +17,8 @@ from hashlib import blake2b
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from gpuledger.formats.kubernetes.host import counted_cards, host_capacity, host_request
 from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.formats.kubernetes.quantity import counted_cards, host_capacity, host_request
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import NO_HOST, HostAmounts

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE, CardSpec
+from gpuledger.formats.custom_resource.gpu_allocation import CardSpec
+from gpuledger.formats.custom_resource.stored_card import MAX_LINE
 from gpuledger.formats.dialects.registers import (
     SCORES_ANNOTATION,
     RegisteredCard,
@@ -18,9 +19,8 @@ from gpuledger.formats.dialects.registers import (
     read_scores,
 )
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS, Dialects, NodeRegister
-from gpuledger.formats.kubernetes.host import counted_cards, host_capacity
 from gpuledger.formats.kubernetes.pod import bound_node, is_ready
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.kubernetes.quantity import counted_cards, host_capacity, whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Amounts, Card, Links
 from gpuledger.model.errors import BadInput

@@ -10,8 +10,7 @@ import orjson
 
 from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.totals import MAX_CARDS
-from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS, Dialects
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.resource_claims.claims import ClaimObjects
 from gpuledger.model.errors import BadInput

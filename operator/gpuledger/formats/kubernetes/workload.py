@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gpuledger.formats.kubernetes.event import condition_of, shortened
+from gpuledger.formats.kubernetes.other import condition_of, shortened
 from gpuledger.formats.kubernetes.quantity import amount
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping

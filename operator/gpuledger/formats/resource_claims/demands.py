@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import orjson
 
-from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
-from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.kubernetes.quantity import amount, whole_number
 from gpuledger.formats.resource_claims.cel import evaluation as environment
 from gpuledger.formats.resource_claims.cel.evaluation import children

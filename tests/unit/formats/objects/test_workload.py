@@ -12,7 +12,7 @@ from fakes.objects import DIALECTS, GPU, MEMORY
 from fakes.queue_objects import CHECK, LONG_AGO, a_check, a_cluster_queue, a_condition, a_flavor, a_pod_set, a_workload
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.kubernetes.constraints import NodeRules, pod_rules, refused_by_rules
-from gpuledger.formats.kubernetes.event import MESSAGE_LENGTH
+from gpuledger.formats.kubernetes.other import MESSAGE_LENGTH
 from gpuledger.formats.kubernetes.workload import (
     CheckState,
     Flavor,
