@@ -27,15 +27,18 @@ from gpuledger.formats.admission.rules import (
     agent_slice_validations,
     agent_slice_variables,
     agent_validations,
+    all_named,
     allocation_validations,
     asking_pods,
     changes_our_annotation,
     default_variables,
+    denial,
     devices_validations,
     foreign_validations,
     foreign_variables,
     mentioning_pods,
     mutations,
+    named,
     not_from,
     of_our_driver,
     only_from,
@@ -104,26 +107,23 @@ def own_claim_validations(*, of_all_drivers: bool) -> list[Json]:
     kept = (*(f"metadata.?{field}" for field in _METADATA), "spec", "?status.?devices")
     finalizers = "{}.metadata.?finalizers.orValue([])".format
     others = "!({0}.?status.?allocation.?devices.?results.orValue([]).exists(r, r.driver != {1}))".format
-    status = {
-        "expression": f"{_same('?status.?allocation', '?status.?reservedFor')} ||\n"
+    status = denial(
+        f"{_same('?status.?allocation', '?status.?reservedFor')} ||\n"
         f"{others('object', literal(DRIVER))} &&\n{others('oldObject', literal(DRIVER))}",
-        "message": f"gpuledger allocates and reserves only devices of {DRIVER}",
-    }
-    made = {
-        "expression": "request.operation == 'UPDATE'",
-        "message": "gpuledger neither creates nor deletes ResourceClaims",
-    }
+        f"gpuledger allocates and reserves only devices of {DRIVER}",
+    )
+    made = denial("request.operation == 'UPDATE'", "gpuledger neither creates nor deletes ResourceClaims")
     changes = [
-        {
-            "expression": _same(*kept),
-            "message": "of a ResourceClaim, gpuledger changes only its allocation, for whom it is reserved, and "
+        denial(
+            _same(*kept),
+            "of a ResourceClaim, gpuledger changes only its allocation, for whom it is reserved, and "
             f"the finalizer {PROTECTION}",
-        },
-        {
-            "expression": f"{finalizers('oldObject')}.all(f, f in {finalizers('object')}) &&\n"
+        ),
+        denial(
+            f"{finalizers('oldObject')}.all(f, f in {finalizers('object')}) &&\n"
             f"{finalizers('object')}.all(f, f == {literal(PROTECTION)} || f in {finalizers('oldObject')})",
-            "message": f"of a ResourceClaim's finalizers, gpuledger only adds {PROTECTION}",
-        },
+            f"of a ResourceClaim's finalizers, gpuledger only adds {PROTECTION}",
+        ),
         *([] if of_all_drivers else [status]),
     ]
     of_changes = [{**each, "expression": f"request.operation != 'UPDATE' ||\n{each['expression']}"} for each in changes]
@@ -132,12 +132,7 @@ def own_claim_validations(*, of_all_drivers: bool) -> list[Json]:
 
 def no_change_of_queues() -> list[Json]:
     """Return the rule where Kueue's checks are not answered."""
-    return [
-        {
-            "expression": "false",
-            "message": "gpuledger changes no objects of Kueue, as its setting kueue is false",
-        }
-    ]
+    return [denial("false", "gpuledger changes no objects of Kueue, as its setting kueue is false")]
 
 
 def own_workload_validations() -> list[Json]:
@@ -148,15 +143,15 @@ def own_workload_validations() -> list[Json]:
     kept = (*(f"metadata.?{field}" for field in (*_METADATA, "finalizers")), "spec")
     said_by_checks = unchanged("k == 'admissionChecks'", "?status", "status")
     return [
-        {
-            "expression": f"{_same(*kept)} &&\n{said_by_checks}",
-            "message": "of a Workload, gpuledger changes only what its admission checks say",
-        },
-        {
-            "expression": f"{_NOW}.map(c, c.name) == {_BEFORE}.map(c, c.name) &&\n"
+        denial(
+            f"{_same(*kept)} &&\n{said_by_checks}",
+            "of a Workload, gpuledger changes only what its admission checks say",
+        ),
+        denial(
+            f"{_NOW}.map(c, c.name) == {_BEFORE}.map(c, c.name) &&\n"
             f"{_NOW}.map(c, c.?podSetUpdates.orValue([])) == {_BEFORE}.map(c, c.?podSetUpdates.orValue([]))",
-            "message": "gpuledger adds and removes no admission check of a Workload, and changes no pods by one",
-        },
+            "gpuledger adds and removes no admission check of a Workload, and changes no pods by one",
+        ),
     ]
 
 
@@ -168,10 +163,10 @@ def own_answer_validations() -> list[Json]:
     """
     other = f"filter(c, c.name == params.metadata.name && params.spec.controllerName != {literal(CONTROLLER)})"
     return [
-        {
-            "expression": f"{_NOW}.{other} ==\n{_BEFORE}.{other}",
-            "message": f"of a Workload's admission checks, gpuledger answers only those of the controller {CONTROLLER}",
-        }
+        denial(
+            f"{_NOW}.{other} ==\n{_BEFORE}.{other}",
+            f"of a Workload's admission checks, gpuledger answers only those of the controller {CONTROLLER}",
+        )
     ]
 
 
@@ -191,10 +186,10 @@ def own_check_validations() -> list[Json]:
     """Return the rules on AdmissionChecks: whether ours are active."""
     kept = (*(f"metadata.?{field}" for field in (*_METADATA, "finalizers")), "spec")
     return [
-        {
-            "expression": f"object.spec.controllerName == {literal(CONTROLLER)} &&\n{_same(*kept)}",
-            "message": f"of AdmissionChecks, gpuledger changes only the status of those of the controller {CONTROLLER}",
-        }
+        denial(
+            f"object.spec.controllerName == {literal(CONTROLLER)} &&\n{_same(*kept)}",
+            f"of AdmissionChecks, gpuledger changes only the status of those of the controller {CONTROLLER}",
+        )
     ]
 
 
@@ -204,12 +199,12 @@ LIMITS = "c.?resources.?limits.orValue({})"
 def serving_pods() -> Json:
     """Return the condition that a pod names a resource under a domain of ours; or a word that asks for a GPU."""
     asking = [word.name for word in unsupported_fields() if word.asks]
-    return {
-        "name": "names-gpus",
-        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {LIMITS}.exists(n, n.split('/')[0] in "
+    return named(
+        "names-gpus",
+        f"{ALL_CONTAINERS}.exists(c,\n  {LIMITS}.exists(n, n.split('/')[0] in "
         f"{literal(served_domains())})) ||\n"
         f"{literal(asking)}.exists(w, w in object.metadata.?annotations.orValue({{}}))",
-    }
+    )
 
 
 def word_variables(dialects: Dialects) -> list[Json]:
@@ -226,17 +221,17 @@ def word_variables(dialects: Dialects) -> list[Json]:
         "sandbox": f"object.spec.?runtimeClassName.orValue('').startsWith({literal(KATA)}) ||\n"
         f"  object.metadata.?labels[{literal(KUBEVIRT_LABEL[0])}].orValue('') == {literal(KUBEVIRT_LABEL[1])}",
     }
-    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+    return all_named(expressions)
 
 
 def word_validations() -> list[Json]:
     """Return the rules. What breaks one is only warned of."""
     return [
         *(
-            {"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"}
+            denial(f"variables.{name} == ''", spelled=f"variables.{name}")
             for name in ("unknown", "annotations", "labels")
         ),
-        {"expression": "!variables.sandbox", "message": SANDBOX},
+        denial("!variables.sandbox", SANDBOX),
     ]
 
 

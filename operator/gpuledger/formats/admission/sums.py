@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gpuledger.formats.admission.rules import CLUSTERS_OWN
+from gpuledger.formats.admission.rules import CLUSTERS_OWN, add_label, all_named, named, patch
 from gpuledger.formats.custom_resource.crd import literal, mentions
 from gpuledger.formats.dialects.selection import AVOID_MODEL, USE_MODEL
 from gpuledger.formats.dialects.sums import (
@@ -65,8 +65,8 @@ def summing_templates(dialects: Dialects) -> list[Json]:
         "    p.?metadata.?annotations[?a].orValue('')))])"
         for name in ("object", "oldObject")
     )
-    named = f"{pods_in('object')}\n  .exists(p, {containers_of('p')}.exists(c,\n    {mentions(names)}))"
-    return [{"name": "mentions-gpus", "expression": named}, {"name": "containers-changed", "expression": changed}]
+    asking = f"{pods_in('object')}\n  .exists(p, {containers_of('p')}.exists(c,\n    {mentions(names)}))"
+    return [named("mentions-gpus", asking), named("containers-changed", changed)]
 
 
 def sum_variables(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
@@ -87,7 +87,7 @@ def sum_variables(dialects: Dialects, scheduler_names: Sequence[str], models: Ca
         "sums": _SUMS,
         "writes": _WRITES,
     }
-    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+    return all_named(expressions)
 
 
 def sum_mutations() -> list[Json]:
@@ -100,7 +100,7 @@ def sum_mutations() -> list[Json]:
         "variables.writes.filter(w, w.value == '')\n"
         "  .map(w, JSONPatch{op: 'remove', path: w.path})"
     )
-    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": ops}}]
+    return [patch(ops)]
 
 
 def _nvidias(dialects: Dialects) -> list[Vocabulary]:
@@ -298,25 +298,18 @@ def queued_objects(dialects: Dialects, scheduler_names: Sequence[str]) -> list[J
         "names-a-queue": f"{holders}.exists(h,\n  {_names('h')}.exists(n, {_IS_NAME}))",
         "is-in-no-queue": f"!{holders}.exists(h,\n  {literal(ASKED_LABEL)} in h.?metadata.?labels.orValue({{}}))",
     }
-    return [{"name": name, "expression": expression} for name, expression in conditions.items()]
+    return [named(name, expression) for name, expression in conditions.items()]
 
 
 def queue_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> list[Json]:
     """Return the variable of the policy: the names of queues, the first of which counts."""
     names = f"{_holders(dialects, scheduler_names)}.map(h,\n  {_names('h')}).flatten().filter(n, {_IS_NAME})"
-    return [{"name": "queues", "expression": names}]
+    return [named("queues", names)]
 
 
 def queue_mutations() -> list[Json]:
     """Return the change."""
-    label = literal(ASKED_LABEL)
-    change = (
-        "variables.queues.size() == 0 ? [] : has(object.metadata.labels)\n"
-        f'  ? [JSONPatch{{op: "add", path: "/metadata/labels/" + jsonpatch.escapeKey({label}),\n'
-        "      value: variables.queues[0]}]\n"
-        f'  : [JSONPatch{{op: "add", path: "/metadata/labels", value: {{{label}: variables.queues[0]}}}}]'
-    )
-    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": change}}]
+    return [patch(f"variables.queues.size() == 0 ? [] : {add_label(ASKED_LABEL, 'variables.queues[0]')}")]
 
 
 _IS_NAME = f"n.matches({literal(QUEUE_NAME)})"
