@@ -9,7 +9,7 @@ docs/config.md; volcano-vgpu-device-plugin, pkg/config/config.go and doc/config.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,6 +21,15 @@ from gpuledger.model.node import NodeConfig, NodeConfigs
 
 Scaling = Annotated[float, Field(gt=0, le=100)]
 Mib = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
+Factor = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
+
+
+def _key(name: str, default: Any) -> Any:
+    """Declare a key of the file: the field is called as our setting that says the same, or as that of NodeConfig."""
+    return Field(default, alias=name)
+
+
+_OF_NODES = frozenset(each.name for each in fields(NodeConfig))
 
 
 class _Nvidia(BaseModel):
@@ -28,67 +37,40 @@ class _Nvidia(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    defaultMemory: Mib = 0  # noqa: N815 - these are the names in the file
-    defaultCores: Annotated[int, Field(ge=0, le=100)] = 0  # noqa: N815
-    defaultGPUNum: Annotated[int, Field(ge=0, le=1024)] = 1  # noqa: N815
-    deviceSplitCount: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 10  # noqa: N815
-    deviceMemoryScaling: Scaling = 1.0  # noqa: N815
-    deviceCoreScaling: Scaling = 1.0  # noqa: N815
+    default_memory_mib: Mib = _key("defaultMemory", 0)
+    default_cores: Annotated[int, Field(ge=0, le=100)] = _key("defaultCores", 0)
+    default_gpus: Annotated[int, Field(ge=0, le=1024)] = _key("defaultGPUNum", 1)
+    split_count: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = _key("deviceSplitCount", 10)
+    memory_scaling: Scaling = _key("deviceMemoryScaling", 1.0)
+    core_scaling: Scaling = _key("deviceCoreScaling", 1.0)
 
     def of_nodes(self) -> NodeConfig:
         """Return what concerns the cards of every node."""
-        return NodeConfig(self.deviceSplitCount, self.deviceMemoryScaling, self.deviceCoreScaling)
+        return NodeConfig(self.split_count, self.memory_scaling, self.core_scaling)
 
-    def defaults(self) -> dict[str, int]:
-        """Return our settings for what containers leave out."""
-        return {
-            "default_gpus": self.defaultGPUNum,
-            "default_memory_mib": self.defaultMemory,
-            "default_cores": self.defaultCores,
-        }
+    def settings(self) -> dict[str, object]:
+        """Return our settings that say the same."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in _OF_NODES}
 
 
 class _Hami(_Nvidia):
-    resourceCountName: str = "nvidia.com/gpu"  # noqa: N815
-    resourceMemoryName: str = "nvidia.com/gpumem"  # noqa: N815
-    resourceMemoryPercentageName: str = "nvidia.com/gpumem-percentage"  # noqa: N815
-    resourceCoreName: str = "nvidia.com/gpucores"  # noqa: N815
-    resourcePriorityName: str = "nvidia.com/priority"  # noqa: N815
-    memoryFactor: Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)] = 1  # noqa: N815
-
-    def settings(self) -> dict[str, object]:
-        """Return our settings that say the same."""
-        return {
-            "resource_count": self.resourceCountName,
-            "resource_memory": self.resourceMemoryName,
-            "resource_memory_percentage": self.resourceMemoryPercentageName,
-            "resource_cores": self.resourceCoreName,
-            "resource_priority": self.resourcePriorityName,
-            "resource_memory_unit_mib": self.memoryFactor,
-            **self.defaults(),
-        }
+    resource_count: str = _key("resourceCountName", "nvidia.com/gpu")
+    resource_memory: str = _key("resourceMemoryName", "nvidia.com/gpumem")
+    resource_memory_percentage: str = _key("resourceMemoryPercentageName", "nvidia.com/gpumem-percentage")
+    resource_cores: str = _key("resourceCoreName", "nvidia.com/gpucores")
+    resource_priority: str = _key("resourcePriorityName", "nvidia.com/priority")
+    resource_memory_unit_mib: Factor = _key("memoryFactor", 1)
 
 
 class _Volcano(_Nvidia):
-    resourceCountName: str = "volcano.sh/vgpu-number"  # noqa: N815
-    resourceMemoryName: str = "volcano.sh/vgpu-memory"  # noqa: N815
-    resourceMemoryPercentageName: str = "volcano.sh/vgpu-memory-percentage"  # noqa: N815
-    resourceCoreName: str = "volcano.sh/vgpu-cores"  # noqa: N815
-    gpuMemoryFactor: Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)] = 1  # noqa: N815
-
-    def settings(self) -> dict[str, object]:
-        """Return our settings that say the same."""
-        return {
-            "volcano_count": self.resourceCountName,
-            "volcano_memory": self.resourceMemoryName,
-            "volcano_memory_percentage": self.resourceMemoryPercentageName,
-            "volcano_cores": self.resourceCoreName,
-            "volcano_memory_unit_mib": self.gpuMemoryFactor,
-            **self.defaults(),
-        }
+    volcano_count: str = _key("resourceCountName", "volcano.sh/vgpu-number")
+    volcano_memory: str = _key("resourceMemoryName", "volcano.sh/vgpu-memory")
+    volcano_memory_percentage: str = _key("resourceMemoryPercentageName", "volcano.sh/vgpu-memory-percentage")
+    volcano_cores: str = _key("resourceCoreName", "volcano.sh/vgpu-cores")
+    volcano_memory_unit_mib: Factor = _key("gpuMemoryFactor", 1)
 
 
-_BLOCKS: dict[str, type[_Hami | _Volcano]] = {"hami": _Hami, "volcano": _Volcano}
+_BLOCKS: dict[str, type[_Nvidia]] = {"hami": _Hami, "volcano": _Volcano}
 
 NOT_SUPPORTED = {
     "overwriteEnv": "environment variables of containers without GPUs are left alone",

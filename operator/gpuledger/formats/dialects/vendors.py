@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from importlib import resources
 from itertools import permutations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -29,28 +30,19 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node import Dialect
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
-
-
 AnnotationName = ResourceName
-
-
 AnyAnnotation = Annotated[str, Field(pattern=r"^([a-zA-Z0-9.-]+/)?[a-zA-Z0-9_.-]+$", max_length=317)]
-
-
 IdOfCard = Annotated[str, Field(pattern=r"^([a-zA-Z0-9]+(-[a-zA-Z0-9]+)*)?$", max_length=64)]
-
-
 PartOfCard = Literal["uuid", "index", "model", "memory_mib", "cores", "number", "numa_node", "mode", "healthy"]
-
-
 Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
-
-
 SomeUnits = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
 
 
 UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError)
 """Errors of PyYAML for text that it can't read, such as `!!bool x` or the 45th of a month."""
+
+
+Made = TypeVar("Made", NodeCapacity, NodeRegister, Template, Vocabulary)
 
 
 class _Row(BaseModel):
@@ -190,42 +182,22 @@ class VendorRow(_Row):
 
     def node_register(self) -> NodeRegister | None:
         """Return where nodes list these cards, None if only our own agent does."""
+        common: dict[str, Any] = {"dialect": Dialect.HAMI, "count": self.resources.count}
+        common |= {"vendor": self.vendor, "model": self.model}
         if self.register_ is not None:
-            return NodeRegister(
-                self.register_.annotation,
-                "hami",
-                Dialect.HAMI,
-                self.resources.count,
-                self.vendor,
-                cores_of_card=self.cores_of_card,
-                model=self.model,
-                memory_mib=self.register_.memory_mib,
-                id=self.register_.id,
-                fields={str(part): name for part, name in self.register_.fields.items()},
-                entries=self.register_.entries,
-            )
+            return _like(NodeRegister, self.register_, format="hami", cores_of_card=self.cores_of_card, **common)
         capacity = self.capacity
         if capacity is None:
             return None
         return NodeRegister(
-            "",
-            "capacity",
-            Dialect.HAMI,
-            self.resources.count,
-            self.vendor,
+            annotation="",
+            format="capacity",
             memory_unit_mib=self.memory_unit_mib,
-            model=self.model,
             memory_mib=capacity.memory_mib,
             id=capacity.id,
             alive=capacity.cards,
-            capacity=NodeCapacity(
-                capacity.cards,
-                capacity.per_card,
-                capacity.memory or "",
-                capacity.number,
-                capacity.numa_nodes,
-                capacity.unless or "",
-            ),
+            capacity=_like(NodeCapacity, capacity),
+            **common,
         )
 
     def assignment_annotations(self) -> AssignmentAnnotations | None:
@@ -250,32 +222,19 @@ class VendorRow(_Row):
 
     def vocabulary(self) -> Vocabulary:
         """Return the words of this row."""
-        return Vocabulary(
-            name=self.name,
-            count=self.resources.count,
-            memory=self.resources.memory or "",
-            cores=self.resources.cores or "",
-            vendor=self.vendor,
-            model=self.model,
-            memory_unit_mib=self.memory_unit_mib,
-            memory_choices=self.memory_choices,
-            templates=tuple(Template(each.name, each.memory_mib, each.core_units, each.id) for each in self.templates),
-            memory_of_card_mib=self.memory_of_card_mib,
-            cores_of_card=self.cores_of_card,
-            memory_in_bytes=self.memory_in_bytes,
-            cores_in_percent=self.cores_in_percent,
-            cores_span_cards=self.cores_span_cards,
-            count_is_cores=self.count_is_cores,
-            count_multiple=self.count_multiple,
-            one_container=self.one_container,
-            refused=self.refused,
-            several=self.several,
-            default_cores=self.default_cores,
-            use_uuid=self.use_uuid or "",
-            avoid_uuid=self.avoid_uuid or "",
-            use_model=self.use_model or "",
-            avoid_model=self.avoid_model or "",
-        )
+        templates = tuple(_like(Template, each) for each in self.templates)
+        return _like(Vocabulary, self, **_given(self.resources), templates=templates)
+
+
+def _given(row: _Row) -> dict[str, Any]:
+    """Return what a row says, by the names of its fields; what it leaves out is missing."""
+    return {name: value for name, value in row if value is not None}
+
+
+def _like(kind: type[Made], row: _Row, **more: Any) -> Made:
+    """Return an object with the fields of a row that have the same names, and more."""
+    names = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in _given(row).items() if name in names} | more)
 
 
 class _Table(_Row):
