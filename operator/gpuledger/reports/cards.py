@@ -19,6 +19,7 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
 
+from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
@@ -142,11 +143,6 @@ def by_model(reports: Iterable[CardReport]) -> Mapping[str, list[CardReport]]:
     for report in sorted(reports, key=attrgetter("card.model")):
         found[report.card.model].append(report)
     return dict(found)
-
-
-def amounts_json(amounts: Amounts) -> Json:
-    """Spell amounts as the GPUAllocation does."""
-    return {"memoryMiB": amounts.memory_mib, "cores": amounts.cores, "number": amounts.number}
 
 
 def _holder_json(holder: Holder, gang: str) -> Json:

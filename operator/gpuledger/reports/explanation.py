@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.dialects.pod_reader import ResourceNames
 from gpuledger.model.card import Amounts, Card, why_not_chosen
 from gpuledger.model.gang import Counted, GangStage, QuotaLimit
@@ -22,7 +23,6 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Holder, Pod
-from gpuledger.reports.cards import amounts_json
 
 
 class PodState(StrEnum):

@@ -13,9 +13,7 @@ and kube-scheduler have one account, so what kube-scheduler itself writes of cla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 from gpuledger.formats.admission.rules import (
     AGENT,
@@ -63,7 +61,7 @@ from gpuledger.formats.admission.sums import (
     sum_variables,
     summing_templates,
 )
-from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, table
+from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, objects_as_yaml, table
 from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.unsupported import (
     KATA,
@@ -404,7 +402,7 @@ def agent_policies(capacity: Sequence[str] = ()) -> list[Json]:
 
 def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
     """Write policies, or what does the same, as a file that kubectl applies."""
-    return header + yaml.dump_all(objects, Dumper=_Yaml, sort_keys=False, width=120, indent=2)
+    return objects_as_yaml(header, objects)
 
 
 def rule(operation: str, *resources: str, group: str = "") -> Json:
@@ -496,18 +494,3 @@ def _object(kind: str, name: str, spec: Json) -> Json:
         "metadata": {"name": name},
         "spec": spec,
     }
-
-
-class _Yaml(yaml.SafeDumper):
-    """Spells equal lists out instead of pointing from one to the other, and keeps the lines of expressions."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Never use anchors."""
-        return True
-
-
-def _in_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Yaml.add_representer(str, _in_lines)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any, Final
 
-from gpuledger.model.card import NOTHING, Amounts, Card, Links
+from gpuledger.model.card import Amounts, Card, Links, total
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import (
     DEFAULT_GRACE_S,
@@ -140,12 +140,8 @@ def claim_json(claim: Claim) -> dict[str, Any]:
 def _share_json(holder: Holder) -> dict[str, Any]:
     pod, share = holder.pod, holder.share
     entry: dict[str, Any] = {
-        "podUID": pod.uid,
-        "namespace": pod.namespace,
-        "pod": pod.name,
-        "memoryMiB": share.amounts.memory_mib,
-        "cores": share.amounts.cores,
-        "number": share.amounts.number,
+        **_identity_json(pod),
+        **amounts_json(share.amounts),
         "exclusive": share.exclusive,
         "priority": pod.priority,
         "containers": [_container_json(each) for each in share.containers],
@@ -165,15 +161,16 @@ def _container_json(container: ContainerShare) -> dict[str, Any]:
 
 def misfit_json(misfit: Misfit) -> dict[str, Any]:
     """Return a share that does not fit as an element of `status.conflicts`."""
-    return {
-        "podUID": misfit.pod.uid,
-        "namespace": misfit.pod.namespace,
-        "pod": misfit.pod.name,
-        "memoryMiB": misfit.amounts.memory_mib,
-        "cores": misfit.amounts.cores,
-        "number": misfit.amounts.number,
-        "why": misfit.why,
-    }
+    return {**_identity_json(misfit.pod), **amounts_json(misfit.amounts), "why": misfit.why}
+
+
+def amounts_json(amounts: Amounts) -> dict[str, int]:
+    """Return amounts of a card as its object spells them."""
+    return {"memoryMiB": amounts.memory_mib, "cores": amounts.cores, "number": amounts.number}
+
+
+def _identity_json(pod: Pod) -> dict[str, Any]:
+    return {"podUID": pod.uid, "namespace": pod.namespace, "pod": pod.name}
 
 
 def printed_total(allocation: Mapping[str, Any]) -> Amounts | None:
@@ -184,8 +181,7 @@ def printed_total(allocation: Mapping[str, Any]) -> Amounts | None:
 
 def used_json(holders: Iterable[Holder]) -> dict[str, int]:
     """Return `status.used` for these holders."""
-    used = sum((holder.share.amounts for holder in holders), NOTHING)
-    return {"memoryMiB": used.memory_mib, "cores": used.cores, "number": used.number}
+    return amounts_json(total(holder.share.amounts for holder in holders))
 
 
 def pods_column(holders: Iterable[Holder]) -> str:

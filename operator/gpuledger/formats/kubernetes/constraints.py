@@ -299,7 +299,7 @@ OF_POD = (
     "topologySpreadConstraints",
 )
 OF_CONTAINERS = ("ports", "resources", "restartPolicy")
-ANYWHERE = {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret"}
+ANYWHERE = frozenset(("configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret"))
 """Volumes that any node can mount. The API server adds one to each pod, with a name of its own."""
 
 
@@ -323,8 +323,6 @@ CONSTRAINTS_OF_POD = ("schedulerName", "nodeSelector", "affinity", "tolerations"
 OF_CONTAINER = ("resources", "restartPolicy", "ports")
 CONTAINERS = ("initContainers", "containers")
 DEPENDS_ON_OTHERS = ("topologySpreadConstraints", "resourceClaims", "schedulingGates")
-ON_ANY_NODE = frozenset(("name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath", "image"))
-"""Kinds of volumes that every node has, and the name of each volume."""
 
 
 def demands_on_nodes(pod: JsonMapping) -> bytes | None:
@@ -336,7 +334,7 @@ def demands_on_nodes(pod: JsonMapping) -> bytes | None:
     affinity = spec.get("affinity") or {}
     if affinity.get("podAffinity") or affinity.get("podAntiAffinity") or any(map(spec.get, DEPENDS_ON_OTHERS)):
         return None
-    if not all(volume.keys() <= ON_ANY_NODE for volume in spec.get("volumes") or ()):
+    if not all(volume.keys() <= {"name", *ANYWHERE} for volume in spec.get("volumes") or ()):
         return None
     containers = [[_picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS]
     text = orjson.dumps([_picked(spec, CONSTRAINTS_OF_POD), containers], option=orjson.OPT_SORT_KEYS)

@@ -278,6 +278,11 @@ def condition_of(pod: Mapping[str, Any], kind: str) -> Json | None:
     return next((condition for condition in conditions if condition.get("type") == kind), None)
 
 
+def is_true(found: JsonMapping, kind: str) -> bool:
+    """Return whether a condition of an object is true."""
+    return (condition_of(found, kind) or {}).get("status") == "True"
+
+
 def shortened(message: str) -> str:
     """Return a message as it is stored."""
     return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"

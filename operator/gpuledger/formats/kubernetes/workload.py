@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gpuledger.formats.kubernetes.other import condition_of, shortened
+from gpuledger.formats.kubernetes.other import condition_of, is_true, shortened
 from gpuledger.formats.kubernetes.quantity import amount
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
@@ -233,9 +233,9 @@ def workload(found: JsonMapping) -> Workload:
         queue=str(spec.get("queueName") or ""),
         cluster_queue=str(admission.get("clusterQueue") or "") if is_reserved else "",
         reserved_at=str(quota.get("lastTransitionTime") or "") if is_reserved else "",
-        is_admitted=_is_true(found, "Admitted"),
-        is_evicted=_is_true(found, "Evicted"),
-        is_finished=_is_true(found, "Finished"),
+        is_admitted=is_true(found, "Admitted"),
+        is_evicted=is_true(found, "Evicted"),
+        is_finished=is_true(found, "Finished"),
         checks=tuple(status.get("admissionChecks") or ()),
     )
 
@@ -416,7 +416,3 @@ def usage(found: JsonMapping) -> Usage:
 def _assignments(found: JsonMapping) -> Sequence[JsonMapping]:
     """Return what a workload was assigned, by its sets of pods; nothing if it has no quota."""
     return ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-
-
-def _is_true(found: JsonMapping, kind: str) -> bool:
-    return (condition_of(found, kind) or {}).get("status") == "True"
