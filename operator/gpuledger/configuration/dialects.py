@@ -7,9 +7,9 @@ from dataclasses import replace
 from gpuledger.configuration.settings import Settings, content_of
 from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
 from gpuledger.formats.admission.webhook import (
+    HEADER,
     AdmissionRules,
     WebhookAddress,
-    configurations_as_yaml,
     mutating_webhooks,
     validating_webhooks,
 )
@@ -119,7 +119,7 @@ def webhook_configuration(settings: Settings, kinds: frozenset[str], address: We
         found.append(validating_webhooks(dialects, address))
     if "mutating" in kinds:
         found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queue_words_for(settings)))
-    return configurations_as_yaml(found)
+    return as_yaml(found, HEADER)
 
 
 def admission_rules(settings: Settings) -> AdmissionRules:

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from gpuledger.formats.admission.policies import NOT_IGNORED, as_yaml, rule
+from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
     CLUSTERS_OWN,
     ITS_SCHEDULER,
@@ -263,11 +263,6 @@ def validating_webhooks(dialects: Dialects, address: WebhookAddress) -> Json:
         _webhook("foreign-devices", CHECK, [others, with_foreign_annotations()], address, NOT_IGNORED),
     ]
     return _configuration("Validating", webhooks, address)
-
-
-def configurations_as_yaml(configurations: Sequence[Json]) -> str:
-    """Write them as a file that kubectl applies."""
-    return as_yaml(configurations, HEADER)
 
 
 def _webhook(

@@ -18,12 +18,10 @@ from weakref import WeakValueDictionary
 import orjson
 
 from gpuledger.formats.dialects.request import counted, pod_request
-from gpuledger.formats.dialects.unsupported import PodWarning, pod_warnings
+from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.quantity import host_request
 from gpuledger.model.json_object import JsonMapping
-from gpuledger.model.node import Counted
-from gpuledger.model.request import HostAmounts, PodRequest
 
 Read = TypeVar("Read")
 
@@ -42,26 +40,14 @@ class PodReader:
     """Reads pods without their ResourceClaims, in the vocabularies that it was given."""
 
     def __init__(self, dialects: Dialects) -> None:
-        self._request = _remembering(lambda pod: pod_request(pod, dialects), _said_by)
-        self._warnings = _remembering(lambda pod: pod_warnings(pod, dialects), _said_by)
-        self._host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
-        self._counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
-
-    def request(self, pod: JsonMapping) -> PodRequest | None:
-        """Return what its containers ask for, see `pod_request`. Raises BadInput."""
-        return self._request(pod)
-
-    def warnings(self, pod: JsonMapping) -> tuple[PodWarning, ...]:
-        """Return what it says that has no effect, see `pod_warnings`."""
-        return self._warnings(pod)
-
-    def host(self, pod: JsonMapping) -> HostAmounts:
-        """Return what it takes of its node beside cards, and how many of those that are only counted."""
-        return self._host(pod)
-
-    def counted(self, pod: JsonMapping) -> tuple[Counted, ...]:
-        """Return what the kubelet asks device plugins for, see `counted`."""
-        return self._counted(pod)
+        self.request = _remembering(lambda pod: pod_request(pod, dialects), _said_by)
+        """What its containers ask for, see `pod_request`. Raises BadInput."""
+        self.warnings = _remembering(lambda pod: pod_warnings(pod, dialects), _said_by)
+        """What it says that has no effect, see `pod_warnings`."""
+        self.host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
+        """What it takes of its node beside cards, and how many of those that are only counted."""
+        self.counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
+        """What the kubelet asks device plugins for, see `counted`."""
 
 
 def _remembering(

@@ -15,12 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests
 from gpuledger.formats.dialects.selection import selection
 from gpuledger.formats.dialects.unsupported import Place, unsupported_fields
 from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.kubernetes.gang import at
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
@@ -111,21 +112,15 @@ def container_sums(request: ContainerRequest | None, card_mib: int) -> dict[str,
 def templates(found: JsonMapping) -> Iterator[tuple[tuple[str, ...], JsonMapping]]:
     """Yield keys and content of each template of pods in an object; of a Pod, itself."""
     for place in PLACES:
-        outer = _at(found, place.at)
+        outer = at(found, place.at)
         keys: list[str] = [""]
         if place.each:
             is_list = isinstance(outer, list)
             keys = [str(index) for index in range(len(outer))] if is_list else list(outer or ())
         for key in keys:
-            inner = outer if not key else _at(outer[int(key) if isinstance(outer, list) else key], place.then)
-            if (_at(inner, ("spec",)) or {}).get("containers"):
+            inner = outer if not key else at(outer[int(key) if isinstance(outer, list) else key], place.then)
+            if (at(inner, ("spec",)) or {}).get("containers"):
                 yield (*place.at, *((key, *place.then) if key else ())), inner
-
-
-def _at(found: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        found = (found or {}).get(key)
-    return found
 
 
 def _memory_mib(demand: Demand, card_mib: int) -> int:
