@@ -17,23 +17,10 @@ from typing import Final
 
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
-from gpuledger.formats.dialects.assignments import (
-    CLASSIC_INDEX,
-    HAMI_ALLOCATED,
-    HAMI_BIND_TIME,
-    HAMI_NODE,
-    HAMI_TIME,
-    HAMI_TO_ALLOCATE,
-    VOLCANO_ALLOCATED,
-    VOLCANO_BIND_TIME,
-    VOLCANO_NODE,
-    VOLCANO_PHASE,
-    VOLCANO_TIME,
-    VOLCANO_TO_ALLOCATE,
-)
+from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS
 from gpuledger.formats.dialects.request import too_many_containers
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, MAX_CARDS, Dialects, Vocabulary
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS, Dialects, Vocabulary
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
@@ -50,23 +37,6 @@ AGENT = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger-agent"
 OUR_PREFIX = "gpuledger.dev/"
 NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 - the name of a claim
 """The claim by which the API server names the node of a token's pod."""
-
-FOREIGN_ANNOTATIONS = (
-    HAMI_NODE,
-    HAMI_TIME,
-    HAMI_TO_ALLOCATE,
-    HAMI_ALLOCATED,
-    HAMI_BIND_TIME,
-    HAMI_PHASE,
-    VOLCANO_NODE,
-    VOLCANO_TIME,
-    VOLCANO_ALLOCATED,
-    VOLCANO_TO_ALLOCATE,
-    VOLCANO_BIND_TIME,
-    VOLCANO_PHASE,
-    CLASSIC_INDEX,
-)
-"""Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
 
 
 @functools.cache

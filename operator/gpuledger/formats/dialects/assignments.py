@@ -44,6 +44,23 @@ VOLCANO_PHASE = "volcano.sh/bind-phase"
 
 CLASSIC_INDEX = "volcano.sh/gpu-index"
 
+FOREIGN_ANNOTATIONS = (
+    HAMI_NODE,
+    HAMI_TIME,
+    HAMI_TO_ALLOCATE,
+    HAMI_ALLOCATED,
+    HAMI_BIND_TIME,
+    HAMI_PHASE,
+    VOLCANO_NODE,
+    VOLCANO_TIME,
+    VOLCANO_ALLOCATED,
+    VOLCANO_TO_ALLOCATE,
+    VOLCANO_BIND_TIME,
+    VOLCANO_PHASE,
+    CLASSIC_INDEX,
+)
+"""Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
+
 ALLOCATING, FOUND = "allocating", "success"
 """Phases of a pod that its device plugin has to find, and has found."""
 NOT_FOUND = "false"

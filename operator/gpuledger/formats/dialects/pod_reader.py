@@ -21,7 +21,7 @@ from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.quantity import host_request
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import CONTAINERS, JsonMapping, all_containers, picked
 
 Read = TypeVar("Read")
 
@@ -32,7 +32,6 @@ LONGEST_TEXT_BYTES = 8 * 1024
 """Annotations and labels can take 256 KiB. What longer texts say is one object as long as anybody keeps it."""
 
 OF_POD = ("resources", "overhead", "runtimeClassName")
-CONTAINERS = ("initContainers", "containers")
 OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
@@ -90,13 +89,8 @@ def _said_by(pod: JsonMapping) -> JsonMapping:
 def _asked_by(pod: JsonMapping) -> JsonMapping:
     """Return all of a pod that matters for what it takes of its node, whatever is written to it in the meantime."""
     spec = pod.get("spec") or {}
-    of_pod = {name: spec[name] for name in OF_POD if name in spec}
-    of_containers = {kind: [_of_container(each) for each in spec.get(kind) or ()] for kind in CONTAINERS}
-    return {"spec": {**of_pod, **of_containers}}
-
-
-def _of_container(container: JsonMapping) -> JsonMapping:
-    return {name: container[name] for name in OF_CONTAINER if name in container}
+    of_containers = {kind: [picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    return {"spec": {**picked(spec, OF_POD), **of_containers}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +111,7 @@ def resource_names(pod: JsonMapping, container_name: str, dialects: Dialects) ->
     """Return the names that a pod's container has, or a request of its claims; none if there is no such container."""
     if "/" in container_name:  # no container's name has one: it is a request of a claim
         return OF_CLAIMS
-    spec = pod.get("spec") or {}
-    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    found: JsonMapping | None = next((each for each in containers if each.get("name") == container_name), None)
+    found = next((each for each in all_containers(pod) if each.get("name") == container_name), None)
     resources = (found or {}).get("resources") or {}
     names = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 

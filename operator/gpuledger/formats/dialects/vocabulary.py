@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
-from gpuledger.formats.kubernetes.quantity import amount, whole_number
+from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import Dialect
@@ -360,7 +360,6 @@ def in_use(dialects: Dialects, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
     return tuple(each for each in dialects.vocabularies if each.name in used)
 
 
-MIB = 1024 * 1024
 MAX_CARDS = 1024
 """Cards of one container, beyond any node."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import JsonMapping, all_containers
 from gpuledger.model.request import NO_HOST, HostAmounts
 
 _FORM = re.compile(
@@ -290,8 +290,7 @@ def _known_amount(quantity: str, per_unit: int) -> int:
 
 def resources_asked(pod: JsonMapping) -> Iterator[str]:
     """Yield the names of all resources that a pod's containers ask for."""
-    spec = pod.get("spec") or {}
-    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+    for container in all_containers(pod):
         asked = container.get("resources") or {}
         yield from asked.get("limits") or ()
         yield from asked.get("requests") or ()

@@ -21,7 +21,7 @@ import orjson
 
 from gpuledger.model.card import OWN_DOMAIN, Payer
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import JsonMapping, all_containers
 
 DRIVER: Final = OWN_DOMAIN
 """Our DRA driver: in slices, in results of allocations, and in the node's plugin. As the resource of a demand: it is
@@ -454,9 +454,8 @@ def check_containers(pod: JsonMapping, claims: Sequence[UsedClaim], with_resourc
     `with_resources` are the names of the containers that ask for cards by their own resources.
     """
     by_name = {claim.name: claim for claim in claims}
-    spec = pod.get("spec") or {}
     used: dict[str, set[tuple[str, str]]] = {}  # container -> its requests, each by claim and name
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+    for container in all_containers(pod):
         for each in (container.get("resources") or {}).get("claims") or ():
             claim = by_name.get(str(each.get("name")))
             if claim is not None:

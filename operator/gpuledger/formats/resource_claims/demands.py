@@ -22,7 +22,7 @@ import orjson
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
 from gpuledger.formats.dialects.vocabulary import MAX_CARDS
-from gpuledger.formats.kubernetes.quantity import amount, whole_number
+from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
 from gpuledger.formats.resource_claims.cel import evaluation as environment
 from gpuledger.formats.resource_claims.cel.evaluation import children
 from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select
@@ -151,8 +151,6 @@ assert {*(name for name, _, _ in _NUMBERS.values()), *_SWITCHES.values(), *_LIST
     each.name for each in fields(ShareParameters)
 }
 
-
-MIB = 2**20
 
 MOST_ALTERNATIVES = 8
 """Ways to serve all claims of a pod, of which each can mean another search over all nodes."""
