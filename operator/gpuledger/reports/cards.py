@@ -145,12 +145,15 @@ def by_model(reports: Iterable[CardReport]) -> Mapping[str, list[CardReport]]:
     return dict(found)
 
 
+def pod_json(pod: Pod) -> Json:
+    """Return who a pod is, as reports spell it."""
+    return {"namespace": pod.namespace, "pod": pod.name, "podUID": pod.uid}
+
+
 def _holder_json(holder: Holder, gang: str) -> Json:
     pod, share = holder.pod, holder.share
     return {
-        "namespace": pod.namespace,
-        "pod": pod.name,
-        "podUID": pod.uid,
+        **pod_json(pod),
         "priority": pod.priority,
         **amounts_json(share.amounts),
         "exclusive": share.exclusive,
@@ -231,9 +234,7 @@ class PodUse:
         """Return it as it goes over the wire."""
         pod, held = self.holder.pod, self.holder.share.amounts
         return {
-            "namespace": pod.namespace,
-            "pod": pod.name,
-            "podUID": pod.uid,
+            **pod_json(pod),
             "memoryHeldMiB": held.memory_mib,
             "memoryIdleMiB": self.idle_mib,
             "coresHeld": held.cores,
@@ -407,9 +408,7 @@ class Record:
         return {
             "time": datetime.fromtimestamp(self.unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "kind": self.kind.value,
-            "namespace": self.pod.namespace,
-            "pod": self.pod.name,
-            "podUID": self.pod.uid,
+            **pod_json(self.pod),
             "gang": self.gang or None,
             "priority": self.pod.priority,
             "node": self.node_name,
