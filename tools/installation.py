@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, samples
-from gpuledger.formats.scheduler.extender import authorization, url_with
+from gpuledger.formats.scheduler import authorization, url_with
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"

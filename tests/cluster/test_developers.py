@@ -11,7 +11,7 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from cluster.test_kubectl_gpuledger import Plugin
-from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER
+from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER
 
 Json = dict[str, Any]
 

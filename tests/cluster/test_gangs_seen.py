@@ -16,7 +16,7 @@ from cluster.gangs import gang, gang_cluster, held, names, set_cpu
 from cluster.test_kubectl_gpuledger import Plugin
 from control_plane import free_port
 from fakes.metrics import value
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of
 
 Json = dict[str, Any]
 

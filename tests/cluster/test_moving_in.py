@@ -15,7 +15,7 @@ from cluster.moved_over import command, moved_over
 from documents.journey import Journey
 from documents.pages import ROOT, commands_of
 from documents.shell import Shell, for_cluster
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of
 from installation import MANIFESTS
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.gangs import bound, gang_cluster, held, names
 from cluster.native_groups import WAYS, create_group, groups, members, turned_on
-from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_OF_GROUPS_S
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_OF_GROUPS_S
 from installation import REPOSITORY
 from native_gangs import NativeGangs
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, PERCENT, Cluster, phase, pod
-from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
+from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION
 from installation import USER
 
 FILTERS = "gpuledger_filters_total"

@@ -12,10 +12,10 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
 from gpuledger.workflows.binding.place_pod import FilterResult
@@ -203,10 +203,11 @@ class OperatorParts:
         return stored + known + ([f"hold of {uid}"] if self.ledger.hold_of(uid) else [])
 
     def remembered(self, uid: str) -> list[str]:
-        """Return the places in the workflows that still know a pod."""
+        """Return the places in the workflows that still know a pod, but those that forget by themselves."""
         workflows = (self.placer, self.waiting, self.releaser)
         places = [(name, kept) for workflow in workflows for name, kept in vars(workflow).items()]
-        return [name for name, kept in places if isinstance(kept, dict | set) and uid in kept]
+        unbounded = [(name, kept) for name, kept in places if not isinstance(kept, BoundedMap)]
+        return [name for name, kept in unbounded if isinstance(kept, dict | set) and uid in kept]
 
     async def add(self, uid: str, share: Share, timeout_s: float = 10.0) -> None:
         """Enter a share into the ledger."""

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from cluster.claims import share
 from cluster.cluster import COUNT, MEMORY, Cluster, Connection, RequestFailed, container
-from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER
+from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER
 from hostile.catalogue import NAMESPACE, PATHS, a_pod
 from hostile.claim_kinds import a_claim, a_claiming_pod
 from hostile.others import create

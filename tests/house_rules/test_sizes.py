@@ -42,7 +42,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "controller/telemetry/metrics.py::Metrics.__init__": 15,
         "controller/web/source.py::LedgerSource.__init__": 9,
         "controller/web/source.py::operators_source": 9,
-        "formats/scheduler/configuration.py::scheduler_configuration": 10,
+        "formats/scheduler.py::scheduler_configuration": 10,
         "reports/gang.py::gang_summary": 14,
         "workflows/binding/nominate_ahead.py::AheadNominator.__init__": 9,
         "workflows/binding/place_pod.py::PodPlacer.__init__": 19,

@@ -23,7 +23,7 @@ from fakes.dialects import (
 from fakes.objects import DIALECTS, GPU, a_container
 from gpuledger.command_line.commands.inspect import as_json, as_lines, has_problems, inspect_text
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.custom_resource import gpu_allocation as crd
+from gpuledger.formats.custom_resource import stored_card as crd
 from gpuledger.formats.dialects.assignments import hami_assignment, old_devices, unmatched, volcano_assignment
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
 from gpuledger.formats.dialects.vendors import vendor_rows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from builders import a_card
 from fakes.objects import DIALECTS, a_node_object
-from gpuledger.formats.custom_resource import gpu_allocation as crd
+from gpuledger.formats.custom_resource import stored_card as crd
 from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
 from gpuledger.formats.custom_resource.stored_card import (
     PODS_LENGTH,

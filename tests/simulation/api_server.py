@@ -12,7 +12,7 @@ from typing import Any
 
 from fakes.objects import with_conditions
 from gpuledger.formats.custom_resource.stored_card import new_allocation
-from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Conflict, Invalid, NotFound, Unreachable

@@ -7,7 +7,7 @@ at, or five minutes.
 from typing import TYPE_CHECKING
 
 from gpuledger.formats.kubernetes.pod import nominated_node
-from gpuledger.formats.scheduler.extender import BindArguments
+from gpuledger.formats.scheduler import BindArguments
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workflows.binding.place_pod import FilterResult
 from simulation.api_server import Json, Kind, everything

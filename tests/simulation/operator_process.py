@@ -8,7 +8,7 @@ from fakes.virtual_time import LoopClock
 from gpuledger.controller import startup
 from gpuledger.controller.kopf_session import NODES
 from gpuledger.controller.startup import Operator, build_operator
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError

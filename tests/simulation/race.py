@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from builders import OFFER
 from fakes.operator_parts import OperatorParts
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger

@@ -19,7 +19,7 @@ What Kubernetes does then, and what is simulated of it:
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.formats.kubernetes.lease import LEASE_NAME, holder_host_name
+from gpuledger.formats.kubernetes.other import LEASE_NAME, holder_host_name
 from simulation.acts import lease_moves
 from simulation.api_server import Kind
 from simulation.item import Item

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.model.errors import GpuledgerError
 from simulation.api_server import Json
 from simulation.item import LATE_S, SOON, SOON_S, Item

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from fakes.virtual_time import EPOCH
-from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S
-from gpuledger.formats.scheduler.extender import BindArguments
+from gpuledger.formats.scheduler import BindArguments
 from simulation import quota_checks
 from simulation.api_server import ApiServer, Json, Kind
 from simulation.checker import Checker, Violation

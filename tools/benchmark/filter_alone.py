@@ -30,7 +30,7 @@ from fakes.api_server import ApiServer
 from fakes.operator_parts import OperatorParts
 from gpuledger.agent.simulated import fake_nodes
 from gpuledger.formats.kubernetes.pod import pod_identity
-from gpuledger.formats.scheduler.extender import filter_answer, filter_arguments
+from gpuledger.formats.scheduler import filter_answer, filter_arguments
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import Holder, Pod, StoredCard

@@ -36,8 +36,7 @@ from gpuledger.agent.simulated import FakeNode, fake_nodes
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_frame import configure
-from gpuledger.formats.custom_resource.resource import API_VERSION
-from gpuledger.formats.custom_resource.stored_card import holder_json, new_allocation, used_json
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, holder_json, new_allocation, used_json
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.kube_api.client import PAGE_SIZE, KubeClient

@@ -46,8 +46,8 @@ from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
-from gpuledger.formats.kubernetes.event import node_event, node_event_once
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.other import node_event, node_event_once
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient

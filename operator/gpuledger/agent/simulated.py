@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 
-from gpuledger.formats.kubernetes.event import condition_of
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.other import condition_of
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, started_at
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient

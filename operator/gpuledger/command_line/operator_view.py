@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger.command_line.cluster_access import ClusterAccess, Helper, cluster_access
-from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
+from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.model.errors import BadInput, Denied, GpuledgerError, NotFound
 
 if TYPE_CHECKING:

@@ -12,13 +12,17 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.formats.custom_resource.resource import API_VERSION, CORDON_ANNOTATION, PLURAL
-from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
+from gpuledger.formats.custom_resource.stored_card import (
+    API_VERSION,
+    CORDON_ANNOTATION,
+    LABEL_LENGTH,
+    NODE_LABEL,
+    PLURAL,
+)
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
-from gpuledger.reports.grouping import listed
-from gpuledger.reports.tables import Part, Terminal
+from gpuledger.reports.tables import Part, Terminal, listed
 
 if TYPE_CHECKING:
     from gpuledger.command_line.cluster_access import ClusterAccess

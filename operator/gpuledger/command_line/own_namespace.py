@@ -9,10 +9,16 @@ from __future__ import annotations
 import time
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.formats.kubernetes.developer import PORT_NAME, SERVICE, TOKEN_HEADER, token_request
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
 from gpuledger.formats.kubernetes.gang import gang_name_of, gang_of
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import (
+    ALLOCATED,
+    LEASE_NAMESPACE,
+    PORT_NAME,
+    SERVICE,
+    TOKEN_HEADER,
+    condition_of,
+    token_request,
+)
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
 from gpuledger.formats.kubernetes.workload import GROUP
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound

@@ -7,9 +7,9 @@ from dataclasses import replace
 from gpuledger.configuration.settings import Settings, content_of
 from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
 from gpuledger.formats.admission.webhook import (
+    HEADER,
     AdmissionRules,
     WebhookAddress,
-    configurations_as_yaml,
     mutating_webhooks,
     validating_webhooks,
 )
@@ -34,23 +34,8 @@ def dialects_of(settings: Settings) -> Dialects:
     """Return the words that the settings name. Raises BadInput for a table of vendors that can't be used."""
     rows = rows_in_use(vendor_rows(_own_rows(settings.vendors_file), settings.vendors_file), settings.vendors)
     nvidia = (
-        replace(
-            _with_defaults(HAMI, settings),
-            count=settings.resource_count,
-            memory=settings.resource_memory,
-            memory_percentage=settings.resource_memory_percentage,
-            cores=settings.resource_cores,
-            priority=settings.resource_priority,
-            memory_unit_mib=settings.resource_memory_unit_mib,
-        ),
-        replace(
-            _with_defaults(VOLCANO, settings),
-            count=settings.volcano_count,
-            memory=settings.volcano_memory,
-            memory_percentage=settings.volcano_memory_percentage,
-            cores=settings.volcano_cores,
-            memory_unit_mib=settings.volcano_memory_unit_mib,
-        ),
+        _named_by(settings, "resource", HAMI),
+        _named_by(settings, "volcano", VOLCANO),
         replace(
             VOLCANO_CLASSIC,
             count=settings.volcano_classic_count,
@@ -75,13 +60,15 @@ def dialects_of(settings: Settings) -> Dialects:
     return Dialects((*nvidia, *others), registers, assignments, label, elsewhere, settings.most_containers)
 
 
-def _with_defaults(vocabulary: Vocabulary, settings: Settings) -> Vocabulary:
-    return replace(
-        vocabulary,
-        default_gpus=settings.default_gpus,
-        default_memory_mib=settings.default_memory_mib,
-        default_cores=settings.default_cores,
-    )
+def _named_by(settings: Settings, system: str, vocabulary: Vocabulary) -> Vocabulary:
+    """Return a vocabulary with the names and the unit that the settings give it, and the defaults of all containers."""
+    parts = ("count", "memory", "memory_percentage", "cores", "priority", "memory_unit_mib")
+    named = {part: f"{system}_{part}" for part in parts} | {name: name for name in DEFAULTS}
+    return replace(vocabulary, **{part: getattr(settings, of) for part, of in named.items() if hasattr(settings, of)})
+
+
+DEFAULTS = ("default_gpus", "default_memory_mib", "default_cores")
+"""What a container gets that does not say: options and fields of a vocabulary alike."""
 
 
 def _registers(settings: Settings, rows: tuple[VendorRow, ...]) -> list[NodeRegister]:
@@ -132,7 +119,7 @@ def webhook_configuration(settings: Settings, kinds: frozenset[str], address: We
         found.append(validating_webhooks(dialects, address))
     if "mutating" in kinds:
         found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queue_words_for(settings)))
-    return configurations_as_yaml(found)
+    return as_yaml(found, HEADER)
 
 
 def admission_rules(settings: Settings) -> AdmissionRules:

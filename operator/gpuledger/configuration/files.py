@@ -19,7 +19,7 @@ from gpuledger.configuration.settings import (
     config_map_name,
     content_of,
 )
-from gpuledger.formats.dialects.config_maps import DeviceConfig, device_config, node_configs
+from gpuledger.formats.dialects.vendors import DeviceConfig, device_config, node_configs
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import NodeConfig, NodeConfigs

@@ -2,7 +2,7 @@
 
 The scheduler's configuration, the operator and the simulated nodes all take them from the same file, so the names of
 the resources can't differ between them. Values are checked by pydantic, against the type of their default and their
-declaration. pydantic takes 0.1 s to import: programs that only need the defaults do not import it.
+declaration.
 
 Files that a setting names are a path, or a ConfigMap of the cluster.
 """
@@ -392,8 +392,6 @@ class Settings:
 
         Raises ValueError for a name that does not exist, a value of another kind, or values that contradict.
         """
-        from gpuledger.configuration.settings import checked
-
         known = {option.name: option for option in fields(self)}
         for name in values:
             if name not in known:

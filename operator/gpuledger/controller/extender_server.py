@@ -27,7 +27,7 @@ from aiohttp import web
 
 from gpuledger.controller.scheduler_connection import TEXT, Answer, Handler
 from gpuledger.controller.telemetry.metrics import Metrics, Scrapes
-from gpuledger.formats.scheduler import extender
+from gpuledger.formats import scheduler
 from gpuledger.model.errors import BadInput, GpuledgerError, NotReady
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
@@ -117,24 +117,24 @@ class ExtenderServer:
         with self._metrics.filter_seconds.time():
             try:
                 self._check_ready()
-                arguments = extender.filter_arguments(body)
+                arguments = scheduler.filter_arguments(body)
                 result = await self._placer.answer(arguments)
             except GpuledgerError as error:
-                return _answer(extender.filter_error(self._record_failure(error)))
-            return _answer(extender.filter_answer(result.node_names, result.refused, result.short_of_room))
+                return _answer(scheduler.filter_error(self._record_failure(error)))
+            return _answer(scheduler.filter_answer(result.node_names, result.refused, result.short_of_room))
 
     async def _prioritize(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
         try:
             self._check_ready()
-            return _answer(extender.priorities(self._placer.prioritize(extender.filter_arguments(body))))
+            return _answer(scheduler.priorities(self._placer.prioritize(scheduler.filter_arguments(body))))
         except GpuledgerError as error:
             return _error(self._record_failure(error))
 
     async def _preempt(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
         try:
             self._check_ready()
-            arguments = extender.preempt_arguments(body)
-            return _answer(extender.preempt_answer(await self._preemption.preempt(arguments), arguments.violations))
+            arguments = scheduler.preempt_arguments(body)
+            return _answer(scheduler.preempt_answer(await self._preemption.preempt(arguments), arguments.violations))
         except GpuledgerError as error:
             return _error(self._record_failure(error))
 
@@ -142,10 +142,10 @@ class ExtenderServer:
         with self._metrics.bind_seconds.time():
             try:
                 self._check_ready()
-                await self._placer.bind(extender.bind_arguments(body), is_heard)
+                await self._placer.bind(scheduler.bind_arguments(body), is_heard)
             except GpuledgerError as error:
-                return _answer(extender.bind_answer(self._record_failure(error)))
-            return _answer(extender.bind_answer())
+                return _answer(scheduler.bind_answer(self._record_failure(error)))
+            return _answer(scheduler.bind_answer())
 
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

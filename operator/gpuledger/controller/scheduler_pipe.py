@@ -30,9 +30,8 @@ import yaml
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.scheduler.configuration import scheduler_configuration
-from gpuledger.formats.scheduler.extender import url_with
-from gpuledger.reports.history import Record
+from gpuledger.formats.scheduler import scheduler_configuration, url_with
+from gpuledger.reports.cards import Record
 from gpuledger.workflows.pending.trail import Trail
 
 

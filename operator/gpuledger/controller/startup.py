@@ -29,8 +29,14 @@ from gpuledger.controller.telemetry.metrics import GcTuning, Metrics
 from gpuledger.controller.web.access import access_for
 from gpuledger.controller.web.source import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import DeveloperServer, ViewServer
-from gpuledger.formats.kubernetes.event import named_once, node_event, pod_event
-from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import (
+    LEASE_DURATION_S,
+    LEASE_NAME,
+    LEASE_NAMESPACE,
+    named_once,
+    node_event,
+    pod_event,
+)
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import (
     ALLOCATIONS,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from gpuledger.formats.custom_resource.resource import GROUP, PLURAL
+from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.gang import PODGROUPS
-from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import scheduler_says
 from gpuledger.model.json_object import Json
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gpuledger.formats.dialects.config_maps import device_config, node_configs
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers
 from gpuledger.formats.dialects.selection import TOPOLOGY, Selection, selection
 from gpuledger.formats.dialects.unsupported import PodWarning, passed_over
+from gpuledger.formats.dialects.vendors import device_config, node_configs
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.gang import (
     OF_WAY,

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
-from gpuledger.formats.custom_resource.gpu_allocation import API_VERSION, PLURAL
-from gpuledger.formats.custom_resource.stored_card import LABEL_LENGTH, NODE_LABEL
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, LABEL_LENGTH, NODE_LABEL, PLURAL
 from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
 from gpuledger.kube_api.client import KubeClient, Page
 from gpuledger.model.errors import NotFound

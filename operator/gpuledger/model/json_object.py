@@ -1,8 +1,8 @@
-"""Types of the JSON objects that Kubernetes' API server and other programs send."""
+"""The JSON objects that Kubernetes' API server and other programs send: their types, and parts of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 Json = dict[str, Any]
@@ -10,3 +10,18 @@ Json = dict[str, Any]
 
 JsonMapping = Mapping[str, Any]
 """An object that is shared, such as one of a watch: its readers change nothing in it."""
+
+
+CONTAINERS = ("initContainers", "containers")
+"""The lists of a pod's spec, in the order in which their containers start."""
+
+
+def picked(found: JsonMapping, names: Collection[str]) -> Json:
+    """Return the fields of an object that have these names, as far as it has them."""
+    return {name: found[name] for name in names if name in found}
+
+
+def all_containers(pod: JsonMapping) -> tuple[JsonMapping, ...]:
+    """Return all containers of a pod, the init containers first."""
+    spec = pod.get("spec") or {}
+    return tuple(each for kind in CONTAINERS for each in spec.get(kind) or ())

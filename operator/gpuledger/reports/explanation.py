@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.dialects.pod_reader import ResourceNames
 from gpuledger.model.card import Amounts, Card, why_not_chosen
 from gpuledger.model.gang import Counted, GangStage, QuotaLimit
@@ -22,7 +23,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Holder, Pod
-from gpuledger.reports.cards import amounts_json
+from gpuledger.reports.cards import pod_json
 
 
 class PodState(StrEnum):
@@ -174,9 +175,7 @@ class Explanation:
         """Return it as it goes over the wire."""
         request = self.request
         return {
-            "namespace": self.pod.namespace,
-            "pod": self.pod.name,
-            "podUID": self.pod.uid,
+            **pod_json(self.pod),
             "priority": self.pod.priority,
             "gang": self.gang or None,
             "queue": self.queue or None,
@@ -379,9 +378,7 @@ class WaitingReport:
         """Return the report as it goes over the wire."""
         most_first = Counter(dict(self.reasons)).most_common()
         return {
-            "namespace": self.pod.namespace,
-            "pod": self.pod.name,
-            "podUID": self.pod.uid,
+            **pod_json(self.pod),
             "gang": self.gang or None,
             "queue": self.queue or None,
             "priority": self.pod.priority,

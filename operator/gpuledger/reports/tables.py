@@ -2,14 +2,20 @@
 
 A cell is a text, or parts of one, each with a style. Where the terminal is too narrow, columns go that matter less, and
 long texts are folded; in a file or a pipe nothing is cut.
+
+Many that are alike, such as the replicas of a Deployment or the pods of a Job, are one line. The ledger knows no
+owners, so who belongs together is told by names, as controllers make them. That alone joins nothing: only those are
+joined of which everything that is shown is equal, too.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 Part = tuple[str, str]
 """A text and its style: a name of STYLES, or empty."""
@@ -80,14 +86,8 @@ def table(
     body = [tuple(map(_harmless_cell, row)) for row in rows]
     titles: tuple[Cell, ...] = tuple(((column.title, title_style),) for column in columns)
     widths = [max(map(length, cells)) for cells in zip(titles, *body, strict=True)]
-    shown = _shown(terminal, columns, widths, len(gap))
-    folded = [position for position in shown if columns[position].fold]
-    while terminal.width is not None and folded and _width(widths, shown, len(gap)) > terminal.width:
-        widest = max(folded, key=lambda position: widths[position])
-        if widths[widest] <= NARROWEST:
-            break
-        widths[widest] -= 1
-    return [line for row in (titles, *body) for line in _lines(terminal, columns, row, shown, widths, gap)]
+    layout = _Layout(terminal, columns, widths, gap)
+    return [line for row in (titles, *body) for line in layout.lines(row)]
 
 
 def ruled(terminal: Terminal, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> list[str]:
@@ -113,64 +113,125 @@ def length(cell: Cell) -> int:
     return len(cell) if isinstance(cell, str) else sum(len(text) for text, _ in cell)
 
 
-def _shown(terminal: Terminal, columns: Sequence[Column], widths: Sequence[int], gap: int) -> list[int]:
-    """Return the positions of the columns that there is room for."""
-    shown = list(range(len(columns)))
-    needed = [min(width, READABLE) if column.fold else width for column, width in zip(columns, widths, strict=True)]
-    while terminal.width is not None and _width(needed, shown, gap) > terminal.width:
-        spared = max(shown, key=lambda position: columns[position].spare)
-        if not columns[spared].spare:
-            break
-        shown.remove(spared)
-    return shown
+class _Layout:
+    """Which columns of a table are shown, and how wide."""
+
+    def __init__(self, terminal: Terminal, columns: Sequence[Column], widths: list[int], gap: str) -> None:
+        self._terminal, self._columns, self._widths, self._gap = terminal, columns, widths, gap
+        self._shown = list(range(len(columns)))
+        self._leave_out()
+        folded = [position for position in self._shown if columns[position].fold]
+        while terminal.width is not None and folded and self._width(widths) > terminal.width:
+            widest = max(folded, key=lambda position: widths[position])
+            if widths[widest] <= NARROWEST:
+                break
+            widths[widest] -= 1
+
+    def _leave_out(self) -> None:
+        """Leave out the columns that there is no room for."""
+        pairs = zip(self._columns, self._widths, strict=True)
+        needed = [min(width, READABLE) if column.fold else width for column, width in pairs]
+        while self._terminal.width is not None and self._width(needed) > self._terminal.width:
+            spared = max(self._shown, key=lambda position: self._columns[position].spare)
+            if not self._columns[spared].spare:
+                break
+            self._shown.remove(spared)
+
+    def _width(self, widths: Sequence[int]) -> int:
+        return sum(widths[position] for position in self._shown) + len(self._gap) * (len(self._shown) - 1)
+
+    def lines(self, row: Sequence[Cell]) -> list[str]:
+        """Return a row in as many lines as its longest folded text takes."""
+        folded = {position: self._folded(position, row[position]) for position in self._shown}
+        height = max(map(len, folded.values()))
+        return [
+            self._line({position: cells[number] if number < len(cells) else "" for position, cells in folded.items()})
+            for number in range(height)
+        ]
+
+    def _folded(self, position: int, cell: Cell) -> list[Cell]:
+        width = self._widths[position]
+        if not self._columns[position].fold or length(cell) <= width:
+            return [cell]
+        text = cell if isinstance(cell, str) else "".join(part for part, _ in cell)
+        style = "" if isinstance(cell, str) else cell[0][1]
+        return [((line, style),) for line in textwrap.wrap(text, width)]
+
+    def _line(self, cells: Mapping[int, Cell]) -> str:
+        texts = []
+        for position, cell in cells.items():
+            text = cell if isinstance(cell, str) else "".join(self._terminal.paint(*part) for part in cell)
+            space = " " * (self._widths[position] - length(cell))
+            texts.append(space + text if self._columns[position].right else text + space)
+        return self._gap.join(texts).rstrip()
 
 
-def _width(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
-    return sum(widths[position] for position in shown) + gap * (len(shown) - 1)
+Row = TypeVar("Row")
 
 
-def _lines(
-    terminal: Terminal,
-    columns: Sequence[Column],
-    row: Sequence[Cell],
-    shown: Sequence[int],
-    widths: Sequence[int],
-    gap: str,
-) -> list[str]:
-    folded = {position: _fold(row[position], widths[position], columns[position].fold) for position in shown}
-    height = max(map(len, folded.values()))
-    if height == 1:
-        return [_line(terminal, columns, row, shown, widths, gap)]
-    lines = []
-    for number in range(height):
-        cells = [folded.get(p, [""])[number] if number < len(folded.get(p, [""])) else "" for p in range(len(row))]
-        lines.append(_line(terminal, columns, cells, shown, widths, gap))
-    return lines
+FEW = 2
+"""So many that are alike are shown one by one: there is nothing to gain."""
 
 
-def _fold(cell: Cell, width: int, fold: bool) -> list[Cell]:
-    if not fold or length(cell) <= width:
-        return [cell]
-    text = cell if isinstance(cell, str) else "".join(part for part, _ in cell)
-    style = "" if isinstance(cell, str) else cell[0][1]
-    return [((line, style),) for line in textwrap.wrap(text, width)]
+NAMED = 3
+"""Of more names, the others are counted."""
 
 
-def _line(
-    terminal: Terminal,
-    columns: Sequence[Column],
-    row: Sequence[Cell],
-    shown: Sequence[int],
-    widths: Sequence[int],
-    gap: str,
-) -> str:
-    cells = []
-    for position in shown:
-        cell = row[position]
-        if isinstance(cell, str):
-            text, size = cell, len(cell)
+MADE_UP = re.compile(r"(-[bcdfghjklmnpqrstvwxz2456789]{5,10}(?=-|$))|\d+(?=-|$)")
+"""What controllers append to their own name: a template's hash or a random end, in Kubernetes' letters; a number."""
+
+
+def family(name: str) -> str:
+    """Return a pod's name with marks for what its controller has appended: "chat-*-*" of a Deployment's replica."""
+    return MADE_UP.sub(lambda found: "-*" if found[1] else "#", name)
+
+
+def gathered(
+    rows: Iterable[Row], name: Callable[[Row], str], shown: Callable[[Row], Hashable], few: int = FEW
+) -> list[list[Row]]:
+    """Return rows in groups of which no more than the end of the name differs, in the order of the first of each."""
+    groups: dict[Hashable, list[tuple[int, Row]]] = {}  # family, and what is shown -> places and rows
+    for place, row in enumerate(rows):
+        groups.setdefault((family(name(row)), shown(row)), []).append((place, row))
+    parts = []
+    for group in groups.values():
+        many = len({name(row) for _, row in group}) > few
+        parts += [group] if many else [[each] for each in group]
+    return [[row for _, row in part] for part in sorted(parts, key=lambda part: part[0][0])]
+
+
+def title_of(names: Sequence[str], noun: str = "pods") -> str:
+    """Return one name, or "30 pods like default/chat-0"."""
+    return names[0] if len(names) == 1 else f"{len(names)} {noun} like {names[0]}"
+
+
+def pods_named(names: Iterable[str], most: int = NAMED) -> str:
+    """Return who is meant in a few words: names, crowds with their number, and how many others there are."""
+    groups = gathered(names, str, lambda _: None)
+    rest = sum(map(len, groups[most:]))
+    return ", ".join(map(title_of, groups[:most])) + (f" +{rest}" if rest else "")
+
+
+def nodes_named(nodes: Iterable[str]) -> str:
+    """Return where many are, each by its node: that node, or "24 on node-1, 6 on node-2"."""
+    counts = Counter(nodes)
+    return next(iter(counts)) if len(counts) == 1 else listed([f"{count} on {node}" for node, count in counts.items()])
+
+
+def listed(names: Sequence[str], most: int = NAMED) -> str:
+    """Return names in a sentence: "a", "a and b", "a, b, c and 4 more"."""
+    if len(names) == 1:
+        return names[0]
+    shown, rest = (names[:-1], names[-1]) if len(names) <= most else (names[:most], f"{len(names) - most} more")
+    return f"{', '.join(shown)} and {rest}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers in order, those in a row as one: "0-2, 5"."""
+    rows: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if rows and number == rows[-1][-1] + 1:
+            rows[-1].append(number)
         else:
-            text, size = "".join(terminal.paint(*part) for part in cell), length(cell)
-        space = " " * (widths[position] - size)
-        cells.append(space + text if columns[position].right else text + space)
-    return gap.join(cells).rstrip()
+            rows.append([number])
+    return ", ".join(f"{row[0]}-{row[-1]}" if len(row) > 1 else str(row[0]) for row in rows)

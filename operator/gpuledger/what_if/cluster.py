@@ -17,7 +17,6 @@ from gpuledger.formats.kubernetes.constraints import (
     refused_by_rules,
 )
 from gpuledger.formats.kubernetes.gang import gang_of
-from gpuledger.formats.kubernetes.host import host_request
 from gpuledger.formats.kubernetes.node import NodeFacts, node_facts, read_registers
 from gpuledger.formats.kubernetes.other import limits_of
 from gpuledger.formats.kubernetes.pod import (
@@ -28,6 +27,7 @@ from gpuledger.formats.kubernetes.pod import (
     pod_facts,
     scheduler_of,
 )
+from gpuledger.formats.kubernetes.quantity import host_request
 from gpuledger.formats.resource_claims.claims import ListedClaims
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
@@ -41,8 +41,9 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.reports.grouping import listed
-from gpuledger.what_if.gangs import (
+from gpuledger.reports.tables import listed
+from gpuledger.simulation.object_gangs import (
+    GangOutcome,
     Presence,
     SceneGang,
     SceneGangs,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from gpuledger.formats.kubernetes.lease import holder_host_name
+from gpuledger.formats.kubernetes.other import holder_host_name
 
 logger = logging.getLogger(__name__)
 

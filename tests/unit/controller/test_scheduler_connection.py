@@ -13,7 +13,7 @@ from gpuledger.controller.scheduler_connection import (
     Handler,
     served,
 )
-from gpuledger.formats.scheduler.extender import authorization
+from gpuledger.formats.scheduler import authorization
 
 SECRET = "an-extenders-secret"
 QUESTION = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.reports.grouping import family, gathered, listed, nodes_named, pods_named, spans, title_of
+from gpuledger.reports.tables import family, gathered, listed, nodes_named, pods_named, spans, title_of
 
 
 @pytest.mark.parametrize(

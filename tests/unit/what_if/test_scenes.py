@@ -20,7 +20,7 @@ from gpuledger.command_line.program import main
 from gpuledger.formats.inspection import words_of_group
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.gang import gang_of
-from gpuledger.formats.kubernetes.host import LARGEST, MIB, host_capacity
+from gpuledger.formats.kubernetes.quantity import LARGEST, MIB, host_capacity
 from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.placement import choose as fitting_nodes
 from gpuledger.placement.choose import Chooser

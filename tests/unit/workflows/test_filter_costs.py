@@ -8,7 +8,7 @@ from builders import OFFER, cards_of, stored
 from fakes.api_server import ApiServer
 from fakes.objects import CORES, GPU, PERCENTAGE, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.share import ContainerShare, Holder, Pod, Share
 from gpuledger.placement.choose import LOOKED_AT_A_TIME
 

@@ -8,7 +8,7 @@ from builders import a_card, a_holder, a_pod, a_share
 from fakes.api_server import ApiServer, Operation, hold_request, lose_answer
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_CONFLICTS
+from gpuledger.formats.custom_resource.stored_card import MAX_CONFLICTS
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Misfit

@@ -14,7 +14,7 @@ from builders import cards_of
 from fakes.api_server import ApiServer, Operation, refuse
 from fakes.objects import GPU, MEMORY, PERCENTAGE, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import Denied
 

@@ -12,7 +12,7 @@ from fakes.counters import count
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts
 from fakes.virtual_time import settle
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import StateRolledBack
 from gpuledger.model.share import Pod
 from gpuledger.workflows.release.release import SUSPECT_DELAY_S

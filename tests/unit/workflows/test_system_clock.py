@@ -7,7 +7,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import a_pod_object
 from fakes.operator_parts import TELL_WAITING_AFTER_S, OperatorParts
 from fakes.virtual_time import LoopClock, wall
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of
 from gpuledger.workflows.system_clock import SystemClock
 
 AHEAD_S = 3_600.0

@@ -51,7 +51,7 @@ from gpuledger.agent.devices.source import (
     pcie_root,
     wired,
 )
-from gpuledger.formats.custom_resource.gpu_allocation import UUID_PATTERN
+from gpuledger.formats.custom_resource.stored_card import UUID_PATTERN
 from gpuledger.model.card import MIG
 
 

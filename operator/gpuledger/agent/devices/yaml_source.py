@@ -27,17 +27,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gpuledger.agent.devices.source import NOT_ASKED, Device, DeviceUses, Fault, LimitRefused, MemoryLimit, Snapshot
-from gpuledger.formats.custom_resource.gpu_allocation import (
-    MAX_INDEX,
-    MAX_LINKS,
-    UUID_PATTERN,
-    Line,
-    LinkScore,
-    SomeMemoryMiB,
-    SomeSlots,
-    Word,
-    wire_name,
-)
+from gpuledger.formats.custom_resource.gpu_allocation import Line, LinkScore, SomeMemoryMiB, SomeSlots, Word, wire_name
+from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_LINKS, UUID_PATTERN
 from gpuledger.formats.dialects.vendors import yaml_of
 from gpuledger.model.errors import BadInput
 

@@ -20,8 +20,7 @@ from gpuledger.command_line.options import (
 )
 from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
 from gpuledger.model.json_object import Json
-from gpuledger.reports.grouping import gathered, nodes_named, title_of
-from gpuledger.reports.tables import Cell, Column, Terminal, ruled
+from gpuledger.reports.tables import Cell, Column, Terminal, gathered, nodes_named, ruled, title_of
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings

@@ -12,7 +12,7 @@ from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
 from gpuledger.command_line.names import Named, named_objects
 from gpuledger.command_line.options import access_options, completed_names, errors_shown
 from gpuledger.command_line.output import ALLOCATIONS, all_cards, card_named, cordon_of
-from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
+from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.json_object import Json
 

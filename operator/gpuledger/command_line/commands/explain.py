@@ -25,8 +25,7 @@ from gpuledger.command_line.output import age, amounts_of, plural, share_text, u
 from gpuledger.model.errors import NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
-from gpuledger.reports.grouping import family, pods_named, spans
-from gpuledger.reports.tables import Cell, Column, Terminal, table
+from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table
 
 FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""

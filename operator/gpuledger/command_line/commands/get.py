@@ -26,7 +26,7 @@ from gpuledger.command_line.output import (
     cordon_of,
     share_text,
 )
-from gpuledger.formats.custom_resource.stored_card import claim_json, misfit_json, stored_card
+from gpuledger.formats.custom_resource.stored_card import amounts_json, claim_json, misfit_json, stored_card
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.kubernetes.workload import queue_of
 from gpuledger.model.card import Amounts
@@ -34,9 +34,8 @@ from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
 from gpuledger.model.share import StoredCard
-from gpuledger.reports.cards import amounts_json, report_of_stored
-from gpuledger.reports.grouping import gathered, nodes_named, title_of
-from gpuledger.reports.tables import Column, Terminal, table
+from gpuledger.reports.cards import report_of_stored
+from gpuledger.reports.tables import Column, Terminal, gathered, nodes_named, table, title_of
 
 CROWD = 10
 """Who holds a card is named, as long as that is no screenful."""

@@ -22,9 +22,8 @@ from gpuledger.command_line.options import (
 )
 from gpuledger.command_line.output import amounts_of, clock, share_text, utc_now
 from gpuledger.model.json_object import Json
-from gpuledger.reports.grouping import FEW, family, nodes_named, title_of
-from gpuledger.reports.history import RecordKind
-from gpuledger.reports.tables import Column, Terminal, table
+from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.tables import FEW, Column, Terminal, family, nodes_named, table, title_of
 
 BURST_S = 10.0
 """What happens to pods of one maker within so long is one row, if it is the same."""

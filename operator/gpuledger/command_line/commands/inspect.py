@@ -21,8 +21,7 @@ from gpuledger.command_line.options import (
 )
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
-from gpuledger.reports.grouping import family, gathered, title_of
-from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
+from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, family, gathered, table, title_of
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings

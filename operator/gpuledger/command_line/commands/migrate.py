@@ -13,8 +13,7 @@ from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.command_line.options import access_options, in_cluster, named_settings, settings_in_use, settings_option
 from gpuledger.command_line.output import plural
 from gpuledger.model.json_object import Json
-from gpuledger.reports.grouping import gathered, nodes_named, title_of
-from gpuledger.reports.tables import Column, Terminal, ruled
+from gpuledger.reports.tables import Column, Terminal, gathered, nodes_named, ruled, title_of
 
 if TYPE_CHECKING:
     from gpuledger.kube_api.client import KubeClient

@@ -15,7 +15,7 @@ from gpuledger.command_line.cluster_access import ClusterAccess, Objects
 from gpuledger.command_line.output import FROM_MEMORY
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
 from gpuledger.formats.kubernetes.gang import NAMING_LABELS, gang_name_of
-from gpuledger.formats.kubernetes.host import counted_cards
+from gpuledger.formats.kubernetes.quantity import counted_cards
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.gang import GangName
 from gpuledger.model.json_object import Json

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.command_line.output import bar, in_reading_order
+from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.model.card import NOTHING, Amounts, CardPhase, total
 from gpuledger.model.json_object import Json
-from gpuledger.reports.cards import CardReport, NodeCards, amounts_json, by_model, by_namespace, by_node
-from gpuledger.reports.grouping import pods_named
-from gpuledger.reports.tables import Cell, Column, Terminal, table
+from gpuledger.reports.cards import CardReport, NodeCards, by_model, by_namespace, by_node
+from gpuledger.reports.tables import Cell, Column, Terminal, pods_named, table
 
 if TYPE_CHECKING:
     from gpuledger.command_line.top.nodes_and_gangs import OtherNode

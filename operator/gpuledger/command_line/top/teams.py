@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.output import FROM_MEMORY, begin_cards, uncollected
 from gpuledger.command_line.top.rows import MIB_PER_GIB, SORTS, Line
-from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import amounts_json, stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
-from gpuledger.formats.kubernetes.host import resources_asked
-from gpuledger.formats.kubernetes.other import limits_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of
+from gpuledger.formats.kubernetes.quantity import resources_asked
 from gpuledger.formats.kubernetes.workload import (
     CLUSTER_QUEUE_LABEL,
     GROUP,
@@ -30,7 +29,7 @@ from gpuledger.model.card import NOTHING, Amounts
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.model.json_object import Json
-from gpuledger.reports.cards import CardReport, amounts_json, report_of_stored
+from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
 NO_QUEUE = "-"

@@ -20,8 +20,8 @@ from gpuledger.command_line.cluster_access import ClusterAccess, Objects, where_
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.output import AGES, FROM_MEMORY, NO_CARDS, bar, begin_cards, in_reading_order, uncollected
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.node import AgentPod, agent_pod, best_by_node
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import AnswerTooLong, ApiError, BadInput, Denied, NotFound
@@ -29,8 +29,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.request import entry_text
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, UseState, by_node, node_use, report_of_stored
-from gpuledger.reports.grouping import listed
-from gpuledger.reports.tables import Cell, Column, Terminal, harmless, table
+from gpuledger.reports.tables import Cell, Column, Terminal, harmless, listed, table
 from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
 from gpuledger.workflows.tasks import all_within
 

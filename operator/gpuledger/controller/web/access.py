@@ -18,7 +18,7 @@ import orjson
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from gpuledger.formats.custom_resource.gpu_allocation import GROUP, PLURAL
+from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, Denied
 

@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 
 from gpuledger.controller.web.access import Access, TokenVerdicts, add_headers, guard, judged, refusal
 from gpuledger.controller.web.feed import CHUNK_BYTES, ClusterSource, Feed, Pace
-from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
+from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reads import KubeReviews
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json

@@ -21,7 +21,7 @@ from gpuledger.doctor.facts import (
 )
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
-from gpuledger.formats.custom_resource.resource import GROUP, KIND, PLURAL, VERSION
+from gpuledger.formats.custom_resource.stored_card import GROUP, KIND, PLURAL, VERSION
 from gpuledger.formats.kubernetes.node import node_facts
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect

@@ -25,7 +25,6 @@ from gpuledger.doctor.facts import (
 )
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
-from gpuledger.formats.kubernetes.host import resources_asked
 from gpuledger.formats.kubernetes.node import (
     AGENT_LABEL,
     NVIDIA,
@@ -44,6 +43,7 @@ from gpuledger.formats.kubernetes.pod import (
     is_ready,
     scheduler_of,
 )
+from gpuledger.formats.kubernetes.quantity import resources_asked
 from gpuledger.formats.resource_claims.claims import (
     DEVICE_CLASS,
     DRIVER,

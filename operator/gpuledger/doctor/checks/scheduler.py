@@ -21,10 +21,9 @@ from gpuledger.doctor.facts import (
 )
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.kubernetes.gang import described
-from gpuledger.formats.kubernetes.lease import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
+from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE, holder_host_name
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, is_ready, scheduler_of
-from gpuledger.formats.scheduler.configuration import CLAIMS_PLUGIN
-from gpuledger.formats.scheduler.extender import url_without
+from gpuledger.formats.scheduler import CLAIMS_PLUGIN, url_without
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.reports.gang import divided, gangs_of, placed_by
 

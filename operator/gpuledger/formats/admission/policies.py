@@ -13,54 +13,10 @@ and kube-scheduler have one account, so what kube-scheduler itself writes of cla
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
-from gpuledger.formats.admission.rules import (
-    AGENT,
-    CLAIM_STATUS,
-    CLAIMS,
-    OPERATOR,
-    RESOURCE_GROUP,
-    SLICES,
-    agent_slice_validations,
-    agent_slice_variables,
-    agent_validations,
-    allocation_validations,
-    asking_pods,
-    changes_our_annotation,
-    default_variables,
-    devices_validations,
-    foreign_validations,
-    foreign_variables,
-    mentioning_pods,
-    mutations,
-    not_from,
-    of_our_driver,
-    only_from,
-    own_quota_validations,
-    own_validations,
-    request_validations,
-    request_variables,
-    slice_validations,
-    unchanged,
-    with_foreign_annotations,
-    with_our_cards,
-)
-from gpuledger.formats.admission.sums import (
-    QUEUES_POLICY,
-    SUMS_POLICY,
-    queue_mutations,
-    queue_rules,
-    queue_variables,
-    queued_objects,
-    sum_mutations,
-    sum_rules,
-    sum_variables,
-    summing_templates,
-)
-from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, table
+from gpuledger.formats.admission import rules, sums
+from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, objects_as_yaml, table
 from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.unsupported import (
     KATA,
@@ -73,7 +29,7 @@ from gpuledger.formats.dialects.unsupported import (
     unsupported_fields,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL, CONTROLLER
 from gpuledger.formats.kubernetes.workload import GROUP as KUEUE_VERSION
 from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION
@@ -104,26 +60,23 @@ def own_claim_validations(*, of_all_drivers: bool) -> list[Json]:
     kept = (*(f"metadata.?{field}" for field in _METADATA), "spec", "?status.?devices")
     finalizers = "{}.metadata.?finalizers.orValue([])".format
     others = "!({0}.?status.?allocation.?devices.?results.orValue([]).exists(r, r.driver != {1}))".format
-    status = {
-        "expression": f"{_same('?status.?allocation', '?status.?reservedFor')} ||\n"
+    status = rules.denial(
+        f"{_same('?status.?allocation', '?status.?reservedFor')} ||\n"
         f"{others('object', literal(DRIVER))} &&\n{others('oldObject', literal(DRIVER))}",
-        "message": f"gpuledger allocates and reserves only devices of {DRIVER}",
-    }
-    made = {
-        "expression": "request.operation == 'UPDATE'",
-        "message": "gpuledger neither creates nor deletes ResourceClaims",
-    }
+        f"gpuledger allocates and reserves only devices of {DRIVER}",
+    )
+    made = rules.denial("request.operation == 'UPDATE'", "gpuledger neither creates nor deletes ResourceClaims")
     changes = [
-        {
-            "expression": _same(*kept),
-            "message": "of a ResourceClaim, gpuledger changes only its allocation, for whom it is reserved, and "
+        rules.denial(
+            _same(*kept),
+            "of a ResourceClaim, gpuledger changes only its allocation, for whom it is reserved, and "
             f"the finalizer {PROTECTION}",
-        },
-        {
-            "expression": f"{finalizers('oldObject')}.all(f, f in {finalizers('object')}) &&\n"
+        ),
+        rules.denial(
+            f"{finalizers('oldObject')}.all(f, f in {finalizers('object')}) &&\n"
             f"{finalizers('object')}.all(f, f == {literal(PROTECTION)} || f in {finalizers('oldObject')})",
-            "message": f"of a ResourceClaim's finalizers, gpuledger only adds {PROTECTION}",
-        },
+            f"of a ResourceClaim's finalizers, gpuledger only adds {PROTECTION}",
+        ),
         *([] if of_all_drivers else [status]),
     ]
     of_changes = [{**each, "expression": f"request.operation != 'UPDATE' ||\n{each['expression']}"} for each in changes]
@@ -132,12 +85,7 @@ def own_claim_validations(*, of_all_drivers: bool) -> list[Json]:
 
 def no_change_of_queues() -> list[Json]:
     """Return the rule where Kueue's checks are not answered."""
-    return [
-        {
-            "expression": "false",
-            "message": "gpuledger changes no objects of Kueue, as its setting kueue is false",
-        }
-    ]
+    return [rules.denial("false", "gpuledger changes no objects of Kueue, as its setting kueue is false")]
 
 
 def own_workload_validations() -> list[Json]:
@@ -146,17 +94,17 @@ def own_workload_validations() -> list[Json]:
     Which check is whose, the workload does not say: see `own_answer_validations`.
     """
     kept = (*(f"metadata.?{field}" for field in (*_METADATA, "finalizers")), "spec")
-    said_by_checks = unchanged("k == 'admissionChecks'", "?status", "status")
+    said_by_checks = rules.unchanged("k == 'admissionChecks'", "?status", "status")
     return [
-        {
-            "expression": f"{_same(*kept)} &&\n{said_by_checks}",
-            "message": "of a Workload, gpuledger changes only what its admission checks say",
-        },
-        {
-            "expression": f"{_NOW}.map(c, c.name) == {_BEFORE}.map(c, c.name) &&\n"
+        rules.denial(
+            f"{_same(*kept)} &&\n{said_by_checks}",
+            "of a Workload, gpuledger changes only what its admission checks say",
+        ),
+        rules.denial(
+            f"{_NOW}.map(c, c.name) == {_BEFORE}.map(c, c.name) &&\n"
             f"{_NOW}.map(c, c.?podSetUpdates.orValue([])) == {_BEFORE}.map(c, c.?podSetUpdates.orValue([]))",
-            "message": "gpuledger adds and removes no admission check of a Workload, and changes no pods by one",
-        },
+            "gpuledger adds and removes no admission check of a Workload, and changes no pods by one",
+        ),
     ]
 
 
@@ -168,10 +116,10 @@ def own_answer_validations() -> list[Json]:
     """
     other = f"filter(c, c.name == params.metadata.name && params.spec.controllerName != {literal(CONTROLLER)})"
     return [
-        {
-            "expression": f"{_NOW}.{other} ==\n{_BEFORE}.{other}",
-            "message": f"of a Workload's admission checks, gpuledger answers only those of the controller {CONTROLLER}",
-        }
+        rules.denial(
+            f"{_NOW}.{other} ==\n{_BEFORE}.{other}",
+            f"of a Workload's admission checks, gpuledger answers only those of the controller {CONTROLLER}",
+        )
     ]
 
 
@@ -191,10 +139,10 @@ def own_check_validations() -> list[Json]:
     """Return the rules on AdmissionChecks: whether ours are active."""
     kept = (*(f"metadata.?{field}" for field in (*_METADATA, "finalizers")), "spec")
     return [
-        {
-            "expression": f"object.spec.controllerName == {literal(CONTROLLER)} &&\n{_same(*kept)}",
-            "message": f"of AdmissionChecks, gpuledger changes only the status of those of the controller {CONTROLLER}",
-        }
+        rules.denial(
+            f"object.spec.controllerName == {literal(CONTROLLER)} &&\n{_same(*kept)}",
+            f"of AdmissionChecks, gpuledger changes only the status of those of the controller {CONTROLLER}",
+        )
     ]
 
 
@@ -204,12 +152,12 @@ LIMITS = "c.?resources.?limits.orValue({})"
 def serving_pods() -> Json:
     """Return the condition that a pod names a resource under a domain of ours; or a word that asks for a GPU."""
     asking = [word.name for word in unsupported_fields() if word.asks]
-    return {
-        "name": "names-gpus",
-        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {LIMITS}.exists(n, n.split('/')[0] in "
+    return rules.named(
+        "names-gpus",
+        f"{ALL_CONTAINERS}.exists(c,\n  {LIMITS}.exists(n, n.split('/')[0] in "
         f"{literal(served_domains())})) ||\n"
         f"{literal(asking)}.exists(w, w in object.metadata.?annotations.orValue({{}}))",
-    }
+    )
 
 
 def word_variables(dialects: Dialects) -> list[Json]:
@@ -226,17 +174,17 @@ def word_variables(dialects: Dialects) -> list[Json]:
         "sandbox": f"object.spec.?runtimeClassName.orValue('').startsWith({literal(KATA)}) ||\n"
         f"  object.metadata.?labels[{literal(KUBEVIRT_LABEL[0])}].orValue('') == {literal(KUBEVIRT_LABEL[1])}",
     }
-    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+    return rules.all_named(expressions)
 
 
 def word_validations() -> list[Json]:
     """Return the rules. What breaks one is only warned of."""
     return [
         *(
-            {"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"}
+            rules.denial(f"variables.{name} == ''", spelled=f"variables.{name}")
             for name in ("unknown", "annotations", "labels")
         ),
-        {"expression": "!variables.sandbox", "message": SANDBOX},
+        rules.denial("!variables.sandbox", SANDBOX),
     ]
 
 
@@ -309,9 +257,9 @@ def mutating_policies(
     """
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
-        "matchConditions": [asking_pods(dialects)],
-        "variables": default_variables(dialects),
-        "mutations": mutations(scheduler_names[0], node_taint, bool(dialects.priorities())),
+        "matchConditions": [rules.asking_pods(dialects)],
+        "variables": rules.default_variables(dialects),
+        "mutations": rules.mutations(scheduler_names[0], node_taint, bool(dialects.priorities())),
     }
     filling_in = _policy("Mutating", "gpuledger-pods", [rule("CREATE", "pods")], spec, NOT_IGNORED)
     return [
@@ -341,47 +289,57 @@ def validating_policies(
         *_validating(
             "gpuledger-requests",
             [new],
-            [mentioning_pods(dialects)],
-            request_validations(),
+            [rules.mentioning_pods(dialects)],
+            rules.request_validations(),
             NOT_IGNORED,
-            request_variables(dialects, scheduler_names),
+            rules.request_variables(dialects, scheduler_names),
         ),
         *_validating(
             "gpuledger-devices",
             [new, binds, changes],
-            [not_from(OPERATOR), changes_our_annotation()],
-            devices_validations(),
+            [rules.not_from(rules.OPERATOR), rules.changes_our_annotation()],
+            rules.devices_validations(),
         ),
         *_validating(
             "gpuledger-foreign-devices",
             [new, binds],
-            [not_from(OPERATOR), with_foreign_annotations()],
-            foreign_validations(),
+            [rules.not_from(rules.OPERATOR), rules.with_foreign_annotations()],
+            rules.foreign_validations(),
             NOT_IGNORED,
-            foreign_variables(),
+            rules.foreign_variables(),
         ),
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects)),
-        *_validating("gpuledger-own-account", [changes], [only_from(OPERATOR)], own_validations(own_annotations)),
-        *_validating("gpuledger-own-quotas", [quotas], [only_from(OPERATOR)], own_quota_validations()),
+        *_validating(
+            "gpuledger-own-account",
+            [changes],
+            [rules.only_from(rules.OPERATOR)],
+            rules.own_validations(own_annotations),
+        ),
+        *_validating(
+            "gpuledger-own-quotas", [quotas], [rules.only_from(rules.OPERATOR)], rules.own_quota_validations()
+        ),
         *_validating(
             "gpuledger-claims",
-            [rule("UPDATE", CLAIM_STATUS, group=RESOURCE_GROUP)],
-            [not_from(OPERATOR), with_our_cards()],
-            allocation_validations(),
+            [rule("UPDATE", rules.CLAIM_STATUS, group=rules.RESOURCE_GROUP)],
+            [rules.not_from(rules.OPERATOR), rules.with_our_cards()],
+            rules.allocation_validations(),
         ),
         *_validating(
             "gpuledger-slices",
-            [rule("CREATE", SLICES, group=RESOURCE_GROUP), rule("UPDATE", SLICES, group=RESOURCE_GROUP)],
-            [not_from(AGENT), of_our_driver()],
-            slice_validations(),
+            [
+                rule("CREATE", rules.SLICES, group=rules.RESOURCE_GROUP),
+                rule("UPDATE", rules.SLICES, group=rules.RESOURCE_GROUP),
+            ],
+            [rules.not_from(rules.AGENT), rules.of_our_driver()],
+            rules.slice_validations(),
         ),
         *_validating(
             OWN_CLAIMS,
             [
-                rule("UPDATE", CLAIMS, CLAIM_STATUS, group=RESOURCE_GROUP),
-                *(rule(operation, CLAIMS, group=RESOURCE_GROUP) for operation in ("CREATE", "DELETE")),
+                rule("UPDATE", rules.CLAIMS, rules.CLAIM_STATUS, group=rules.RESOURCE_GROUP),
+                *(rule(operation, rules.CLAIMS, group=rules.RESOURCE_GROUP) for operation in ("CREATE", "DELETE")),
             ],
-            [only_from(OPERATOR)],
+            [rules.only_from(rules.OPERATOR)],
             own_claim_validations(of_all_drivers=all_drivers),
         ),
         *_own_queues(kueue),
@@ -394,22 +352,22 @@ def agent_policies(capacity: Sequence[str] = ()) -> list[Json]:
     `capacity` are amounts that agents write into the capacity of their nodes.
     """
     changes = [rule("UPDATE", "nodes", "nodes/status")]
-    slices = [rule(operation, SLICES, group=RESOURCE_GROUP) for operation in ("CREATE", "UPDATE", "DELETE")]
+    slices = [rule(operation, rules.SLICES, group=rules.RESOURCE_GROUP) for operation in ("CREATE", "UPDATE", "DELETE")]
     return [
-        *_validating("gpuledger-agents", changes, [only_from(AGENT)], agent_validations(capacity)),
+        *_validating("gpuledger-agents", changes, [rules.only_from(rules.AGENT)], rules.agent_validations(capacity)),
         *_validating(
             "gpuledger-agent-slices",
             slices,
-            [only_from(AGENT)],
-            agent_slice_validations(),
-            variables=agent_slice_variables(),
+            [rules.only_from(rules.AGENT)],
+            rules.agent_slice_validations(),
+            variables=rules.agent_slice_variables(),
         ),
     ]
 
 
 def as_yaml(objects: Sequence[Json], header: str = HEADER) -> str:
     """Write policies, or what does the same, as a file that kubectl applies."""
-    return header + yaml.dump_all(objects, Dumper=_Yaml, sort_keys=False, width=120, indent=2)
+    return objects_as_yaml(header, objects)
 
 
 def rule(operation: str, *resources: str, group: str = "") -> Json:
@@ -423,8 +381,8 @@ def _own_queues(answers_checks: bool) -> list[Json]:
         {**rule("UPDATE", *names, group=KUEUE_GROUP), "apiVersions": ["*"]} for names in (WORKLOADS, CHECKS)
     )
     if not answers_checks:
-        return _validating(OWN_WORKLOADS, [workloads, checks], [only_from(OPERATOR)], no_change_of_queues())
-    ours = [only_from(OPERATOR)]
+        return _validating(OWN_WORKLOADS, [workloads, checks], [rules.only_from(rules.OPERATOR)], no_change_of_queues())
+    ours = [rules.only_from(rules.OPERATOR)]
     return [
         *_validating(OWN_WORKLOADS, [workloads], ours, own_workload_validations()),
         *with_each_check(*_validating(OWN_ANSWERS, [workloads], ours, own_answer_validations())),
@@ -435,26 +393,26 @@ def _own_queues(answers_checks: bool) -> list[Json]:
 def _summing(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may change what a container asks for
-        "matchConditions": summing_templates(dialects),
-        "variables": sum_variables(dialects, scheduler_names, models),
-        "mutations": sum_mutations(),
+        "matchConditions": sums.summing_templates(dialects),
+        "variables": sums.sum_variables(dialects, scheduler_names, models),
+        "mutations": sums.sum_mutations(),
     }
-    return _policy("Mutating", SUMS_POLICY, sum_rules(), spec, NOT_IGNORED)
+    return _policy("Mutating", sums.SUMS_POLICY, sums.sum_rules(), spec, NOT_IGNORED)
 
 
 def _queueing(dialects: Dialects, scheduler_names: Sequence[str]) -> list[Json]:
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add a container with cards
-        "matchConditions": queued_objects(dialects, scheduler_names),
-        "variables": queue_variables(dialects, scheduler_names),
-        "mutations": queue_mutations(),
+        "matchConditions": sums.queued_objects(dialects, scheduler_names),
+        "variables": sums.queue_variables(dialects, scheduler_names),
+        "mutations": sums.queue_mutations(),
     }
-    return _policy("Mutating", QUEUES_POLICY, queue_rules(), spec, NOT_IGNORED)
+    return _policy("Mutating", sums.QUEUES_POLICY, sums.queue_rules(), spec, NOT_IGNORED)
 
 
 def _validating(
     name: str,
-    rules: Sequence[Json],
+    requests: Sequence[Json],
     conditions: Sequence[Json],
     validations: Sequence[Json],
     scope: Json | None = None,
@@ -465,32 +423,32 @@ def _validating(
         **({"variables": list(variables)} if variables else {}),
         "validations": [{**each, "reason": "Forbidden"} for each in validations],
     }
-    return _policy("Validating", name, rules, spec, scope)
+    return _policy("Validating", name, requests, spec, scope)
 
 
 def _warning(
     name: str,
-    rules: Sequence[Json],
+    requests: Sequence[Json],
     conditions: Sequence[Json],
     validations: Sequence[Json],
     variables: Sequence[Json],
 ) -> list[Json]:
     """Return a policy that refuses nothing: the API server answers with warnings. One that fails says nothing."""
     spec = {"matchConditions": list(conditions), "variables": list(variables), "validations": list(validations)}
-    policy, binding = _policy("Validating", name, rules, spec, NOT_IGNORED)
+    policy, binding = _policy("Validating", name, requests, spec, NOT_IGNORED)
     policy["spec"]["failurePolicy"] = "Ignore"
     binding["spec"]["validationActions"] = ["Warn"]
     return [policy, binding]
 
 
-def _policy(kind: str, name: str, rules: Sequence[Json], spec: Json, scope: Json | None = None) -> list[Json]:
+def _policy(kind: str, name: str, requests: Sequence[Json], spec: Json, scope: Json | None = None) -> list[Json]:
     """Return a policy and its binding, which is of the same name."""
     binding: Json = {"policyName": name}
     if kind == "Validating":
         binding["validationActions"] = ["Deny"]
     if scope:
         binding["matchResources"] = scope
-    policy = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": list(rules)}, **spec}
+    policy = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": list(requests)}, **spec}
     return [_object(f"{kind}AdmissionPolicy", name, policy), _object(f"{kind}AdmissionPolicyBinding", name, binding)]
 
 
@@ -501,18 +459,3 @@ def _object(kind: str, name: str, spec: Json) -> Json:
         "metadata": {"name": name},
         "spec": spec,
     }
-
-
-class _Yaml(yaml.SafeDumper):
-    """Spells equal lists out instead of pointing from one to the other, and keeps the lines of expressions."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Never use anchors."""
-        return True
-
-
-def _in_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Yaml.add_representer(str, _in_lines)

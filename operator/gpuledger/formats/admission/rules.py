@@ -16,27 +16,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
-from gpuledger.formats.dialects.assignments import (
-    CLASSIC_INDEX,
-    HAMI_ALLOCATED,
-    HAMI_BIND_TIME,
-    HAMI_NODE,
-    HAMI_TIME,
-    HAMI_TO_ALLOCATE,
-    VOLCANO_ALLOCATED,
-    VOLCANO_BIND_TIME,
-    VOLCANO_NODE,
-    VOLCANO_PHASE,
-    VOLCANO_TIME,
-    VOLCANO_TO_ALLOCATE,
-)
+from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
+from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS
 from gpuledger.formats.dialects.request import too_many_containers
-from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, Dialects, Vocabulary
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS, Dialects, Vocabulary
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES
@@ -51,23 +37,6 @@ AGENT = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger-agent"
 OUR_PREFIX = "gpuledger.dev/"
 NODE_OF_TOKEN = "authentication.kubernetes.io/node-name"  # noqa: S105 - the name of a claim
 """The claim by which the API server names the node of a token's pod."""
-
-FOREIGN_ANNOTATIONS = (
-    HAMI_NODE,
-    HAMI_TIME,
-    HAMI_TO_ALLOCATE,
-    HAMI_ALLOCATED,
-    HAMI_BIND_TIME,
-    HAMI_PHASE,
-    VOLCANO_NODE,
-    VOLCANO_TIME,
-    VOLCANO_ALLOCATED,
-    VOLCANO_TO_ALLOCATE,
-    VOLCANO_BIND_TIME,
-    VOLCANO_PHASE,
-    CLASSIC_INDEX,
-)
-"""Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
 
 
 @functools.cache
@@ -89,14 +58,45 @@ ONLY_OURS = (
 ONLY_SCHEDULERS = "only schedulers tell device plugins which GPUs a pod got: leave out the annotation "
 
 
+def named(name: str, expression: str) -> Json:
+    """Return a condition, or a variable, of a policy."""
+    return {"name": name, "expression": expression}
+
+
+def all_named(expressions: Mapping[str, str]) -> list[Json]:
+    """Return conditions or variables: name -> expression."""
+    return [named(name, expression) for name, expression in expressions.items()]
+
+
+def denial(expression: str, message: str = "", spelled: str = "") -> Json:
+    """Return a rule of a policy: the message where it is broken is a text, or an expression that spells one."""
+    told = {"messageExpression": spelled} if spelled else {"message": message}
+    return {"expression": expression, **told}
+
+
+def patch(changes: str) -> Json:
+    """Return a mutation of a policy: an expression for JSON patches."""
+    return {"patchType": "JSONPatch", "jsonPatch": {"expression": changes}}
+
+
+def add_label(label: str, value: str) -> str:
+    """Return the expression for the JSON patches that write a label; `value` is an expression, too."""
+    return (
+        "has(object.metadata.labels)\n"
+        f'  ? [JSONPatch{{op: "add", path: "/metadata/labels/" + jsonpatch.escapeKey({literal(label)}), '
+        f"value: {value}}}]\n"
+        f'  : [JSONPatch{{op: "add", path: "/metadata/labels", value: {{{literal(label)}: {value}}}}}]'
+    )
+
+
 def not_from(account: str) -> Json:
     """Return the condition that a request is from anybody else."""
-    return {"name": "from-others", "expression": f"request.userInfo.username != {literal(account)}"}
+    return named("from-others", f"request.userInfo.username != {literal(account)}")
 
 
 def only_from(account: str) -> Json:
     """Return the condition that a request is from this account."""
-    return {"name": "from-this-account", "expression": f"request.userInfo.username == {literal(account)}"}
+    return named("from-this-account", f"request.userInfo.username == {literal(account)}")
 
 
 def changes_our_annotation() -> Json:
@@ -104,12 +104,12 @@ def changes_our_annotation() -> Json:
 
     The API server converts a pod once for the conditions of a policy, and three times more if all of them hold.
     """
-    return {"name": "changes-its-cards", "expression": f"object.{_OUR_VALUE} != {_OLD_VALUE}"}
+    return named("changes-its-cards", f"object.{_OUR_VALUE} != {_OLD_VALUE}")
 
 
 def devices_validations() -> list[Json]:
     """Return the rule that our annotation stays as it is: on new pods, changed ones, and on Bindings."""
-    return [{"expression": f"object.{_OUR_VALUE} == {_OLD_VALUE}", "message": ONLY_OURS}]
+    return [denial(f"object.{_OUR_VALUE} == {_OLD_VALUE}", ONLY_OURS)]
 
 
 _OUR_VALUE = f"metadata.?annotations[?{literal(DEVICES_ANNOTATION)}]"
@@ -118,21 +118,19 @@ _OLD_VALUE = f"(oldObject == null ? optional.none() : oldObject.{_OUR_VALUE})"
 
 def foreign_variables() -> list[Json]:
     """Return the variable of the rule below: what a request says that only schedulers may say."""
-    return [
-        {"name": "found", "expression": f"object.metadata.?annotations.orValue({{}}).filter(k,\n  {_is_foreign()})"}
-    ]
+    return [named("found", f"object.metadata.?annotations.orValue({{}}).filter(k,\n  {_is_foreign()})")]
 
 
 def with_our_annotation() -> Json:
     """Return the condition that a new pod says itself which cards it got."""
     expression = f"{literal(DEVICES_ANNOTATION)} in object.metadata.?annotations.orValue({{}})"
-    return {"name": "says-its-cards", "expression": expression}
+    return named("says-its-cards", expression)
 
 
 def with_foreign_annotations() -> Json:
     """Return the condition that a new pod, or a Binding, steers device plugins itself."""
     expression = f"object.metadata.?annotations.orValue({{}}).exists(k,\n  {_is_foreign()})"
-    return {"name": "steers-device-plugins", "expression": expression}
+    return named("steers-device-plugins", expression)
 
 
 def forged(annotations: Mapping[str, object]) -> str:
@@ -157,12 +155,7 @@ def _is_foreign() -> str:
 
 def foreign_validations() -> list[Json]:
     """Return the rule that only schedulers steer device plugins, at creation: later on, the plugins write there too."""
-    return [
-        {
-            "expression": "variables.found.size() == 0",
-            "messageExpression": f"'{ONLY_SCHEDULERS}' + variables.found.join(', ')",
-        }
-    ]
+    return [denial("variables.found.size() == 0", spelled=f"'{ONLY_SCHEDULERS}' + variables.found.join(', ')")]
 
 
 def own_validations(annotations: Sequence[str]) -> list[Json]:
@@ -170,15 +163,15 @@ def own_validations(annotations: Sequence[str]) -> list[Json]:
     same = "object.{0} == oldObject.{0}".format
     kept = ("labels", "finalizers", "ownerReferences")
     return [
-        {"expression": same("spec"), "message": "gpuledger does not change what pods are: spec is the user's"},
-        {
-            "expression": " &&\n".join(same(f"metadata.?{field}") for field in kept),
-            "message": f"gpuledger does not change {', '.join(kept)} of pods",
-        },
-        {
-            "expression": unchanged(f"k in {literal(annotations)}"),
-            "message": f"of a pod's annotations, gpuledger changes only {', '.join(annotations)}",
-        },
+        denial(same("spec"), "gpuledger does not change what pods are: spec is the user's"),
+        denial(
+            " &&\n".join(same(f"metadata.?{field}") for field in kept),
+            f"gpuledger does not change {', '.join(kept)} of pods",
+        ),
+        denial(
+            unchanged(f"k in {literal(annotations)}"),
+            f"of a pod's annotations, gpuledger changes only {', '.join(annotations)}",
+        ),
     ]
 
 
@@ -187,14 +180,14 @@ def own_quota_validations() -> list[Json]:
     kept = ("spec", "status.?hard", "metadata.?labels", "metadata.?annotations", "metadata.?finalizers")
     ours = f"k.startsWith({literal(QUOTA_PREFIX)}) && k.contains('/')"
     return [
-        {
-            "expression": " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),
-            "message": "gpuledger changes nothing of a ResourceQuota but what is used",
-        },
-        {
-            "expression": unchanged(ours, "status.?used", "status.used"),
-            "message": f"of a ResourceQuota's keys, gpuledger shows only what is used of {QUOTA_PREFIX}DOMAIN/NAME",
-        },
+        denial(
+            " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),
+            "gpuledger changes nothing of a ResourceQuota but what is used",
+        ),
+        denial(
+            unchanged(ours, "status.?used", "status.used"),
+            f"of a ResourceQuota's keys, gpuledger shows only what is used of {QUOTA_PREFIX}DOMAIN/NAME",
+        ),
     ]
 
 
@@ -221,26 +214,26 @@ def agent_validations(capacity: Sequence[str] = ()) -> list[Json]:
     kept = ("?spec", *status, "metadata.?labels", "metadata.?finalizers", "metadata.?ownerReferences")
     ours = f"k in [{', '.join(map(literal, capacity))}]"
     amounts = [
-        {
-            "expression": unchanged(ours, f"status.?{amount}", f"status.{amount}"),
-            "message": f"of its node's {amount}, a node agent changes only {' and '.join(capacity)}",
-        }
+        denial(
+            unchanged(ours, f"status.?{amount}", f"status.{amount}"),
+            f"of its node's {amount}, a node agent changes only {' and '.join(capacity)}",
+        )
         for amount in (("capacity", "allocatable") if capacity else ())
     ]
     return [
-        {
-            "expression": f"object.metadata.name == {node}",
-            "messageExpression": f"'a node agent changes its own node: its token is for ' +\n"
+        denial(
+            f"object.metadata.name == {node}",
+            spelled=f"'a node agent changes its own node: its token is for ' +\n"
             f"  ({node} == '' ? 'no node' : 'node ' + {node}) + ', not for ' + object.metadata.name",
-        },
-        {
-            "expression": " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),
-            "message": f"a node agent changes annotations under {OUR_PREFIX}, and nothing else of its node",
-        },
-        {
-            "expression": unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
-            "message": f"of its node's annotations, a node agent changes only those under {OUR_PREFIX}",
-        },
+        ),
+        denial(
+            " &&\n".join(f"object.{field} == oldObject.{field}" for field in kept),
+            f"a node agent changes annotations under {OUR_PREFIX}, and nothing else of its node",
+        ),
+        denial(
+            unchanged(f"k.startsWith({literal(OUR_PREFIX)})"),
+            f"of its node's annotations, a node agent changes only those under {OUR_PREFIX}",
+        ),
         *amounts,
     ]
 
@@ -266,55 +259,53 @@ ALLOCATION = "?status.?allocation"
 def with_our_cards() -> Json:
     """Return the condition that a claim is left with cards of ours. One that loses them needs nobody's permission."""
     results = f"object.{ALLOCATION}.?devices.?results.orValue([])"
-    return {"name": "with-our-cards", "expression": f"{results}.exists(r, r.driver == {literal(DRIVER)})"}
+    return named("with-our-cards", f"{results}.exists(r, r.driver == {literal(DRIVER)})")
 
 
 def allocation_validations() -> list[Json]:
     """Return the rule that an allocation with cards of ours stays as it is: others add, change and move none."""
     return [
-        {
-            "expression": f"object.{ALLOCATION} == oldObject.{ALLOCATION}",
-            "message": f"only gpuledger gives out devices of {DRIVER}, and enters them in its ledger: "
+        denial(
+            f"object.{ALLOCATION} == oldObject.{ALLOCATION}",
+            f"only gpuledger gives out devices of {DRIVER}, and enters them in its ledger: "
             "have the pod scheduled by it (schedulerName)",
-        }
+        )
     ]
 
 
 def of_our_driver() -> Json:
     """Return the condition that a slice lists our cards."""
-    return {"name": "of-our-driver", "expression": f"object.spec.driver == {literal(DRIVER)}"}
+    return named("of-our-driver", f"object.spec.driver == {literal(DRIVER)}")
 
 
 def slice_validations() -> list[Json]:
     """Return the rule that others than node agents list no cards of ours."""
-    return [
-        {"expression": "false", "message": f"only gpuledger's node agents write ResourceSlices of the driver {DRIVER}"}
-    ]
+    return [denial("false", f"only gpuledger's node agents write ResourceSlices of the driver {DRIVER}")]
 
 
 def agent_slice_variables() -> list[Json]:
     """Return the variables of the rule below: the slice, also one that is deleted, and the node of the token."""
     node = f"request.userInfo.?extra[?{literal(NODE_OF_TOKEN)}][?0].orValue('')"
     return [
-        {"name": "spec", "expression": "object == null ? oldObject.spec : object.spec"},
-        {"name": "node", "expression": node},
+        named("spec", "object == null ? oldObject.spec : object.spec"),
+        named("node", node),
     ]
 
 
 def agent_slice_validations() -> list[Json]:
     """Return the rules on slices that a node agent writes or deletes: of our driver, for the node of its token."""
     return [
-        {
-            "expression": f"variables.spec.driver == {literal(DRIVER)}",
-            "message": f"a node agent writes ResourceSlices of the driver {DRIVER} only",
-        },
-        {
-            "expression": "variables.node != '' && variables.spec.?nodeName.orValue('') == variables.node &&\n"
+        denial(
+            f"variables.spec.driver == {literal(DRIVER)}",
+            f"a node agent writes ResourceSlices of the driver {DRIVER} only",
+        ),
+        denial(
+            "variables.node != '' && variables.spec.?nodeName.orValue('') == variables.node &&\n"
             "variables.spec.pool.name == variables.node",
-            "messageExpression": "'a node agent lists the cards of its own node: its token is for ' +\n"
+            spelled="'a node agent lists the cards of its own node: its token is for ' +\n"
             "  (variables.node == '' ? 'no node' : 'node ' + variables.node) + ', not for ' +\n"
             "  variables.spec.?nodeName.orValue('all nodes')",
-        },
+        ),
     ]
 
 
@@ -383,23 +374,20 @@ def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> lis
         ),
         "scheduler_names": literal(scheduler_names),
     }
-    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+    return all_named(expressions)
 
 
 def request_validations() -> list[Json]:
     """Return the rules on new pods. The first that is broken is what the user reads."""
     rules = ("too_many", "bytes", "counted_twice", "several_kinds", "mixed", "none", "too_much", "not_cut")
     return [
-        *({"expression": f"variables.{name} == ''", "messageExpression": f"variables.{name}"} for name in rules),
-        {
-            "expression": "!variables.asks || object.spec.schedulerName in variables.scheduler_names",
-            "messageExpression": f"'{ITS_SCHEDULER}' + object.spec.schedulerName"
+        *(denial(f"variables.{name} == ''", spelled=f"variables.{name}") for name in rules),
+        denial(
+            "!variables.asks || object.spec.schedulerName in variables.scheduler_names",
+            spelled=f"'{ITS_SCHEDULER}' + object.spec.schedulerName"
             f" + '{WRITE_SCHEDULER}' + variables.scheduler_names.join(' or ')",
-        },
-        {
-            "expression": "!variables.asks || object.spec.?nodeName.orValue('') == ''",
-            "message": NAMES_ITS_NODE,
-        },
+        ),
+        denial("!variables.asks || object.spec.?nodeName.orValue('') == ''", NAMES_ITS_NODE),
     ]
 
 
@@ -501,15 +489,12 @@ CLUSTERS_OWN = "default-scheduler"
 def asking_pods(dialects: Dialects) -> Json:
     """Return the condition by which all other pods are left alone."""
     condition = asks(literal(dialects.by_name), literal(dialects.counts()))
-    return {"name": "asks-for-gpus", "expression": f"{ALL_CONTAINERS}.exists(c,\n  {condition})"}
+    return named("asks-for-gpus", f"{ALL_CONTAINERS}.exists(c,\n  {condition})")
 
 
 def mentioning_pods(dialects: Dialects) -> Json:
     """Return the condition that a pod says anything of our resources, and be it that it wants none."""
-    return {
-        "name": "mentions-gpus",
-        "expression": f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(dialects.by_name))})",
-    }
+    return named("mentions-gpus", f"{ALL_CONTAINERS}.exists(c,\n  {mentions(literal(dialects.by_name))})")
 
 
 def default_variables(dialects: Dialects) -> list[Json]:
@@ -525,7 +510,7 @@ def default_variables(dialects: Dialects) -> list[Json]:
     if dialects.priorities():
         expressions["priorities"] = literal(dialects.priorities())
         expressions["prioritized"] = _prioritized("containers") + " +\n" + _prioritized("initContainers")
-    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+    return all_named(expressions)
 
 
 def mutations(scheduler_name: str, node_taint: str = "", priorities: bool = True) -> list[Json]:
@@ -540,21 +525,15 @@ def mutations(scheduler_name: str, node_taint: str = "", priorities: bool = True
         f'  ? [JSONPatch{{op: "add", path: "/spec/schedulerName", value: {literal(scheduler_name)}}}]\n'
         "  : []"
     )
-    label = (
-        "has(object.metadata.labels)\n"
-        f'  ? [JSONPatch{{op: "add", path: "/metadata/labels/" + jsonpatch.escapeKey({literal(MANAGED_LABEL)}), '
-        'value: "true"}]\n'
-        f'  : [JSONPatch{{op: "add", path: "/metadata/labels", value: {{{literal(MANAGED_LABEL)}: "true"}}}}]'
-    )
     # The API server copies limits to requests after each change, as it does with a pod that it is sent.
     count = (
         'variables.uncounted.map(u, JSONPatch{op: "add",\n'
         "  path: u.container + '/resources/limits/' + jsonpatch.escapeKey(variables.defaults[u.word].count),\n"
         "  value: u.cards})"
     )
-    filled_in = [scheduler, label, count, *([_PRIORITY] if priorities else [])]
+    filled_in = [scheduler, add_label(MANAGED_LABEL, literal("true")), count, *([_PRIORITY] if priorities else [])]
     texts = [" +\n".join(f"({text})" for text in filled_in), *([_toleration(node_taint)] if node_taint else [])]
-    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": text}} for text in texts]
+    return list(map(patch, texts))
 
 
 _VARIABLE = f'{{"name": {literal(TASK_PRIORITY)}, "value": p.value}}'

@@ -4,7 +4,7 @@ formats/dialects/sums.py has the sums in Python. The policy holds for pods, and 
 queue counts. A container's amounts are overwritten, whatever a user has written there, and written again they are the
 same.
 
-Kueue's label is written on objects that name a queue in other words: formats/dialects/queue_labels.py has it in Python.
+Kueue's label is written on objects that name a queue in other words: formats/dialects/sums.py has it in Python.
 Of a Job, Kueue reads the label of the Job itself, not that of its
 template, so the Job gets it, wherever the word stands. Only when an object is created: Kueue lets nobody change the
 queue of a job that runs.
@@ -15,20 +15,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gpuledger.formats.admission.rules import CLUSTERS_OWN
+from gpuledger.formats.admission.rules import CLUSTERS_OWN, add_label, all_named, named, patch
 from gpuledger.formats.custom_resource.crd import literal, mentions
-from gpuledger.formats.dialects.queue_labels import LABEL_PLACES, QUEUE_NAME, queue_label_names
 from gpuledger.formats.dialects.selection import AVOID_MODEL, USE_MODEL
 from gpuledger.formats.dialects.sums import (
     KINDS,
+    LABEL_PLACES,
     PLACES,
     PRODUCT_LABEL,
+    QUEUE_NAME,
     SUM_CORES,
     SUM_GPUS,
     SUM_MEMORY,
     SUMS,
     CardModels,
     TemplatePlace,
+    queue_label_names,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
@@ -63,8 +65,8 @@ def summing_templates(dialects: Dialects) -> list[Json]:
         "    p.?metadata.?annotations[?a].orValue('')))])"
         for name in ("object", "oldObject")
     )
-    named = f"{pods_in('object')}\n  .exists(p, {containers_of('p')}.exists(c,\n    {mentions(names)}))"
-    return [{"name": "mentions-gpus", "expression": named}, {"name": "containers-changed", "expression": changed}]
+    asking = f"{pods_in('object')}\n  .exists(p, {containers_of('p')}.exists(c,\n    {mentions(names)}))"
+    return [named("mentions-gpus", asking), named("containers-changed", changed)]
 
 
 def sum_variables(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
@@ -85,7 +87,7 @@ def sum_variables(dialects: Dialects, scheduler_names: Sequence[str], models: Ca
         "sums": _SUMS,
         "writes": _WRITES,
     }
-    return [{"name": name, "expression": expression} for name, expression in expressions.items()]
+    return all_named(expressions)
 
 
 def sum_mutations() -> list[Json]:
@@ -98,7 +100,7 @@ def sum_mutations() -> list[Json]:
         "variables.writes.filter(w, w.value == '')\n"
         "  .map(w, JSONPatch{op: 'remove', path: w.path})"
     )
-    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": ops}}]
+    return [patch(ops)]
 
 
 def _nvidias(dialects: Dialects) -> list[Vocabulary]:
@@ -296,25 +298,18 @@ def queued_objects(dialects: Dialects, scheduler_names: Sequence[str]) -> list[J
         "names-a-queue": f"{holders}.exists(h,\n  {_names('h')}.exists(n, {_IS_NAME}))",
         "is-in-no-queue": f"!{holders}.exists(h,\n  {literal(ASKED_LABEL)} in h.?metadata.?labels.orValue({{}}))",
     }
-    return [{"name": name, "expression": expression} for name, expression in conditions.items()]
+    return [named(name, expression) for name, expression in conditions.items()]
 
 
 def queue_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> list[Json]:
     """Return the variable of the policy: the names of queues, the first of which counts."""
     names = f"{_holders(dialects, scheduler_names)}.map(h,\n  {_names('h')}).flatten().filter(n, {_IS_NAME})"
-    return [{"name": "queues", "expression": names}]
+    return [named("queues", names)]
 
 
 def queue_mutations() -> list[Json]:
     """Return the change."""
-    label = literal(ASKED_LABEL)
-    change = (
-        "variables.queues.size() == 0 ? [] : has(object.metadata.labels)\n"
-        f'  ? [JSONPatch{{op: "add", path: "/metadata/labels/" + jsonpatch.escapeKey({label}),\n'
-        "      value: variables.queues[0]}]\n"
-        f'  : [JSONPatch{{op: "add", path: "/metadata/labels", value: {{{label}: variables.queues[0]}}}}]'
-    )
-    return [{"patchType": "JSONPatch", "jsonPatch": {"expression": change}}]
+    return [patch(f"variables.queues.size() == 0 ? [] : {add_label(ASKED_LABEL, 'variables.queues[0]')}")]
 
 
 _IS_NAME = f"n.matches({literal(QUEUE_NAME)})"

@@ -14,7 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from gpuledger.formats.admission.policies import NOT_IGNORED, as_yaml, rule
+from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
     CLUSTERS_OWN,
     ITS_SCHEDULER,
@@ -31,12 +31,11 @@ from gpuledger.formats.admission.rules import (
     with_our_annotation,
 )
 from gpuledger.formats.admission.sums import queued_objects, summing_templates, template_rules
-from gpuledger.formats.dialects.queue_labels import local_queue
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
-from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, templates
+from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, local_queue, templates
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
 from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.formats.kubernetes.workload import ASKED_LABEL
@@ -264,11 +263,6 @@ def validating_webhooks(dialects: Dialects, address: WebhookAddress) -> Json:
         _webhook("foreign-devices", CHECK, [others, with_foreign_annotations()], address, NOT_IGNORED),
     ]
     return _configuration("Validating", webhooks, address)
-
-
-def configurations_as_yaml(configurations: Sequence[Json]) -> str:
-    """Write them as a file that kubectl applies."""
-    return as_yaml(configurations, HEADER)
 
 
 def _webhook(

@@ -10,7 +10,7 @@ the CRD is created, in which every list counts as full, and a budget at run time
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill, indent
 from typing import Any, Final
@@ -18,16 +18,8 @@ from typing import Any, Final
 import yaml
 
 from gpuledger import __version__
-from gpuledger.formats.custom_resource.gpu_allocation import (
-    CATEGORY,
-    GROUP,
-    KIND,
-    PLURAL,
-    SHORT_NAME,
-    SINGULAR,
-    VERSION,
-    GPUAllocation,
-)
+from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
+from gpuledger.formats.custom_resource.stored_card import CATEGORY, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR, VERSION
 from gpuledger.model.json_object import Json
 
 VERSION_ANNOTATION: Final = f"{GROUP}/version"
@@ -258,16 +250,28 @@ def custom_resource_definition() -> Json:
 
 
 class _Yaml(yaml.SafeDumper):
-    """Spells equal lists out instead of pointing from one to the other."""
+    """Spells equal lists out instead of pointing from one to the other, and keeps the lines of expressions."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Never use anchors."""
         return True
 
 
+def _in_lines(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Yaml.add_representer(str, _in_lines)
+
+
+def objects_as_yaml(header: str, objects: Sequence[Json]) -> str:
+    """Write objects as a file that kubectl applies."""
+    return header + yaml.dump_all(objects, Dumper=_Yaml, sort_keys=False, width=120, indent=2)
+
+
 def as_yaml() -> str:
     """Write the CustomResourceDefinition as the file in crds/ holds it."""
-    return HEADER + yaml.dump(custom_resource_definition(), Dumper=_Yaml, sort_keys=False, width=120, indent=2)
+    return objects_as_yaml(HEADER, [custom_resource_definition()])
 
 
 LINE = 100

@@ -10,11 +10,7 @@ from typing import Annotated, Final
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from gpuledger.formats.custom_resource.resource import (
-    API_VERSION,
-    CATEGORY,
-    GROUP,
-    KIND,
+from gpuledger.formats.custom_resource.stored_card import (
     MAX_CARDS_OF_ONE_POD,
     MAX_CLAIMS,
     MAX_CONFLICTS,
@@ -27,40 +23,10 @@ from gpuledger.formats.custom_resource.resource import (
     MAX_MEMORY_MIB,
     MAX_SLOTS,
     MAX_SLOTS_OF_ONE_POD,
-    PLURAL,
-    SHORT_NAME,
-    SINGULAR,
     UUID_PATTERN,
-    VERSION,
 )
 from gpuledger.model.card import CardPhase
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState
-
-# The others' names and limits are had from here, too.
-__all__ = [
-    "API_VERSION",
-    "CATEGORY",
-    "GROUP",
-    "KIND",
-    "MAX_CARDS_OF_ONE_POD",
-    "MAX_CLAIMS",
-    "MAX_CONFLICTS",
-    "MAX_CONTAINERS",
-    "MAX_CORES",
-    "MAX_HOLDERS",
-    "MAX_INDEX",
-    "MAX_LINE",
-    "MAX_LINKS",
-    "MAX_LINK_SCORE",
-    "MAX_MEMORY_MIB",
-    "MAX_SLOTS",
-    "MAX_SLOTS_OF_ONE_POD",
-    "PLURAL",
-    "SHORT_NAME",
-    "SINGULAR",
-    "UUID_PATTERN",
-    "VERSION",
-]
 
 # Words of a field that camelCase alone would spell "Uid" and "Mib".
 _SPELLINGS: Final = {"uid": "UID", "mib": "MiB"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Details, Layout
 from gpuledger.formats.kubernetes.annotations import checked_amount, checked_uuid
@@ -43,6 +43,23 @@ VOLCANO_BIND_TIME = "volcano.sh/bind-time"
 VOLCANO_PHASE = "volcano.sh/bind-phase"
 
 CLASSIC_INDEX = "volcano.sh/gpu-index"
+
+FOREIGN_ANNOTATIONS = (
+    HAMI_NODE,
+    HAMI_TIME,
+    HAMI_TO_ALLOCATE,
+    HAMI_ALLOCATED,
+    HAMI_BIND_TIME,
+    HAMI_PHASE,
+    VOLCANO_NODE,
+    VOLCANO_TIME,
+    VOLCANO_ALLOCATED,
+    VOLCANO_TO_ALLOCATE,
+    VOLCANO_BIND_TIME,
+    VOLCANO_PHASE,
+    CLASSIC_INDEX,
+)
+"""Annotations of schedulers for HAMi's and Volcano's device plugins. Users' wishes have other names."""
 
 ALLOCATING, FOUND = "allocating", "success"
 """Phases of a pod that its device plugin has to find, and has found."""

@@ -18,12 +18,10 @@ from weakref import WeakValueDictionary
 import orjson
 
 from gpuledger.formats.dialects.request import counted, pod_request
-from gpuledger.formats.dialects.unsupported import PodWarning, pod_warnings
+from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.host import host_request
-from gpuledger.model.json_object import JsonMapping
-from gpuledger.model.node import Counted
-from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.formats.kubernetes.quantity import host_request
+from gpuledger.model.json_object import CONTAINERS, JsonMapping, all_containers, picked
 
 Read = TypeVar("Read")
 
@@ -34,7 +32,6 @@ LONGEST_TEXT_BYTES = 8 * 1024
 """Annotations and labels can take 256 KiB. What longer texts say is one object as long as anybody keeps it."""
 
 OF_POD = ("resources", "overhead", "runtimeClassName")
-CONTAINERS = ("initContainers", "containers")
 OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
@@ -42,26 +39,14 @@ class PodReader:
     """Reads pods without their ResourceClaims, in the vocabularies that it was given."""
 
     def __init__(self, dialects: Dialects) -> None:
-        self._request = _remembering(lambda pod: pod_request(pod, dialects), _said_by)
-        self._warnings = _remembering(lambda pod: pod_warnings(pod, dialects), _said_by)
-        self._host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
-        self._counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
-
-    def request(self, pod: JsonMapping) -> PodRequest | None:
-        """Return what its containers ask for, see `pod_request`. Raises BadInput."""
-        return self._request(pod)
-
-    def warnings(self, pod: JsonMapping) -> tuple[PodWarning, ...]:
-        """Return what it says that has no effect, see `pod_warnings`."""
-        return self._warnings(pod)
-
-    def host(self, pod: JsonMapping) -> HostAmounts:
-        """Return what it takes of its node beside cards, and how many of those that are only counted."""
-        return self._host(pod)
-
-    def counted(self, pod: JsonMapping) -> tuple[Counted, ...]:
-        """Return what the kubelet asks device plugins for, see `counted`."""
-        return self._counted(pod)
+        self.request = _remembering(lambda pod: pod_request(pod, dialects), _said_by)
+        """What its containers ask for, see `pod_request`. Raises BadInput."""
+        self.warnings = _remembering(lambda pod: pod_warnings(pod, dialects), _said_by)
+        """What it says that has no effect, see `pod_warnings`."""
+        self.host = _remembering(lambda pod: host_request(pod, dialects.elsewhere), _asked_by)
+        """What it takes of its node beside cards, and how many of those that are only counted."""
+        self.counted = _remembering(lambda pod: counted(pod, dialects), _asked_by)
+        """What the kubelet asks device plugins for, see `counted`."""
 
 
 def _remembering(
@@ -104,13 +89,8 @@ def _said_by(pod: JsonMapping) -> JsonMapping:
 def _asked_by(pod: JsonMapping) -> JsonMapping:
     """Return all of a pod that matters for what it takes of its node, whatever is written to it in the meantime."""
     spec = pod.get("spec") or {}
-    of_pod = {name: spec[name] for name in OF_POD if name in spec}
-    of_containers = {kind: [_of_container(each) for each in spec.get(kind) or ()] for kind in CONTAINERS}
-    return {"spec": {**of_pod, **of_containers}}
-
-
-def _of_container(container: JsonMapping) -> JsonMapping:
-    return {name: container[name] for name in OF_CONTAINER if name in container}
+    of_containers = {kind: [picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    return {"spec": {**picked(spec, OF_POD), **of_containers}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +111,7 @@ def resource_names(pod: JsonMapping, container_name: str, dialects: Dialects) ->
     """Return the names that a pod's container has, or a request of its claims; none if there is no such container."""
     if "/" in container_name:  # no container's name has one: it is a request of a claim
         return OF_CLAIMS
-    spec = pod.get("spec") or {}
-    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    found: JsonMapping | None = next((each for each in containers if each.get("name") == container_name), None)
+    found = next((each for each in all_containers(pod) if each.get("name") == container_name), None)
     resources = (found or {}).get("resources") or {}
     names = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 

@@ -19,10 +19,6 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gpuledger.formats.custom_resource.gpu_allocation import (
-    MAX_INDEX,
-    MAX_LINK_SCORE,
-    MAX_LINKS,
-    UUID_PATTERN,
     Cores,
     Line,
     LinkScore,
@@ -31,6 +27,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
     Word,
     wire_name,
 )
+from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_LINK_SCORE, MAX_LINKS, UUID_PATTERN
 from gpuledger.formats.dialects.vocabulary import NodeCapacity, NodeRegister
 from gpuledger.formats.kubernetes.quantity import truth, whole_number
 from gpuledger.model.card import ALL_CORES, MIG, MIG_PARENT
@@ -258,7 +255,7 @@ def _native(item: Any, _position: int, _register: NodeRegister) -> Any:
 
 def _hami(item: Any, position: int, register: NodeRegister) -> Item:
     if isinstance(item, str):
-        return _hami_csv(item, position, register)
+        return _separated(item, position, register)
     if not isinstance(item, dict):
         raise BadInput("it is no card")
     names = register.fields or HAMIS_FIELDS
@@ -282,47 +279,42 @@ def _hami(item: Any, position: int, register: NodeRegister) -> Item:
     }
 
 
-def _hami_csv(item: str, position: int, register: NodeRegister) -> Item:
-    fields = [field.strip() for field in item.split(",")]
-    if len(fields) not in (7, 9):
-        raise BadInput(f"it has {len(fields)} fields, not 7 or 9")
-    uuid, number, memory, cores, model, numa, health = fields[:7]
-    index, mode = (_number(fields[7], "index"), fields[8]) if len(fields) == 9 else (position, "hami-core")
-    return {
-        "uuid": uuid,
-        "index": index,
-        "vendor": register.vendor,
-        "model": model,
-        "memoryMiB": _number(memory, "memory"),
-        "cores": _percent(_number(cores, "cores"), register),
-        "number": _number(number, "number of shares"),
-        "numaNode": _number(numa, "NUMA node"),
-        "mode": mode,
-        "healthy": _healthy(health),
-    }
-
-
-def _volcano(item: str, position: int, register: NodeRegister) -> Item:
-    fields = [field.strip() for field in item.split(",")]
-    if len(fields) not in (5, 6):
-        raise BadInput(f"it has {len(fields)} fields, not 5 or 6")
-    uuid, number, memory, model, health = fields[:5]
-    return {
-        "uuid": uuid,
-        "index": position,
-        "vendor": register.vendor,
-        "model": model,
-        "memoryMiB": _number(memory, "memory") * register.memory_unit_mib,
-        "number": _number(number, "number of shares"),
-        "mode": fields[5] if len(fields) == 6 else "hami-core",
-        "healthy": _healthy(health),
-    }
-
-
-_READERS: dict[str, Callable[[Any, int, NodeRegister], Item]] = {
-    "hami": _hami,
-    "volcano": _volcano,
+_HAMIS = ("uuid", "number", "memoryMiB", "cores", "model", "numaNode", "healthy")
+_VOLCANOS = ("uuid", "number", "memoryMiB", "model", "healthy")
+_FORMS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "hami": (_HAMIS, (*_HAMIS, "index", "mode")),
+    "volcano": (_VOLCANOS, (*_VOLCANOS, "mode")),
 }
+"""Format -> the parts of a card that are separated by commas, in older releases and in newer ones."""
+
+_NUMBERS = {
+    "index": "index",
+    "memoryMiB": "memory",
+    "cores": "cores",
+    "number": "number of shares",
+    "numaNode": "NUMA node",
+}
+"""Parts of a card that are whole numbers -> as messages call them."""
+
+
+def _separated(item: str, position: int, register: NodeRegister) -> Item:
+    fields, forms = [field.strip() for field in item.split(",")], _FORMS[register.format]
+    parts = next((form for form in forms if len(form) == len(fields)), None)
+    if parts is None:
+        raise BadInput(f"it has {len(fields)} fields, not {' or '.join(str(len(form)) for form in forms)}")
+    card: dict[str, Any] = {"index": position, "vendor": register.vendor, "mode": "hami-core"}
+    for part, text in zip(parts, fields, strict=True):
+        if part == "healthy":
+            card[part] = _healthy(text)
+        else:
+            card[part] = _number(text, _NUMBERS[part]) if part in _NUMBERS else text
+    card["memoryMiB"] *= register.memory_unit_mib
+    if "cores" in card:
+        card["cores"] = _percent(card["cores"], register)
+    return card
+
+
+_READERS: dict[str, Callable[[Any, int, NodeRegister], Item]] = {"hami": _hami, "volcano": _separated}
 
 
 def _number(text: str, what: str) -> int:

@@ -10,12 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import Selection, selection
-from gpuledger.formats.dialects.totals import MAX_CARDS, demand_of_totals
-from gpuledger.formats.dialects.vocabulary import Dialects, Several, Template, Vocabulary, in_use
-from gpuledger.formats.kubernetes.host import host_request
-from gpuledger.formats.kubernetes.quantity import amount, whole_number
+from gpuledger.formats.dialects.vocabulary import (
+    MAX_CARDS,
+    Dialects,
+    Several,
+    Template,
+    Vocabulary,
+    demand_of_totals,
+    in_use,
+)
+from gpuledger.formats.kubernetes.quantity import amount, host_request, whole_number
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
 from gpuledger.formats.resource_claims.demands import NO_CLAIMS, ClaimsOfPod, Entry, claims_of_pod
 from gpuledger.model.card import ALL_CORES, CardFilter

@@ -4,17 +4,27 @@ A container asks for a number of cards, and for so much of each. Whoever only ad
 Kueue do, can't multiply the two. So admission writes the products on each container, as resources of their own.
 NVIDIA's cards alone, in all words for them. A whole card and a percentage are counted by the models that the pod may
 get, since nobody knows yet which card it will be.
+
+Queues that are named in Volcano's or KAI's words are here as well, taken for Kueue's LocalQueues of the same names: of
+the same objects. Sources: Volcano 1.15 (GroupName + "/queue-name" of its scheduling API on pods and their owners,
+QueueNameKey of its batch API), KAI-Scheduler 0.17 (docs/queues, docs/migrationguides).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from gpuledger.formats.dialects.request import ContainerRequest
+from gpuledger.formats.dialects.request import ContainerRequest, container_requests
 from gpuledger.formats.dialects.selection import selection
+from gpuledger.formats.dialects.unsupported import Place, unsupported_fields
+from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.kubernetes.gang import at
+from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.card import ALL_CORES
+from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import ANY_NVIDIA, Demand
 
@@ -102,23 +112,58 @@ def container_sums(request: ContainerRequest | None, card_mib: int) -> dict[str,
 def templates(found: JsonMapping) -> Iterator[tuple[tuple[str, ...], JsonMapping]]:
     """Yield keys and content of each template of pods in an object; of a Pod, itself."""
     for place in PLACES:
-        outer = _at(found, place.at)
+        outer = at(found, place.at)
         keys: list[str] = [""]
         if place.each:
             is_list = isinstance(outer, list)
             keys = [str(index) for index in range(len(outer))] if is_list else list(outer or ())
         for key in keys:
-            inner = outer if not key else _at(outer[int(key) if isinstance(outer, list) else key], place.then)
-            if (_at(inner, ("spec",)) or {}).get("containers"):
+            inner = outer if not key else at(outer[int(key) if isinstance(outer, list) else key], place.then)
+            if (at(inner, ("spec",)) or {}).get("containers"):
                 yield (*place.at, *((key, *place.then) if key else ())), inner
-
-
-def _at(found: Any, keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        found = (found or {}).get(key)
-    return found
 
 
 def _memory_mib(demand: Demand, card_mib: int) -> int:
     """Return the MiB of one card; a percentage is rounded as on a card."""
     return demand.memory_mib if demand.memory_mib is not None else max(1, card_mib * demand.memory_percent // 100)
+
+
+LABEL_PLACES: Final[tuple[Place, ...]] = ("annotations", "labels")
+
+QUEUE_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+"""What a LocalQueue's name looks like that a label can hold."""
+
+
+def queue_label_names(place: Place) -> tuple[str, ...]:
+    """Return the annotations or labels that name a queue; the first of them counts."""
+    return tuple(word.name for word in unsupported_fields() if word.queue and place in word.places)
+
+
+def local_queue(found: JsonMapping, dialects: Dialects, schedulers: Collection[str]) -> str:
+    """Return the LocalQueue that a pod, or an object with templates of pods, names in other words.
+
+    Empty for one whose pods ask for no cards or are of other schedulers, and for one with Kueue's own label.
+    """
+    asking = [pod for _, pod in templates(found) if _asks(pod, dialects, schedulers)]
+    holders = [found, *asking]
+    if not asking or any(ASKED_LABEL in _words(holder, "labels") for holder in holders):
+        return ""
+    return next((name for holder in holders for name in _names(holder) if re.fullmatch(QUEUE_NAME, name)), "")
+
+
+def _asks(pod: JsonMapping, dialects: Dialects, schedulers: Collection[str]) -> bool:
+    try:
+        asks = any(container_requests(pod, dialects))
+    except (BadInput, KeyError):  # its pods will be refused
+        return False
+    return asks and (pod["spec"].get("schedulerName") or "") in schedulers
+
+
+def _names(holder: JsonMapping) -> Iterator[str]:
+    for place in LABEL_PLACES:
+        given = _words(holder, place)
+        yield from (str(given[word]) for word in queue_label_names(place) if word in given)
+
+
+def _words(holder: JsonMapping, place: Place) -> JsonMapping:
+    return (holder.get("metadata") or {}).get(place) or {}

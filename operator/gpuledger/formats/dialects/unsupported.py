@@ -133,9 +133,12 @@ def passed_over(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]:
     return tuple(found)
 
 
+@functools.cache
 def unsupported_fields() -> tuple[UnsupportedField, ...]:
     """Return the table."""
-    return _table()
+    file = resources.files("gpuledger.formats.dialects") / "unsupported_fields.yaml"
+    rows = yaml.safe_load(file.read_text())["words"]
+    return tuple(UnsupportedField.model_validate({"places": row.pop("in"), **row}) for row in rows)
 
 
 @functools.cache
@@ -257,11 +260,4 @@ def _nearest(name: str, known: tuple[str, ...]) -> str:
 @functools.lru_cache(maxsize=4096)
 def _word(name: str, place: Place) -> UnsupportedField | None:
     """Return the first row that means a name."""
-    return next((each for each in _table() if place in each.places and each.is_meant_by(name)), None)
-
-
-@functools.cache
-def _table() -> tuple[UnsupportedField, ...]:
-    file = resources.files("gpuledger.formats.dialects") / "unsupported_fields.yaml"
-    rows = yaml.safe_load(file.read_text())["words"]
-    return tuple(UnsupportedField.model_validate({"places": row.pop("in"), **row}) for row in rows)
+    return next((each for each in unsupported_fields() if place in each.places and each.is_meant_by(name)), None)

@@ -1,17 +1,28 @@
-"""Other vendors' cards, as data: the table that comes with the program, and a file of the user's own rows."""
+"""What is configured of dialects: the table of other vendors' cards, and the ConfigMaps of HAMi and Volcano's vGPU.
+
+The table comes with the program; a file of the user's own rows adds to it, and replaces those of the same name.
+
+The ConfigMaps are read as they are. `hami-scheduler-device` and `volcano-vgpu-device-config` hold YAML about a vendor's
+resources; `hami-device-plugin` and `volcano-vgpu-node-config` hold JSON about single nodes. Every key has its
+documented name and default, or is listed as not supported. Sources: HAMi 2.10,
+charts/hami/templates/scheduler/device-configmap.yaml and docs/config.md; volcano-vgpu-device-plugin,
+pkg/config/config.go and doc/config.md.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from itertools import permutations
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_MEMORY_MIB, MAX_SLOTS, Word
+from gpuledger.formats.custom_resource.gpu_allocation import Word
+from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_MEMORY_MIB, MAX_SLOTS
 from gpuledger.formats.dialects.vocabulary import (
     HAMI_PHASE,
     PARTS,
@@ -25,31 +36,22 @@ from gpuledger.formats.dialects.vocabulary import (
     Vocabulary,
 )
 from gpuledger.model.errors import BadInput
-from gpuledger.model.node import Dialect
+from gpuledger.model.node import Dialect, NodeConfig, NodeConfigs
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9.-]+/[a-zA-Z0-9_.-]+$", max_length=317)]
-
-
 AnnotationName = ResourceName
-
-
 AnyAnnotation = Annotated[str, Field(pattern=r"^([a-zA-Z0-9.-]+/)?[a-zA-Z0-9_.-]+$", max_length=317)]
-
-
 IdOfCard = Annotated[str, Field(pattern=r"^([a-zA-Z0-9]+(-[a-zA-Z0-9]+)*)?$", max_length=64)]
-
-
 PartOfCard = Literal["uuid", "index", "model", "memory_mib", "cores", "number", "numa_node", "mode", "healthy"]
-
-
 Units = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
-
-
 SomeUnits = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
 
 
 UNREADABLE = (yaml.YAMLError, RecursionError, ValueError, LookupError, ArithmeticError, AttributeError)
 """Errors of PyYAML for text that it can't read, such as `!!bool x` or the 45th of a month."""
+
+
+Made = TypeVar("Made", NodeCapacity, NodeRegister, Template, Vocabulary)
 
 
 class _Row(BaseModel):
@@ -189,42 +191,22 @@ class VendorRow(_Row):
 
     def node_register(self) -> NodeRegister | None:
         """Return where nodes list these cards, None if only our own agent does."""
+        common: dict[str, Any] = {"dialect": Dialect.HAMI, "count": self.resources.count}
+        common |= {"vendor": self.vendor, "model": self.model}
         if self.register_ is not None:
-            return NodeRegister(
-                self.register_.annotation,
-                "hami",
-                Dialect.HAMI,
-                self.resources.count,
-                self.vendor,
-                cores_of_card=self.cores_of_card,
-                model=self.model,
-                memory_mib=self.register_.memory_mib,
-                id=self.register_.id,
-                fields={str(part): name for part, name in self.register_.fields.items()},
-                entries=self.register_.entries,
-            )
+            return _like(NodeRegister, self.register_, format="hami", cores_of_card=self.cores_of_card, **common)
         capacity = self.capacity
         if capacity is None:
             return None
         return NodeRegister(
-            "",
-            "capacity",
-            Dialect.HAMI,
-            self.resources.count,
-            self.vendor,
+            annotation="",
+            format="capacity",
             memory_unit_mib=self.memory_unit_mib,
-            model=self.model,
             memory_mib=capacity.memory_mib,
             id=capacity.id,
             alive=capacity.cards,
-            capacity=NodeCapacity(
-                capacity.cards,
-                capacity.per_card,
-                capacity.memory or "",
-                capacity.number,
-                capacity.numa_nodes,
-                capacity.unless or "",
-            ),
+            capacity=_like(NodeCapacity, capacity),
+            **common,
         )
 
     def assignment_annotations(self) -> AssignmentAnnotations | None:
@@ -249,32 +231,19 @@ class VendorRow(_Row):
 
     def vocabulary(self) -> Vocabulary:
         """Return the words of this row."""
-        return Vocabulary(
-            name=self.name,
-            count=self.resources.count,
-            memory=self.resources.memory or "",
-            cores=self.resources.cores or "",
-            vendor=self.vendor,
-            model=self.model,
-            memory_unit_mib=self.memory_unit_mib,
-            memory_choices=self.memory_choices,
-            templates=tuple(Template(each.name, each.memory_mib, each.core_units, each.id) for each in self.templates),
-            memory_of_card_mib=self.memory_of_card_mib,
-            cores_of_card=self.cores_of_card,
-            memory_in_bytes=self.memory_in_bytes,
-            cores_in_percent=self.cores_in_percent,
-            cores_span_cards=self.cores_span_cards,
-            count_is_cores=self.count_is_cores,
-            count_multiple=self.count_multiple,
-            one_container=self.one_container,
-            refused=self.refused,
-            several=self.several,
-            default_cores=self.default_cores,
-            use_uuid=self.use_uuid or "",
-            avoid_uuid=self.avoid_uuid or "",
-            use_model=self.use_model or "",
-            avoid_model=self.avoid_model or "",
-        )
+        templates = tuple(_like(Template, each) for each in self.templates)
+        return _like(Vocabulary, self, **_given(self.resources), templates=templates)
+
+
+def _given(row: _Row) -> dict[str, Any]:
+    """Return what a row says, by the names of its fields; what it leaves out is missing."""
+    return {name: value for name, value in row if value is not None}
+
+
+def _like(kind: type[Made], row: _Row, **more: Any) -> Made:
+    """Return an object with the fields of a row that have the same names, and more."""
+    names = {each.name for each in fields(kind)}
+    return kind(**{name: value for name, value in _given(row).items() if name in names} | more)
 
 
 class _Table(_Row):
@@ -347,6 +316,171 @@ def _read(content: Any, where: str) -> tuple[VendorRow, ...]:
     try:
         return _Table.model_validate(content).vendors
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{where}, {place}: {first['msg']}") from None
+        raise BadInput(_problem(error, where)) from None
+
+
+Scaling = Annotated[float, Field(gt=0, le=100)]
+Mib = Annotated[int, Field(ge=0, le=MAX_MEMORY_MIB)]
+Factor = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB)]
+
+
+def _key(name: str, default: Any) -> Any:
+    """Declare a key of the file: the field is called as our setting that says the same, or as that of NodeConfig."""
+    return Field(default, alias=name)
+
+
+_OF_NODES = frozenset(each.name for each in fields(NodeConfig))
+
+
+class _Nvidia(BaseModel):
+    """What both systems' `nvidia` block has, with the documented defaults."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    default_memory_mib: Mib = _key("defaultMemory", 0)
+    default_cores: Annotated[int, Field(ge=0, le=100)] = _key("defaultCores", 0)
+    default_gpus: Annotated[int, Field(ge=0, le=1024)] = _key("defaultGPUNum", 1)
+    split_count: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = _key("deviceSplitCount", 10)
+    memory_scaling: Scaling = _key("deviceMemoryScaling", 1.0)
+    core_scaling: Scaling = _key("deviceCoreScaling", 1.0)
+
+    def of_nodes(self) -> NodeConfig:
+        """Return what concerns the cards of every node."""
+        return NodeConfig(self.split_count, self.memory_scaling, self.core_scaling)
+
+    def settings(self) -> dict[str, object]:
+        """Return our settings that say the same."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in _OF_NODES}
+
+
+class _Hami(_Nvidia):
+    resource_count: str = _key("resourceCountName", "nvidia.com/gpu")
+    resource_memory: str = _key("resourceMemoryName", "nvidia.com/gpumem")
+    resource_memory_percentage: str = _key("resourceMemoryPercentageName", "nvidia.com/gpumem-percentage")
+    resource_cores: str = _key("resourceCoreName", "nvidia.com/gpucores")
+    resource_priority: str = _key("resourcePriorityName", "nvidia.com/priority")
+    resource_memory_unit_mib: Factor = _key("memoryFactor", 1)
+
+
+class _Volcano(_Nvidia):
+    volcano_count: str = _key("resourceCountName", "volcano.sh/vgpu-number")
+    volcano_memory: str = _key("resourceMemoryName", "volcano.sh/vgpu-memory")
+    volcano_memory_percentage: str = _key("resourceMemoryPercentageName", "volcano.sh/vgpu-memory-percentage")
+    volcano_cores: str = _key("resourceCoreName", "volcano.sh/vgpu-cores")
+    volcano_memory_unit_mib: Factor = _key("gpuMemoryFactor", 1)
+
+
+_BLOCKS: dict[str, type[_Nvidia]] = {"hami": _Hami, "volcano": _Volcano}
+
+NOT_SUPPORTED = {
+    "overwriteEnv": "environment variables of containers without GPUs are left alone",
+    "preConfiguredDeviceMemory": "memory of a card is what its node reports",
+    "enableNumaTopology": "cards of one NUMA node are chosen for pods that ask for it by annotation",
+    "libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
+    "disableCoreLimit": "it is for the library in the container, which is not ours",
+    "gpuCorePolicy": "it is for the library in the container, which is not ours",
+    "runtimeClassName": "set it in the pod",
+    "migProfileAllowlist": "MIG devices are not made here: cut the cards beforehand",
+    "knownMigGeometries": "MIG devices are not made here: cut the cards beforehand",
+    "passDeviceSpecs": "it is for Volcano's device plugin itself",
+}
+"""Keys of both systems that have no effect here -> what to know instead."""
+
+OTHER_BLOCKS = "resources of other vendors are rows of the table of vendors: see the setting vendors_file"
+
+
+class _FilterDevices(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    uuid: list[str] = []
+    index: list[Annotated[int, Field(ge=0, le=MAX_INDEX)]] = []
+
+
+class _NodeEntry(BaseModel):
+    """One node's overrides; what is 0 or absent is as everywhere else."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    operatingmode: Literal["", "auto", "none", "hami-core", "mig", "mps", "driver"] = ""
+    devicememoryscaling: Annotated[float, Field(ge=0, le=100)] = 0.0
+    devicecorescaling: Annotated[float, Field(ge=0, le=100)] = 0.0
+    devicesplitcount: Annotated[int, Field(ge=0, le=MAX_SLOTS)] = 0
+    filterdevices: _FilterDevices | None = None
+
+    def over(self, everywhere: NodeConfig) -> NodeConfig:
+        """Return the node's configuration."""
+        hidden = self.filterdevices or _FilterDevices()
+        return NodeConfig(
+            split_count=self.devicesplitcount or everywhere.split_count,
+            memory_scaling=self.devicememoryscaling or everywhere.memory_scaling,
+            core_scaling=self.devicecorescaling or everywhere.core_scaling,
+            mode=self.operatingmode,
+            hidden_uuids=frozenset(hidden.uuid),
+            hidden_indexes=frozenset(hidden.index),
+        )
+
+
+class _NodeFile(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    nodeconfig: list[_NodeEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """A ConfigMap, as gpuledger reads it."""
+
+    settings: Mapping[str, object] = field(default_factory=dict)
+    nodes: NodeConfigs | None = None
+    not_supported: tuple[str, ...] = ()
+    """Sentences on keys without effect."""
+
+
+def device_config(text: str, system: str, where: str) -> DeviceConfig:
+    """Return what a device configuration of `hami` or `volcano` says: the ConfigMap, or what is in its key.
+
+    Raises BadInput that names the key that can't be used.
+    """
+    content = _content(text, "device-config.yaml", where)
+    block = content.get("nvidia")
+    if not isinstance(block, dict):
+        raise BadInput(f"{where} has no block `nvidia`")
+    try:
+        found = _BLOCKS[system].model_validate(block)
+    except ValidationError as error:
+        raise BadInput(_problem(error, f"{where}, nvidia")) from None
+    ignored = [f"nvidia.{key}: {NOT_SUPPORTED.get(key, 'this key is not known')}" for key in found.model_extra or {}]
+    ignored += [f"{key}: {OTHER_BLOCKS}" for key in content if key != "nvidia"]
+    return DeviceConfig(found.settings(), NodeConfigs(found.of_nodes()), tuple(ignored))
+
+
+def node_configs(text: str, everywhere: NodeConfig, where: str) -> tuple[NodeConfigs, tuple[str, ...]]:
+    """Return the nodes' configurations, and sentences on keys without effect. Raises BadInput."""
+    try:
+        found = _NodeFile.model_validate(_content(text, "config.json", where))
+    except ValidationError as error:
+        raise BadInput(_problem(error, where)) from None
+    names = [entry.name for entry in found.nodeconfig]
+    if len(set(names)) < len(names):
+        raise BadInput(f"{where}: a node is listed twice")
+    extra = ((each.name, key) for each in found.nodeconfig for key in each.model_extra or {})
+    ignored = [f"nodeconfig {name}, {key}: not supported" for name, key in extra]
+    return NodeConfigs(everywhere, {entry.name: entry.over(everywhere) for entry in found.nodeconfig}), tuple(ignored)
+
+
+def _content(text: str, key: str, where: str) -> dict[str, Any]:
+    content = yaml_of(text, where)
+    if isinstance(content, dict) and content.get("kind") == "ConfigMap":
+        inner = (content.get("data") or {}).get(key)
+        if not isinstance(inner, str):
+            raise BadInput(f"{where}: the ConfigMap has no {key}")
+        content = yaml_of(inner, f"{where}, {key}")
+    if not isinstance(content, dict):
+        raise BadInput(f"{where} is no configuration: it must be a list of `key: value` lines")
+    return content
+
+
+def _problem(error: ValidationError, where: str) -> str:
+    first = error.errors(include_url=False)[0]
+    return f"{where}, {'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.custom_resource.resource import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
+from gpuledger.formats.custom_resource.stored_card import MAX_CORES, MAX_MEMORY_MIB, UUID_PATTERN
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard
 from gpuledger.model.share import Share

@@ -17,10 +17,10 @@ from hashlib import blake2b
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from gpuledger.formats.kubernetes.host import counted_cards, host_capacity, host_request
 from gpuledger.formats.kubernetes.pod import is_finished
+from gpuledger.formats.kubernetes.quantity import counted_cards, host_capacity, host_request
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import CONTAINERS, JsonMapping, picked
 from gpuledger.model.request import NO_HOST, HostAmounts
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -299,7 +299,7 @@ OF_POD = (
     "topologySpreadConstraints",
 )
 OF_CONTAINERS = ("ports", "resources", "restartPolicy")
-ANYWHERE = {"configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret"}
+ANYWHERE = frozenset(("configMap", "downwardAPI", "emptyDir", "hostPath", "image", "projected", "secret"))
 """Volumes that any node can mount. The API server adds one to each pod, with a name of its own."""
 
 
@@ -309,8 +309,8 @@ def where_it_can_go(pod: JsonMapping) -> str:
     32 characters, as users choose how much decides it.
     """
     spec = pod.get("spec") or {}
-    found = {name: spec[name] for name in OF_POD if name in spec}
-    for kind in ("initContainers", "containers"):
+    found = picked(spec, OF_POD)
+    for kind in CONTAINERS:
         found[kind] = [{name: each.get(name) for name in OF_CONTAINERS} for each in spec.get(kind) or ()]
     found["volumes"] = [each for each in spec.get("volumes") or () if not ANYWHERE.intersection(each)]
     return blake2b(orjson.dumps(found, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
@@ -319,12 +319,9 @@ def where_it_can_go(pod: JsonMapping) -> str:
 MOST_BYTES = 8 * 1024
 """As JSON; users choose how long they are."""
 
-CONSTRAINTS_OF_POD = ("schedulerName", "nodeSelector", "affinity", "tolerations", "overhead", "hostNetwork")
+POD_CONSTRAINTS = ("schedulerName", "nodeSelector", "affinity", "tolerations", "resources", "overhead", "hostNetwork")
 OF_CONTAINER = ("resources", "restartPolicy", "ports")
-CONTAINERS = ("initContainers", "containers")
 DEPENDS_ON_OTHERS = ("topologySpreadConstraints", "resourceClaims", "schedulingGates")
-ON_ANY_NODE = frozenset(("name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "hostPath", "image"))
-"""Kinds of volumes that every node has, and the name of each volume."""
 
 
 def demands_on_nodes(pod: JsonMapping) -> bytes | None:
@@ -336,12 +333,12 @@ def demands_on_nodes(pod: JsonMapping) -> bytes | None:
     affinity = spec.get("affinity") or {}
     if affinity.get("podAffinity") or affinity.get("podAntiAffinity") or any(map(spec.get, DEPENDS_ON_OTHERS)):
         return None
-    if not all(volume.keys() <= ON_ANY_NODE for volume in spec.get("volumes") or ()):
+    if not all(volume.keys() <= {"name", *ANYWHERE} for volume in spec.get("volumes") or ()):
         return None
-    containers = [[_picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS]
-    text = orjson.dumps([_picked(spec, CONSTRAINTS_OF_POD), containers], option=orjson.OPT_SORT_KEYS)
+    containers = [[_stated(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS]
+    text = orjson.dumps([_stated(spec, POD_CONSTRAINTS), containers], option=orjson.OPT_SORT_KEYS)
     return blake2b(text, digest_size=16).digest() if len(text) <= MOST_BYTES else None
 
 
-def _picked(found: JsonMapping, names: tuple[str, ...]) -> JsonMapping:
+def _stated(found: JsonMapping, names: tuple[str, ...]) -> JsonMapping:
     return {name: found[name] for name in names if found.get(name)}

@@ -9,7 +9,8 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE, CardSpec
+from gpuledger.formats.custom_resource.gpu_allocation import CardSpec
+from gpuledger.formats.custom_resource.stored_card import MAX_LINE, amounts_json
 from gpuledger.formats.dialects.registers import (
     SCORES_ANNOTATION,
     RegisteredCard,
@@ -18,9 +19,8 @@ from gpuledger.formats.dialects.registers import (
     read_scores,
 )
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS, Dialects, NodeRegister
-from gpuledger.formats.kubernetes.host import counted_cards, host_capacity
 from gpuledger.formats.kubernetes.pod import bound_node, is_ready
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.kubernetes.quantity import counted_cards, host_capacity, whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Amounts, Card, Links
 from gpuledger.model.errors import BadInput
@@ -249,27 +249,25 @@ def register_of(cards: Iterable[Card]) -> str:
     return orjson.dumps([_registered(card) for card in cards]).decode()
 
 
+def _described(card: Card) -> dict[str, Any]:
+    """Return what a register and the `spec` of a GPUAllocation say alike of a card."""
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "vendor": card.vendor,
+        "model": card.model,
+        "mode": card.mode,
+        "numa_node": card.numa_node,
+        "pcie_root": card.pcie_root or None,
+        "healthy": card.healthy,
+    }
+
+
 def card_spec(card: Card) -> dict[str, Any]:
     """Return a card as the `spec` of its GPUAllocation."""
-    return CardSpec.model_validate(
-        {
-            "uuid": card.uuid,
-            "nodeName": card.node_name,
-            "index": card.index,
-            "vendor": card.vendor,
-            "model": card.model,
-            "mode": card.mode,
-            "numaNode": card.numa_node,
-            "pcieRoot": card.pcie_root or None,
-            "healthy": card.healthy,
-            "capacity": {
-                "memoryMiB": card.capacity.memory_mib,
-                "cores": card.capacity.cores,
-                "number": card.capacity.number,
-            },
-            "links": dict(card.links) or None,
-        }
-    ).model_dump(by_alias=True, exclude_none=True)
+    given = {**_described(card), "node_name": card.node_name, "capacity": amounts_json(card.capacity)}
+    spec = CardSpec.model_validate({**given, "links": dict(card.links) or None})
+    return spec.model_dump(by_alias=True, exclude_none=True)
 
 
 def _card(registered: RegisteredCard, node_name: str) -> Card:
@@ -290,21 +288,9 @@ def _card(registered: RegisteredCard, node_name: str) -> Card:
 
 
 def _registered(card: Card) -> dict[str, Any]:
-    return RegisteredCard(
-        uuid=card.uuid,
-        index=card.index,
-        vendor=card.vendor,
-        model=card.model,
-        memory_mib=card.capacity.memory_mib,
-        cores=card.capacity.cores,
-        number=card.capacity.number,
-        numa_node=card.numa_node,
-        pcie_root=card.pcie_root or None,
-        mode=card.mode,
-        healthy=card.healthy,
-        fault=card.fault[:MAX_LINE],
-        links=dict(card.links),
-    ).model_dump(by_alias=True, exclude_none=True, exclude=None if card.fault else {"fault"})
+    given = {**_described(card), **amounts_json(card.capacity), "fault": card.fault[:MAX_LINE]}
+    registered = RegisteredCard.model_validate({**given, "links": dict(card.links)})
+    return registered.model_dump(by_alias=True, exclude_none=True, exclude=None if card.fault else {"fault"})
 
 
 PORT_NAME = "health"

@@ -1,4 +1,4 @@
-"""ResourceQuotas and PodDisruptionBudgets, as far as GPUs depend on them.
+"""ResourceQuotas, PodDisruptionBudgets, Events and conditions, the Lease, and tokens, as far as GPUs depend on them.
 
 Kubernetes counts `requests.` of extended resources, and can't multiply the cards of a container by the memory that it
 requests of each. Keys that begin with `limits.` it stores and leaves alone: these are HAMi's (`pkg/device/quota.go` of
@@ -7,6 +7,11 @@ model.
 
 A PodDisruptionBudget (policy/v1) says how many of its pods may be evicted now. Where several cover one pod, each has to
 allow its eviction.
+
+Somebody who may work in one namespace, and nothing else, proves that to the operator by a token of one of the
+namespace's service accounts, for an audience of our own: only those who have `edit` there, or run there, may create it,
+and nobody else takes such a token for anything. It comes in a header of its own, because the API server takes
+`Authorization` out of what it passes on to a Service.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
@@ -21,7 +28,8 @@ from gpuledger.formats.kubernetes.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Counted, QuotaLimit, dashed
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import Json, JsonMapping
+from gpuledger.model.share import Pod
 
 LONGEST_SELECTOR = 16 * 1024
 """Characters: a request with a longer one is near what servers take, and budgets are read by the dozen."""
@@ -158,3 +166,139 @@ def _counted(words: Vocabulary) -> Iterator[tuple[str, Counted, int]]:
         yield words.memory, Counted.MEMORY, words.memory_unit_mib
     if words.cores_in_percent or words.cores_of_card == ALL_CORES:
         yield words.cores, Counted.CORES, 1
+
+
+LEASE_NAMESPACE = "gpuledger-system"
+LEASE_NAME = "gpuledger-scheduler"
+
+LEASE_DURATION_S = 10
+"""How long a kube-scheduler that says nothing keeps the Lease, from when the others have last seen it renewed."""
+
+RENEW_DEADLINE_S = 8
+"""After this time without an answer to its renewals a kube-scheduler ends: before another one can begin."""
+
+RETRY_PERIOD_S = 1
+"""How often the Lease is renewed, and looked at by those who would take it: they wait up to 2.2 times as long."""
+
+
+def holder_host_name(lease: Mapping[str, Any]) -> str:
+    """Return the host name of the kube-scheduler that holds the Lease, an empty string if none does.
+
+    Source: kube-scheduler's identity is its host name and a UUID, joined by an underscore. In a pod the host name is
+    the pod's name, for all of its containers.
+    """
+    identity = str((lease.get("spec") or {}).get("holderIdentity") or "")
+    return identity.rpartition("_")[0]
+
+
+AUDIENCE = "gpuledger.dev/explain"
+TOKEN_HEADER = "X-Gpuledger-Token"  # noqa: S105 - a name
+
+SERVICE = "gpuledger-explain"
+PORT_NAME = "explain"
+
+TOKEN_LIFETIME_S = 600
+"""The shortest that the API server gives."""
+
+_ACCOUNT = "system:serviceaccount:"
+
+
+def token_request() -> Json:
+    """Return the body of a TokenRequest for such a token."""
+    spec = {"audiences": [AUDIENCE], "expirationSeconds": TOKEN_LIFETIME_S}
+    return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+
+
+def namespace_of_account(username: str) -> str:
+    """Return the namespace of the service account with this user name; empty if it is none's."""
+    namespace, _, name = username.removeprefix(_ACCOUNT).partition(":")
+    return namespace if username.startswith(_ACCOUNT) and name else ""
+
+
+MESSAGE_LENGTH = 1024
+"""Kubernetes' limit."""
+
+NAME_LENGTH = 253
+DIGEST_LENGTH = 16
+
+
+def node_event(node_name: str, reason: str, sentence: str, now: datetime) -> Json:
+    """Return a warning about a Node. It has no namespace, so its events are in the default one."""
+    # The kubelet's convention: a Node's name stands for its UID.
+    return _event({"kind": "Node", "name": node_name, "uid": node_name}, "default", "Warning", reason, sentence, now)
+
+
+def pod_event(pod: Pod, warning: bool, reason: str, sentence: str, now: datetime) -> Json:
+    """Return a warning, or good news, about a Pod."""
+    about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    return _event(about, pod.namespace, "Warning" if warning else "Normal", reason, sentence, now)
+
+
+def node_event_once(node_name: str, reason: str, sentence: str, now: datetime, key: str) -> Json:
+    """Return the same under a name that only this node and key have: a second one is refused as existing."""
+    event = node_event(node_name, reason, sentence, now)
+    return event | {"metadata": {"name": _name(node_name, f"{node_name}/{reason}/{key}"), "namespace": "default"}}
+
+
+def named_once(event: Json, pod: Pod, key: str) -> Json:
+    """Return an event under a name that only this pod and key have: a second one is refused as existing."""
+    return event | {
+        "metadata": {"name": _name(pod.name, f"{pod.uid}/{event['reason']}/{key}"), "namespace": pod.namespace}
+    }
+
+
+def _name(of: str, key: str) -> str:
+    digest = sha256(key.encode()).hexdigest()[:DIGEST_LENGTH]
+    return f"{of[: NAME_LENGTH - DIGEST_LENGTH - 1].rstrip('.-')}.{digest}"
+
+
+def _event(about: Json, namespace: str, kind: str, reason: str, sentence: str, now: datetime) -> Json:
+    moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "gpuledger-", "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", **about},
+        "type": kind,
+        "reason": reason,
+        "message": sentence[:MESSAGE_LENGTH],
+        "source": {"component": "gpuledger"},
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }
+
+
+ALLOCATED = "GPUAllocated"
+
+
+def condition_of(pod: Mapping[str, Any], kind: str) -> Json | None:
+    """Return a condition of a pod, None if it has none of this type."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((condition for condition in conditions if condition.get("type") == kind), None)
+
+
+def is_true(found: JsonMapping, kind: str) -> bool:
+    """Return whether a condition of an object is true."""
+    return (condition_of(found, kind) or {}).get("status") == "True"
+
+
+def shortened(message: str) -> str:
+    """Return a message as it is stored."""
+    return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
+
+
+def allocated_condition(status: str, reason: str, message: str, now: str) -> Json:
+    """Return the condition. `reason` is one word; `now` is RFC 3339."""
+    return {
+        "type": ALLOCATED,
+        "status": status,
+        "reason": reason,
+        "message": shortened(message),
+        "lastTransitionTime": now,
+    }
+
+
+def condition_reason(words: str) -> str:
+    """Spell a reason as conditions do: `no-memory` is `NoMemory`."""
+    return "".join(word.capitalize() for word in words.split("-"))

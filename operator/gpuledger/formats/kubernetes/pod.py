@@ -10,14 +10,17 @@ import orjson
 
 from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.totals import MAX_CARDS
-from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS, Dialects
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, read_devices
+from gpuledger.formats.kubernetes.other import condition_of, is_true
 from gpuledger.formats.resource_claims.claims import ClaimObjects
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Counted, OldDevices, PodFacts, UnaccountedPod
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
+
+SCHEDULED = "PodScheduled"
+"""The condition in which a scheduler says whether it has found a node."""
 
 LONGEST_PROOF_BYTES = 256 * 1024
 """JSON of a pod into which its kubelet can write its status for certain: that repeats names and images of the
@@ -131,8 +134,7 @@ def was_tried(pod: JsonMapping) -> bool:
 
 
 def _not_scheduled_because(pod: JsonMapping) -> str:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((str(c.get("reason") or "") for c in conditions if c.get("type") == "PodScheduled"), "")
+    return str((condition_of(pod, SCHEDULED) or {}).get("reason") or "")
 
 
 def nominated_node(pod: JsonMapping) -> str:
@@ -142,9 +144,8 @@ def nominated_node(pod: JsonMapping) -> str:
 
 def scheduler_says(pod: JsonMapping) -> str | None:
     """Return a scheduler's words on why the pod has no node, None if it has said nothing."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    dialects = (c.get("message") for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "False")
-    return next((str(text) for text in dialects if text), None)
+    condition = condition_of(pod, SCHEDULED) or {}
+    return str(condition["message"]) if condition.get("status") == "False" and condition.get("message") else None
 
 
 def resource_version(pod: JsonMapping) -> str:
@@ -188,8 +189,7 @@ def _runs(status: JsonMapping) -> bool:
 
 def _is_given_up(pod: JsonMapping) -> bool:
     """Return whether the garbage collector has written that the pod has failed."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "DisruptionTarget" and c.get("reason") == "DeletionByPodGC" for c in conditions)
+    return (condition_of(pod, "DisruptionTarget") or {}).get("reason") == "DeletionByPodGC"
 
 
 def _statuses(pod: JsonMapping) -> Iterator[JsonMapping]:
@@ -211,16 +211,14 @@ def has_started(pod: JsonMapping) -> bool:
 
 def is_ready(pod: JsonMapping) -> bool:
     """Return whether the pod serves: it runs, is Ready, and is not on its way out."""
-    status = pod.get("status") or {}
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or ())
-    return ready and status.get("phase") == "Running" and not is_being_deleted(pod)
+    runs = (pod.get("status") or {}).get("phase") == "Running"
+    return runs and is_true(pod, "Ready") and not is_being_deleted(pod)
 
 
 def bound_at(pod: JsonMapping) -> str:
     """Return when the pod was bound, RFC 3339; empty if its status does not say. No user can write it."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    found = (c for c in conditions if c.get("type") == "PodScheduled" and c.get("status") == "True")
-    return next((str(c.get("lastTransitionTime") or "") for c in found), "")
+    condition = condition_of(pod, SCHEDULED) or {}
+    return str(condition.get("lastTransitionTime") or "") if condition.get("status") == "True" else ""
 
 
 def container_names(pod: JsonMapping) -> dict[str, str]:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gpuledger.formats.kubernetes.event import condition_of, shortened
+from gpuledger.formats.kubernetes.other import condition_of, is_true, shortened
 from gpuledger.formats.kubernetes.quantity import amount
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import CONTAINERS, JsonMapping, picked
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 
@@ -141,7 +141,7 @@ OF_POD = (
     *("schedulerName", "priorityClassName", "resources", "overhead", "runtimeClassName", "resourceClaims"),
     *("nodeSelector", "affinity", "tolerations"),
 )
-CONTAINERS, OF_CONTAINER = ("initContainers", "containers"), ("name", "resources", "restartPolicy")
+OF_CONTAINER = ("name", "resources", "restartPolicy")
 """What is read of the pods of a workload."""
 
 LONGEST_BYTES = 128 * 1024
@@ -233,9 +233,9 @@ def workload(found: JsonMapping) -> Workload:
         queue=str(spec.get("queueName") or ""),
         cluster_queue=str(admission.get("clusterQueue") or "") if is_reserved else "",
         reserved_at=str(quota.get("lastTransitionTime") or "") if is_reserved else "",
-        is_admitted=_is_true(found, "Admitted"),
-        is_evicted=_is_true(found, "Evicted"),
-        is_finished=_is_true(found, "Finished"),
+        is_admitted=is_true(found, "Admitted"),
+        is_evicted=is_true(found, "Evicted"),
+        is_finished=is_true(found, "Finished"),
         checks=tuple(status.get("admissionChecks") or ()),
     )
 
@@ -243,7 +243,7 @@ def workload(found: JsonMapping) -> Workload:
 def pod_sets(found: JsonMapping) -> list[PodSet]:
     """Return the pods of a workload that has quota: as many as were admitted, which may be fewer than it wants.
 
-    Raises BadInput for those that `picked` has found to be too long.
+    Raises BadInput for those that `workload_text` has found to be too long.
     """
     if size := (found.get("spec") or {}).get(_TOO_LONG):
         raise BadInput(f"what its pods ask for has {size:,} bytes as JSON, and {LONGEST_BYTES:,} are the most")
@@ -261,10 +261,10 @@ def pod_sets(found: JsonMapping) -> list[PodSet]:
     return sets
 
 
-def picked(found: JsonMapping) -> bytes:
+def workload_text(found: JsonMapping) -> bytes:
     """Return, as JSON, what is read of a workload beside `Workload`; of one that is too long, nothing of its pods."""
     metadata = {name: found["metadata"][name] for name in ("namespace", "name", "uid")}
-    assigned = [_only(each, ("name", "count", "flavors", "resourceUsage")) for each in _assignments(found)]
+    assigned = [picked(each, ("name", "count", "flavors", "resourceUsage")) for each in _assignments(found)]
     status = {"admission": {"podSetAssignments": assigned}}
     sets = [_picked_set(each) for each in (found.get("spec") or {}).get("podSets") or ()]
     text = orjson.dumps({"metadata": metadata, "spec": {"podSets": sets}, "status": status})
@@ -276,14 +276,10 @@ def picked(found: JsonMapping) -> bytes:
 def _picked_set(pod_set: JsonMapping) -> JsonMapping:
     template = pod_set.get("template") or {}
     spec = template.get("spec") or {}
-    containers = {kind: [_only(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
-    metadata = _only(template.get("metadata") or {}, ("annotations", "labels"))
-    pod = {"metadata": metadata, "spec": {**_only(spec, OF_POD), **containers}}
-    return {**_only(pod_set, ("name", "count")), "template": pod}
-
-
-def _only(found: JsonMapping, names: Collection[str]) -> JsonMapping:
-    return {name: found[name] for name in names if name in found}
+    containers = {kind: [picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
+    metadata = picked(template.get("metadata") or {}, ("annotations", "labels"))
+    pod = {"metadata": metadata, "spec": {**picked(spec, OF_POD), **containers}}
+    return {**picked(pod_set, ("name", "count")), "template": pod}
 
 
 def pod_counts(found: JsonMapping) -> dict[str, int]:
@@ -416,7 +412,3 @@ def usage(found: JsonMapping) -> Usage:
 def _assignments(found: JsonMapping) -> Sequence[JsonMapping]:
     """Return what a workload was assigned, by its sets of pods; nothing if it has no quota."""
     return ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-
-
-def _is_true(found: JsonMapping, kind: str) -> bool:
-    return (condition_of(found, kind) or {}).get("status") == "True"

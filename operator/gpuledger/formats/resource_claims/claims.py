@@ -21,7 +21,7 @@ import orjson
 
 from gpuledger.model.card import OWN_DOMAIN, Payer
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import JsonMapping, all_containers
 
 DRIVER: Final = OWN_DOMAIN
 """Our DRA driver: in slices, in results of allocations, and in the node's plugin. As the resource of a demand: it is
@@ -221,33 +221,6 @@ class ClaimObjects(Protocol):
 
     def payer(self, namespace: str) -> Payer | None:
         """Return who pays for selectors of a namespace's pods; None where nobody else waits meanwhile."""
-
-
-class NoClaimObjects:
-    """No objects at all: where claims are not served, or not known."""
-
-    def claim(self, namespace: str, name: str) -> Claim | None:
-        """See ClaimObjects."""
-
-    def template(self, namespace: str, name: str) -> ClaimSpec | None:
-        """See ClaimObjects."""
-
-    def device_class(self, name: str) -> DeviceClass | None:
-        """See ClaimObjects."""
-
-    def serves_other_drivers(self, scheduler_name: str) -> bool:
-        """See ClaimObjects."""
-        return False
-
-    def holder_of(self, claim: Claim) -> str:
-        """See ClaimObjects."""
-        return ""
-
-    def payer(self, namespace: str) -> Payer | None:
-        """See ClaimObjects."""
-
-
-NO_CLAIM_OBJECTS = NoClaimObjects()
 
 
 def read_claim(claim: JsonMapping) -> Claim:
@@ -457,6 +430,10 @@ class ListedClaims:
         self._holders[claim.uid] = pod_uid
 
 
+NO_CLAIM_OBJECTS: Final = ListedClaims()
+"""None at all: where they are not known."""
+
+
 def _name(obj: JsonMapping) -> Name:
     return str(obj["metadata"].get("namespace") or ""), str(obj["metadata"]["name"])
 
@@ -477,9 +454,8 @@ def check_containers(pod: JsonMapping, claims: Sequence[UsedClaim], with_resourc
     `with_resources` are the names of the containers that ask for cards by their own resources.
     """
     by_name = {claim.name: claim for claim in claims}
-    spec = pod.get("spec") or {}
     used: dict[str, set[tuple[str, str]]] = {}  # container -> its requests, each by claim and name
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+    for container in all_containers(pod):
         for each in (container.get("resources") or {}).get("claims") or ():
             claim = by_name.get(str(each.get("name")))
             if claim is not None:

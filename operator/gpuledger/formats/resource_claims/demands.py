@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice, product
 from typing import Any, Final
 
 import orjson
 
-from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
-from gpuledger.formats.dialects.totals import MAX_CARDS
-from gpuledger.formats.kubernetes.quantity import amount, whole_number
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS
+from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
 from gpuledger.formats.resource_claims.cel import evaluation as environment
 from gpuledger.formats.resource_claims.cel.evaluation import children
 from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select
@@ -36,7 +36,6 @@ from gpuledger.formats.resource_claims.claims import (
     ClaimObjects,
     ClaimSpec,
     DeviceClass,
-    OpaqueConfig,
     UsedClaim,
     Wish,
     check_containers,
@@ -153,8 +152,6 @@ assert {*(name for name, _, _ in _NUMBERS.values()), *_SWITCHES.values(), *_LIST
 }
 
 
-MIB = 2**20
-
 MOST_ALTERNATIVES = 8
 """Ways to serve all claims of a pod, of which each can mean another search over all nodes."""
 
@@ -207,35 +204,28 @@ def claim_alternatives(
     `ClaimObjects.payer`. Raises BadInput, naming the claim and its request.
     """
     reader = _Reader(claim_name, number, spec, objects, chosen, lifetime, namespace)
-    ways = list(islice(_by_preference(spec), MOST_ALTERNATIVES + 1))
+    # Earlier requests keep their first choices for longer.
+    ways = list(islice(product(*spec.requests), MOST_ALTERNATIVES + 1))
     if len(ways) > MOST_ALTERNATIVES:
         raise BadInput(f"claim {claim_name} can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
     return [tuple(reader.entry(wish) for wish in way) for way in ways]
 
 
-def _by_preference(spec: ClaimSpec) -> Iterator[tuple[Wish, ...]]:
-    """Yield the choices of one alternative per request; earlier requests keep their first choices for longer."""
-    return product(*spec.requests)
-
-
+@dataclass(slots=True)
 class _Reader:
     """Reads the requests of one claim."""
 
-    def __init__(
-        self,
-        claim_name: str,
-        number: int,
-        spec: ClaimSpec,
-        objects: ClaimObjects,
-        chosen: CardFilter,
-        lifetime: Lifetime,
-        namespace: str,
-    ) -> None:
-        self._claim_name, self._number, self._spec, self._objects = claim_name, number, spec, objects
-        self._chosen, self._lifetime, self._namespace = chosen, lifetime, namespace
-        self._payer = objects.payer(namespace)
-        self._entries: dict[int, Entry] = {}  # identity of a wish -> its entry, the same in all ways
-        self._tests: dict[str, CardTest] = {}  # expression -> its test
+    claim_name: str
+    number: int
+    spec: ClaimSpec
+    objects: ClaimObjects
+    chosen: CardFilter
+    lifetime: Lifetime
+    namespace: str
+    _entries: dict[int, Entry] = field(default_factory=dict)
+    """Identity of a wish -> its entry, the same in all ways."""
+    _tests: dict[str, CardTest] = field(default_factory=dict)
+    """Expression -> its test."""
 
     def entry(self, wish: Wish) -> Entry:
         """Return one request, or one alternative of it, as a demand."""
@@ -243,13 +233,13 @@ class _Reader:
         if found is not None:
             return found
         try:
-            found = self._entries[id(wish)] = Entry(f"{self._claim_name}/{wish.name}", self._demand(wish))
+            found = self._entries[id(wish)] = Entry(f"{self.claim_name}/{wish.name}", self._demand(wish))
             return found
         except BadInput as error:
-            raise BadInput(f"claim {self._claim_name}, request {wish.name}: {error}") from None
+            raise BadInput(f"claim {self.claim_name}, request {wish.name}: {error}") from None
 
     def _demand(self, wish: Wish) -> Demand:
-        device_class = self._objects.device_class(wish.device_class)
+        device_class = self.objects.device_class(wish.device_class)
         if device_class is None:
             raise BadInput(f"there is no DeviceClass {wish.device_class}")
         if not device_class.is_ours:
@@ -269,7 +259,7 @@ class _Reader:
             cards=wish.count if wish.mode == EXACT_COUNT else 1,
             every_card=wish.mode == ALL,
             rules=self._rules(wish),
-            lifetime=self._lifetime,
+            lifetime=self.lifetime,
             resource=DRIVER,
             wanted=self._wanted(wish, device_class, parameters),
             one_numa_node=bool(parameters.one_numa_node),
@@ -278,21 +268,21 @@ class _Reader:
     def _rules(self, wish: Wish) -> tuple[CardRule, ...]:
         """Return the constraints that concern a request. A name of one's own without a domain is the driver's."""
         found = []
-        for number, each in enumerate(self._spec.constraints):
+        for number, each in enumerate(self.spec.constraints):
             if each.requests and not {wish.name, wish.name.partition("/")[0]} & {*each.requests}:
                 continue
             if each.attribute not in ATTRIBUTES:
                 raise BadInput(f"cards have no attribute {each.attribute}: there are {', '.join(ATTRIBUTES)}")
-            found.append(CardRule(each.attribute, self._number * MOST_CONSTRAINTS + number, each.distinct))
+            found.append(CardRule(each.attribute, self.number * MOST_CONSTRAINTS + number, each.distinct))
         return tuple(found)
 
     def _parameters(self, wish: Wish, device_class: DeviceClass) -> ShareParameters:
         named = {wish.name, wish.name.partition("/")[0]}
-        own = (each.parameters for each in self._spec.config if not each.requests or named & {*each.requests})
-        return share_parameters([*_texts(device_class.config), *own])
+        own = (each.parameters for each in self.spec.config if not each.requests or named & {*each.requests})
+        return share_parameters([*(each.parameters for each in device_class.config), *own])
 
     def _wanted(self, wish: Wish, device_class: DeviceClass, parameters: ShareParameters) -> CardFilter:
-        chosen, expressions = self._chosen, dict.fromkeys((*device_class.selectors, *wish.selectors))
+        chosen, expressions = self.chosen, dict.fromkeys((*device_class.selectors, *wish.selectors))
         needed = [each for each in expressions if not _ONLY_THE_DRIVER.match(each)]
         return replace(
             chosen,
@@ -311,20 +301,16 @@ class _Reader:
 
         found = self._tests.get(expression)
         if found is None:
-            if self._payer is None:
+            payer = self.objects.payer(self.namespace)
+            if payer is None:
                 SelectorTest(expression, _device_of, where="selector").compile()
-            where = f"claim {self._claim_name}, request {wish.name}: selector"
-            test = SelectorTest(expression, _device_of, self._namespace, where, self._payer)
-            found = self._tests[expression] = test
+            where = f"claim {self.claim_name}, request {wish.name}: selector"
+            found = self._tests[expression] = SelectorTest(expression, _device_of, self.namespace, where, payer)
         return found
 
 
 def _device_of(card: Card) -> Mapping[str, object]:
     return {**device_of(card), "driver": DRIVER}
-
-
-def _texts(config: Iterable[OpaqueConfig]) -> Iterator[str]:
-    return (each.parameters for each in config)
 
 
 def _amounts(wish: Wish, parameters: ShareParameters) -> Demand:

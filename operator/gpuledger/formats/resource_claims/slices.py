@@ -1,22 +1,39 @@
-"""The ResourceSlices in which a node shows its cards as devices. Pure.
+"""Our cards as devices: the ResourceSlices of a node, and the ResourceClaims that have some of them. Pure.
 
 Source: k8s.io/api/resource/v1 (`ResourceSlice`, `ResourcePool`, `Device`), and the limits of its validation. All slices
 of a pool have one generation, which counts up when any of them changes: readers leave older ones aside, and wait until
 `resourceSliceCount` are there. `kubectl` and autoscalers read the devices, and CEL selectors are evaluated on them.
 Amounts are spelled as the API server returns them, so that what is stored can be compared with what should be.
+
+Bind writes into the status of a claim which cards it has, and which pod may use it. Source: resource.k8s.io/v1,
+AllocationResult; and what kube-scheduler's plugin DynamicResources writes there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
-from gpuledger.formats.resource_claims.claims import CORES, DRIVER, MEMORY, ONLY_TAINT, SLOTS
+import orjson
+
+from gpuledger.formats.resource_claims.claims import (
+    CORES,
+    DRIVER,
+    MEMORY,
+    ONLY_TAINT,
+    SLOTS,
+    ClaimObjects,
+    ClaimSpec,
+    OpaqueConfig,
+)
 from gpuledger.model.card import ALL_CORES, ATTRIBUTES, MIG_PARENT, OWN_DOMAIN, Card
 from gpuledger.model.json_object import Json
+from gpuledger.model.request import PodClaim
+from gpuledger.model.share import ContainerShare, Pod, Share
 
 UNHEALTHY_TAINT: Final = "gpuledger.dev/unhealthy"
 NO_SCHEDULE: Final = "NoSchedule"
@@ -86,24 +103,19 @@ def _capacity(value: str, default: str, valid: tuple[str, str, str] | None) -> J
 
 def binary_quantity(mib: int) -> str:
     """Return an amount of MiB as Kubernetes writes it: 40960 is `40Gi`, 40961 is `40961Mi`."""
-    if mib == 0:
-        return "0"
-    suffixes = ["Mi", "Gi", "Ti", "Pi"]
-    while mib % 1024 == 0 and len(suffixes) > 1:
-        mib //= 1024
-        suffixes.pop(0)
-    return f"{mib}{suffixes[0]}"
+    return _suffixed(mib, 1024, ("Mi", "Gi", "Ti", "Pi"))
 
 
 def decimal_quantity(number: int) -> str:
     """Return a whole number as Kubernetes writes it: 2000 is `2k`, 2500 is `2500`."""
-    if number == 0:
-        return "0"
-    suffixes = ["", "k", "M", "G"]
-    while number % 1000 == 0 and len(suffixes) > 1:
-        number //= 1000
-        suffixes.pop(0)
-    return f"{number}{suffixes[0]}"
+    return _suffixed(number, 1000, ("", "k", "M", "G"))
+
+
+def _suffixed(number: int, step: int, suffixes: tuple[str, ...]) -> str:
+    power = 0
+    while number and number % step == 0 and power < len(suffixes) - 1:
+        number, power = number // step, power + 1
+    return f"{number}{suffixes[power]}" if number else "0"
 
 
 def _cut(text: str) -> str:
@@ -217,3 +229,99 @@ def _replacing(stored: Json, wanted: Json) -> Json:
 
 def _generation(stored: Json) -> int:
     return int(stored["spec"]["pool"]["generation"])
+
+
+MOST_CONSUMERS = 256
+"""Pods that can use one claim at a time: the API server's limit for reservedFor."""
+
+
+def allocation(
+    claim: PodClaim, node_name: str, shares: Sequence[Share], cards: Mapping[str, Card], objects: ClaimObjects
+) -> Json:
+    """Return the `allocation` of a claim whose cards a pod holds; `cards` are these, by UUID.
+
+    Always the same for the same shares, so that it can be compared with what is stored.
+    """
+    entries = ((share, entry) for share in shares for entry in share.containers if claim.holds(entry.name))
+    results = [_result(claim, node_name, share, entry, cards[share.uuid]) for share, entry in entries]
+    config = list(_config(claim, objects))
+    devices: Json = {"results": results} | ({"config": config} if config else {})
+    node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}
+    return {"devices": devices, "nodeSelector": {"nodeSelectorTerms": [node]}}
+
+
+def consumer(pod: Pod) -> Json:
+    """Return a pod as an element of `reservedFor`."""
+    return {"resource": "pods", "name": pod.name, "uid": pod.uid}
+
+
+def with_consumer(status: Mapping[str, Any], pod: Pod) -> Json:
+    """Return a claim's status with a pod among those that may use it."""
+    others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
+    return {**status, "reservedFor": [*others, consumer(pod)]}
+
+
+def without_consumers(status: Mapping[str, Any], pod_uids: Collection[str]) -> Json:
+    """Return a claim's status without pods; without its cards, too, if no other one uses them."""
+    others = [each for each in status.get("reservedFor") or () if each.get("uid") not in pod_uids]
+    kept = {name: value for name, value in status.items() if name not in ("reservedFor", "allocation", "devices")}
+    return {**status, "reservedFor": others} if others else kept
+
+
+def devices_of(status: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the devices of our driver that a claim's status has."""
+    return frozenset(name for _, name in devices_in(status.get("allocation") or {}))
+
+
+def devices_in(stored: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Return node and name of the devices of our driver in an allocation."""
+    results = (stored.get("devices") or {}).get("results") or ()
+    return frozenset((str(each["pool"]), str(each["device"])) for each in results if each["driver"] == DRIVER)
+
+
+def is_allocated_as(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether an allocation that is stored gives the cards that are wanted.
+
+    Only where they are is compared: API servers before 1.36 drop the amounts.
+    """
+    return _places(stored) == _places(wanted)
+
+
+def _places(given: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    results = (given.get("devices") or {}).get("results") or ()
+    return sorted(tuple(str(each.get(key)) for key in ("request", "driver", "pool", "device")) for each in results)
+
+
+def _result(claim: PodClaim, node_name: str, share: Share, entry: ContainerShare, card: Card) -> Json:
+    whole = share.exclusive
+    consumed = {
+        MEMORY: f"{entry.memory_mib}Mi",
+        CORES: str(card.capacity.cores if whole else entry.cores),
+        SLOTS: str(card.capacity.number if whole else 1),
+    }
+    return {
+        "request": entry.name.partition("/")[2],
+        "driver": DRIVER,
+        "pool": node_name,
+        "device": device_name(share.uuid),
+        "shareID": str(uuid5(NAMESPACE_URL, f"{claim.uid}/{entry.name}/{share.uuid}")),
+        "consumedCapacity": consumed,
+    }
+
+
+def _config(claim: PodClaim, objects: ClaimObjects) -> Iterable[Json]:
+    """Yield the parameters that have counted, of the classes before those of the claim."""
+    spec = claim.wishes
+    if not isinstance(spec, ClaimSpec):
+        return
+    for wishes in spec.requests:
+        for wish in wishes:
+            found = objects.device_class(wish.device_class)
+            for each in found.config if found else ():
+                yield {"source": "FromClass", "requests": [wish.name], **_opaque(each)}
+    for each in spec.config:
+        yield {"source": "FromClaim", "requests": list(each.requests), **_opaque(each)}
+
+
+def _opaque(config: OpaqueConfig) -> Json:
+    return {"opaque": {"driver": DRIVER, "parameters": orjson.loads(config.parameters)}}

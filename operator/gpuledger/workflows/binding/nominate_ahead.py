@@ -39,7 +39,7 @@ from gpuledger.formats.kubernetes.pod import (
     was_tried,
 )
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept

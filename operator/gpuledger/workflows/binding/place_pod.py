@@ -20,7 +20,7 @@ from operator import attrgetter
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identity, resource_version
 from gpuledger.formats.resource_claims.claims import has_claims
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card

@@ -17,7 +17,7 @@ from gpuledger.formats.kubernetes.pod import (
     pod_identity,
     resource_version,
 )
-from gpuledger.formats.scheduler.configuration import scheduler_words
+from gpuledger.formats.scheduler import scheduler_words
 from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup

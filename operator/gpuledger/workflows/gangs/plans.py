@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded

@@ -20,9 +20,9 @@ from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage, GatherEnd
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import Shape
 from gpuledger.placement.group import Asking, Trial, demand_order
+from gpuledger.reports.cards import RecordKind
 from gpuledger.reports.explanation import NodeReason, demand_text, quota_text
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState, gang_summary
-from gpuledger.reports.history import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member, Members

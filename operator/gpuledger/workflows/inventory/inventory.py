@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
-from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
+from gpuledger.formats.custom_resource.stored_card import MAX_LINE, new_allocation, stored_card
 from gpuledger.formats.kubernetes.node import AgentPod, Inventory, NodeFacts, agent_pod, best_by_node, read_registers
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger

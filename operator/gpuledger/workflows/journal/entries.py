@@ -7,8 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuledger.formats.custom_resource.gpu_allocation import MAX_CLAIMS, MAX_CONFLICTS
-from gpuledger.formats.custom_resource.stored_card import claim_json, holder_json, misfit_json, pods_column, used_json
+from gpuledger.formats.custom_resource.stored_card import (
+    MAX_CLAIMS,
+    MAX_CONFLICTS,
+    claim_json,
+    holder_json,
+    misfit_json,
+    pods_column,
+    used_json,
+)
 from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import NOTHING, Amounts, CardPhase
 from gpuledger.model.errors import GpuledgerError, ShareRefused

@@ -27,7 +27,7 @@ from gpuledger.formats.kubernetes.pod import (
 )
 from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, queue_of, why_not_admitted, workload_of
 from gpuledger.formats.resource_claims.claims import has_claims
-from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
+from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.kept import has_kept
@@ -61,7 +61,7 @@ from gpuledger.reports.explanation import (
     refused_by_scheduler,
 )
 from gpuledger.reports.gang import divided, gangs_of, placed_by
-from gpuledger.reports.grouping import pods_named
+from gpuledger.reports.tables import pods_named
 from gpuledger.workflows.gangs.members import Member, Members
 from gpuledger.workflows.gangs.report import GangTrials, GangView
 from gpuledger.workflows.pending.pod_condition import RefusedByScheduler

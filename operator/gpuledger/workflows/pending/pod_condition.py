@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gpuledger.formats.dialects.unsupported import PodWarning
-from gpuledger.formats.kubernetes.event import ALLOCATED, allocated_condition, condition_of, condition_reason
+from gpuledger.formats.kubernetes.other import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity
-from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
+from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
@@ -31,8 +31,8 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import ASSIGNED, EventReason, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.reports.cards import Record, RecordKind
 from gpuledger.reports.explanation import Explanation, PodState, WaitingReport
-from gpuledger.reports.history import Record, RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.tasks import KeyedWorker

@@ -25,7 +25,7 @@ from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod, Share, part_of_card
 from gpuledger.placement.choose import Chooser, Ranking
-from gpuledger.reports.history import RankedNode, Record, RecordKind
+from gpuledger.reports.cards import RankedNode, Record, RecordKind
 
 KEPT = 10_000
 """Records in memory; each takes about 1 kB."""

@@ -21,7 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
-from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger, NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain

@@ -34,7 +34,7 @@ from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, NotFou
 from gpuledger.model.json_object import Json
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s, pod_identity
-from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -26,7 +26,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Placement, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.counts import Counts, PreemptionOutcome
 from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from gpuledger.formats.kubernetes.pod import is_unschedulable, may_preempt
-from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Clock

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime
 
-from gpuledger.formats.kubernetes.event import shortened
+from gpuledger.formats.kubernetes.other import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, check_patch, workload
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger

@@ -28,12 +28,12 @@ from gpuledger.formats.kubernetes.workload import (
     cluster_queue,
     flavor,
     is_ours,
-    picked,
     pod_counts,
     pod_sets,
     queue_of,
     with_flavors,
     workload_of,
+    workload_text,
 )
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock, Listeners
@@ -245,7 +245,7 @@ class QueuedWorkload:
     check: str
     """The name of the AdmissionCheck."""
     content: bytes = b"{}"
-    """The other fields that are needed: see `picked`."""
+    """What else matters of it: see `workload_text`."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Set of pods -> with how many it was admitted."""
     stage: Stage = Stage.WAITING
@@ -271,7 +271,7 @@ class QueuedWorkload:
 
     def note(self, found: Json) -> None:
         """Note what else matters of it."""
-        self.content, self.counts = picked(found), pod_counts(found)
+        self.content, self.counts = workload_text(found), pod_counts(found)
 
     @property
     def found(self) -> Json:

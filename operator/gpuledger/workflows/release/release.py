@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from uuid import uuid4
 
-from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.kube_api.writes import KubeStore

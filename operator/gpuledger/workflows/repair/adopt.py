@@ -24,7 +24,7 @@ from gpuledger.model.errors import BadInput, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import PodFacts, UnaccountedPod
 from gpuledger.model.share import Holder, Misfit, Pod, Share
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.release.deadlines import ReleaseTimes

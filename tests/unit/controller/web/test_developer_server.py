@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.view_answers import a_node, an_explanation
 from gpuledger.controller.web.view_server import DeveloperServer
-from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
+from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.model.errors import Denied, NotFound, Unreachable
 from gpuledger.reports.explanation import OTHERS, redacted_for
 

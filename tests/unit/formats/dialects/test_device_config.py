@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from builders import a_card, cards_of
-from gpuledger.formats.dialects.config_maps import NOT_SUPPORTED, device_config, node_configs
+from gpuledger.formats.dialects.vendors import NOT_SUPPORTED, device_config, node_configs
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import NodeConfig
 

@@ -43,6 +43,7 @@ def test_what_no_filter_looks_at_makes_no_difference(other: Json) -> None:
         with_spec(affinity=AFFINITY),
         with_spec(tolerations=[TOLERATION]),
         with_spec(overhead={"cpu": "1"}),
+        with_spec(resources={"requests": {"cpu": "3"}}),
         with_spec(hostNetwork=True),
         with_spec(initContainers=a_pod_object()["spec"]["containers"]),
         with_spec({"restartPolicy": "Always"}),

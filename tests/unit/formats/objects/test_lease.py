@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.formats.kubernetes.lease import holder_host_name
+from gpuledger.formats.kubernetes.other import holder_host_name
 
 Json = dict[str, Any]
 

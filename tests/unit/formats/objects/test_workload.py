@@ -12,7 +12,7 @@ from fakes.objects import DIALECTS, GPU, MEMORY
 from fakes.queue_objects import CHECK, LONG_AGO, a_check, a_cluster_queue, a_condition, a_flavor, a_pod_set, a_workload
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.kubernetes.constraints import NodeRules, pod_rules, refused_by_rules
-from gpuledger.formats.kubernetes.event import MESSAGE_LENGTH
+from gpuledger.formats.kubernetes.other import MESSAGE_LENGTH
 from gpuledger.formats.kubernetes.workload import (
     CheckState,
     Flavor,
@@ -22,13 +22,13 @@ from gpuledger.formats.kubernetes.workload import (
     cluster_queue,
     flavor,
     is_ours,
-    picked,
     pod_counts,
     pod_sets,
     usage,
     with_flavors,
     workload,
     workload_of,
+    workload_text,
 )
 from gpuledger.model.errors import BadInput
 
@@ -299,7 +299,7 @@ def test_of_a_workload_that_waits_only_what_is_read_of_it_is_kept() -> None:
     long = {"args": ["x" * 500_000], "env": [{"name": "TEXT", "value": "\N{GRINNING FACE}" * 100_000}]}
     found = a_workload("job", *[a_pod_set("main", 2, {GPU: 1, MEMORY: 4_000}, tolerations=[{"key": "k"}])])
     found["spec"]["podSets"][0]["template"]["spec"]["containers"][0] |= long
-    kept = picked(found)
+    kept = workload_text(found)
     assert len(kept) < 2_000
     [now], [before] = pod_sets(orjson.loads(kept)), pod_sets(found)
     assert pod_request(now.pod, DIALECTS) == pod_request(before.pod, DIALECTS)
@@ -311,7 +311,7 @@ def test_of_a_workload_that_waits_only_what_is_read_of_it_is_kept() -> None:
 def test_a_workload_whose_pods_ask_for_too_much_is_refused_in_words() -> None:
     tolerations = [{"key": f"k{number}", "operator": "Exists"} for number in range(10_000)]
     found = a_workload("job", *[a_pod_set("main", 2, {GPU: 1}, tolerations=tolerations)])
-    kept = orjson.loads(picked(found))
+    kept = orjson.loads(workload_text(found))
     assert pod_counts(kept) == pod_counts(found)
     with pytest.raises(BadInput, match="bytes as JSON, and 131,072 are the most"):
         pod_sets(kept)

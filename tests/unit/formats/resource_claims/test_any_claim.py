@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from any_expressions import expressions
 from fakes.claims import a_resource_claim
 from fakes.objects import DIALECTS, SHARE, a_container, a_pod_object
-from gpuledger.formats.custom_resource.resource import API_VERSION
+from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims
 from gpuledger.formats.resource_claims.demands import KEYS

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from builders import a_card
 from fakes.claims import OUR_CLASS
-from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_MEMORY_MIB
-from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_MEMORY_MIB
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims, read_spec
 from gpuledger.formats.resource_claims.demands import MOST_CONSTRAINTS, claim_alternatives
 from gpuledger.model.card import CardFilter, CardRule

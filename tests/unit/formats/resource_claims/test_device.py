@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.custom_resource import gpu_allocation as crd
+from gpuledger.formats.custom_resource import stored_card as crd
 from gpuledger.formats.resource_claims.slices import binary_quantity, decimal_quantity, device_name, device_of
 from gpuledger.model.card import Amounts, Card
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_MEMORY_MIB
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
 from gpuledger.formats.resource_claims.demands import KEYS, LONGEST_ENTRY, ShareParameters, share_parameters
 from gpuledger.model.errors import BadInput

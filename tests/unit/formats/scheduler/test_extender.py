@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gpuledger.formats.scheduler.extender import (
+from gpuledger.formats.scheduler import (
     SEARCHES,
     BindArguments,
     bind_answer,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.formats.scheduler.extender import authorization, url_with, url_without
+from gpuledger.formats.scheduler import authorization, url_with, url_without
 
 URL = "http://127.0.0.1:8888"
 

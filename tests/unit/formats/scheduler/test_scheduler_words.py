@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.objects import a_pod_object, with_conditions
-from gpuledger.formats.scheduler.configuration import SchedulerWords, read_words, scheduler_words
+from gpuledger.formats.scheduler import SchedulerWords, read_words, scheduler_words
 
 ITS_PREEMPTION = " no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful."
 

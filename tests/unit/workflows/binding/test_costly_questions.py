@@ -11,7 +11,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import an_operator
 from fakes.virtual_time import LoopClock
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.workflows.binding.costly_questions import AT_ONCE_S, CHEAP_S, SHARE, CostlyQuestions
 from gpuledger.workflows.tasks import Step, run_to_end

@@ -12,7 +12,7 @@ from fakes.counters import by_label
 from fakes.objects import GPU, PERCENTAGE, a_pod_object, with_conditions
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts
 from fakes.virtual_time import settle
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import Denied
 from gpuledger.workflows.binding import nominate_ahead
 from gpuledger.workflows.binding.nominate_ahead import FIRST_PAUSE_S

@@ -16,7 +16,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.binding.bind_pod import ANSWER_PAUSE_S, ASKED_AGAIN_S, BINDING_ATTEMPTS, FAILURES_FREE

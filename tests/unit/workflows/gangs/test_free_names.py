@@ -15,7 +15,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object, with_conditions
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopClock, WorkingClock, now_s, settle
 from gpuledger.formats.dialects.selection import USE_UUID
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import Placement
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S

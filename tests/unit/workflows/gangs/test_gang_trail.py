@@ -15,7 +15,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.controller.telemetry.metrics import Metrics
 from gpuledger.model.gang import GatherEnd
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.gangs.plans import COME_S
 from gpuledger.workflows.pending.trail import RecordFilter
 from unit.workflows.gangs.test_gangs import come, member

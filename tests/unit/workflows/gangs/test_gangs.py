@@ -14,7 +14,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangName
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S

@@ -16,7 +16,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.gang import GangName
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.starvation_guard import LOOK_PAUSE_S, MOST_OVERTAKING, SHORTEST_S
 from gpuledger.workflows.gangs.turns import Turn

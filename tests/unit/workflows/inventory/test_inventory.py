@@ -14,8 +14,7 @@ from fakes.counters import by_label, count
 from fakes.objects import a_node_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.custom_resource.resource import CORDON_ANNOTATION
-from gpuledger.formats.custom_resource.stored_card import NODE_LABEL, new_allocation
+from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION, NODE_LABEL, new_allocation
 from gpuledger.formats.kubernetes.node import register_of
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound, ShareRefused, Unreachable

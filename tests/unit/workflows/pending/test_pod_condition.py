@@ -8,7 +8,7 @@ from builders import a_holder, cards_of, whole_share
 from fakes.api_server import ApiServer, Json, Operation
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import TELL_WAITING_AFTER_S, OperatorParts, an_operator
-from gpuledger.formats.kubernetes.event import ALLOCATED, condition_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of
 from gpuledger.workflows.pending.pod_condition import PAUSE_S, WRITE_PAUSE_S
 
 CARDS = cards_of("node-a", 2)

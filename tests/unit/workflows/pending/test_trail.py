@@ -15,7 +15,7 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.controller.scheduler_pipe import trail_written
 from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.share import Placement
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.pending.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)

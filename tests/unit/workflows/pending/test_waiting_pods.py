@@ -18,7 +18,7 @@ from fakes.virtual_time import now_s, settle
 from gpuledger.controller import startup
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_identity
-from gpuledger.formats.scheduler.configuration import scheduler_configuration
+from gpuledger.formats.scheduler import scheduler_configuration
 from gpuledger.model.card import Card
 from gpuledger.model.errors import Denied, NotFound
 from gpuledger.model.request import PodRequest, Shape

@@ -15,7 +15,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
 from gpuledger.formats.kubernetes.pod import pod_identity
-from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder
 from gpuledger.workflows.preemption.preempt import SETTLE_S

@@ -16,7 +16,7 @@ from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts, an_operato
 from fakes.virtual_time import now_s, settle, wall
 from gpuledger.controller import startup
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, pod_identity
-from gpuledger.formats.scheduler.extender import FilterArguments, PreemptArguments
+from gpuledger.formats.scheduler import FilterArguments, PreemptArguments
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder

@@ -17,7 +17,7 @@ from fakes.virtual_time import settle
 from gpuledger.controller import startup
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_identity
-from gpuledger.formats.scheduler.extender import PreemptArguments
+from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Claim, Holder

@@ -15,7 +15,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS, check_cost
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER
-from gpuledger.formats.scheduler.extender import FilterArguments
+from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.node import NodeOffer
 from gpuledger.placement.choose import PAID_STEPS

@@ -1,1 +1,0 @@
-"""Formats of kube-scheduler: extender requests, and its configuration."""
