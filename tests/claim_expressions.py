@@ -234,6 +234,8 @@ ftffff etf  $A.model == "" || $A.index == 1
 ffftff eff  [1, 3].max() == $A.index
 tttttt ttt  [3, 1, 2].min() == 1 && [3, 1, 2].sum() == 6 && [1, 2].isSorted()
 tttttt ttt  [1, 2, 1].indexOf(1) == 0 && [1, 2, 1].lastIndexOf(1) == 2
+eeeeee eee  dyn([1, 2, 1]).indexOf(dyn(1), 0) == 0
+eeeeee eee  dyn([1, 2, 1]).lastIndexOf(dyn(1), 0) == 0
 tttttt ttt  ["b", "a"].max() == "b" && ![2, 1].isSorted()
 tttttt ttt  [].sum() == 0
 ftttff eff  [1, 2, 3].filter(n, n != $A.index).size() == 2

@@ -4,15 +4,12 @@ Parameters are an object of apiVersion gpuledger.dev/v1alpha1 and kind Share in 
 as {..., memoryMiB: 10240, cores: 30}: what the fields of a request can't say. Before Kubernetes 1.36, the API server
 drops `capacity` from requests, so amounts have to be here. Where both have an amount, the request's own field counts,
 because the API server has checked it.
-
-A cluster has tens of thousands of cards and few models, and most selectors speak of a model or of memory. Cards that
-look the same to a selector have the same answer.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import islice, product
 from typing import Any, Final
@@ -23,9 +20,6 @@ from gpuledger.formats.custom_resource.resource import API_VERSION, MAX_CORES, M
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
 from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.kubernetes.quantity import amount, whole_number
-from gpuledger.formats.resource_claims.cel import evaluation as environment
-from gpuledger.formats.resource_claims.cel.evaluation import children
-from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select
 from gpuledger.formats.resource_claims.claims import (
     CORES,
     DRIVER,
@@ -378,53 +372,6 @@ def _whole(name: str, quantity: str) -> int:
         return whole_number(quantity)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
-
-
-View = Callable[[Card], object]
-
-_INDEXED = frozenset({"_[_]", "_[?_]", "_?._"})
-
-
-def view_of(root: Node) -> View:
-    """Return a function from a card to what the expression can see of it, which can be the key of a map."""
-    found = set(_seen(root))
-    names = ATTRIBUTES if None in found else [name for name in ATTRIBUTES if name in found]
-    reads = [ATTRIBUTES[name] for name in names]
-    if len(reads) == 1:
-        (only,) = reads
-        return lambda card: (only(card), card.capacity)
-    return lambda card: (*[read(card) for read in reads], card.capacity)
-
-
-def _seen(node: Node) -> Iterator[str | None]:
-    """Yield the qualified names of the attributes that an expression names; None if it may look at any other one."""
-    domain, name = _key(node)
-    inner, key = _key(domain) if domain is not None else (None, None)
-    if inner is not None and _is_attributes(inner):
-        yield None if key is None or name is None else f"{key}/{name}"
-        return
-    if _is_attributes(node):
-        yield None
-        return
-    for each in children(node):
-        yield from _seen(each)
-
-
-def _is_attributes(node: Node) -> bool:
-    return isinstance(node, Ident) and node.name == environment.ATTRIBUTES
-
-
-def _key(node: Node) -> tuple[Node | None, str | None]:
-    """Return what a node looks into, and by which literal key, None if that is not a literal; None if it does not."""
-    if isinstance(node, Select):
-        return node.operand, node.field
-    if isinstance(node, Call) and node.function in _INDEXED and len(node.args) == 2:
-        key = node.args[1]
-        return node.args[0], key.value if isinstance(key, Const) and isinstance(key.value, str) else None
-    if isinstance(node, Call) and node.function == "@in" and len(node.args) == 2:
-        key = node.args[0]
-        return node.args[1], key.value if isinstance(key, Const) and isinstance(key.value, str) else None
-    return None, None
 
 
 @dataclass(frozen=True, slots=True)

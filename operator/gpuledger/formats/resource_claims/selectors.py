@@ -14,7 +14,7 @@ Source: resource.k8s.io/v1 (CELDeviceSelector), and `DeviceMatches` of k8s.io/dy
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
@@ -34,13 +34,11 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
     literal_pattern,
     place_of,
     unknown_function,
-    walk,
 )
-from gpuledger.formats.resource_claims.cel.expression import Checked, Ident, Node
+from gpuledger.formats.resource_claims.cel.expression import Call, Checked, Const, Ident, Node, Select, children, walk
 from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
-from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
-from gpuledger.formats.resource_claims.demands import View, view_of
-from gpuledger.formats.resource_claims.semver import parse_version
+from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported, parse_version
+from gpuledger.model.card import ATTRIBUTES as CARD_ATTRIBUTES
 from gpuledger.model.card import Card, Payer
 from gpuledger.model.errors import BadInput, GpuledgerError
 
@@ -55,6 +53,8 @@ _NODE_BYTES, _ANSWER_BYTES, _TEXT_BYTES = 600, 400, 4
 
 DEVICE_STEPS = 60
 """What it costs to make a device of a card, beside the evaluation."""
+
+View = Callable[[Card], object]
 
 
 class SelectorError(GpuledgerError):
@@ -185,7 +185,7 @@ def _selector(text: str) -> Selector | str:
         nodes = walk(checked.root)
         patterns = _check_calls(text, checked, nodes)
         kept_bytes = _NODE_BYTES * len(nodes) + MEMORY_BYTES * patterns
-        return Selector(text, view_of(checked.root), kept_bytes, compiled(checked))
+        return Selector(text, _view_of(checked.root), kept_bytes, compiled(checked))
     except BadInput as error:
         return str(error).removeprefix(": ")
     except Unsupported as error:
@@ -212,6 +212,53 @@ def _check_calls(text: str, checked: Checked, nodes: list[Node]) -> int:
         if problem := Pattern(pattern).problem:
             raise BadInput(f"{place_of(text, checked, place_id)}: not a regular expression: {problem}")
     return len(patterns)
+
+
+_KEY_AT = {"_[_]": 1, "_[?_]": 1, "_?._": 1, "@in": 0}
+"""Operator that looks into a map -> which of its two operands is the key."""
+
+
+def _view_of(root: Node) -> View:
+    """Return a function from a card to what the expression can see of it, which can be the key of a map.
+
+    A cluster has tens of thousands of cards and few models, and most selectors speak of a model or of memory.
+    """
+    found = set(_seen(root))
+    names = CARD_ATTRIBUTES if None in found else [name for name in CARD_ATTRIBUTES if name in found]
+    reads = [CARD_ATTRIBUTES[name] for name in names]
+    if len(reads) == 1:
+        (only,) = reads
+        return lambda card: (only(card), card.capacity)
+    return lambda card: (*[read(card) for read in reads], card.capacity)
+
+
+def _seen(node: Node) -> Iterator[str | None]:
+    """Yield the qualified names of the attributes that an expression names; None if it may look at any other one."""
+    domain, name = _key(node)
+    inner, key = _key(domain) if domain is not None else (None, None)
+    if inner is not None and _is_attributes(inner):
+        yield None if key is None or name is None else f"{key}/{name}"
+        return
+    if _is_attributes(node):
+        yield None
+        return
+    for each in children(node):
+        yield from _seen(each)
+
+
+def _is_attributes(node: Node) -> bool:
+    return isinstance(node, Ident) and node.name == ATTRIBUTES
+
+
+def _key(node: Node) -> tuple[Node | None, str | None]:
+    """Return what a node looks into, and by which literal key, None if that is not a literal; None if it does not."""
+    if isinstance(node, Select):
+        return node.operand, node.field
+    if isinstance(node, Call) and node.function in _KEY_AT:
+        at = _KEY_AT[node.function]
+        key = node.args[at]
+        return node.args[1 - at], key.value if isinstance(key, Const) and isinstance(key.value, str) else None
+    return None, None
 
 
 def _shortened(text: str) -> str:

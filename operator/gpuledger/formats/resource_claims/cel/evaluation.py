@@ -1,7 +1,8 @@
 """A checked expression as a Python function, with a limit to what one call may cost. Pure.
 
-No library of CEL for Python has such a limit, and none can hold Kubernetes' own types. So the library parses and
-checks, and the tree that it returns is evaluated here: each node becomes a function once, and these call each other.
+The CEL library parses and checks, and the tree that it returns is evaluated here: each node becomes a function once,
+and these call each other. The library's own evaluation has no limit of time and memory, and loses memory in each call
+of a function in Python: docs/decisions/11-own-cel-evaluation.md.
 
 The cost of a call is counted in steps, of which one is about one node, and takes a microsecond at most: each node that
 is not in a loop, in each turn of a loop the nodes in it, and what a function looks at or makes. All of this is counted
@@ -18,10 +19,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
-from gpuledger.formats.resource_claims.cel.costs import COSTS, Cost
 from gpuledger.formats.resource_claims.cel.expression import (
     Call,
     Checked,
@@ -34,18 +34,21 @@ from gpuledger.formats.resource_claims.cel.expression import (
     Select,
     Unreadable,
     read_checked,
+    walk,
 )
-from gpuledger.formats.resource_claims.cel.functions import DECLARED, FUNCTIONS, MOST_CLASSES, Pattern
-from gpuledger.formats.resource_claims.cel.operators import OPERATORS, Function, has, select
+from gpuledger.formats.resource_claims.cel.functions import COSTS, DECLARED, FUNCTIONS, MOST_CLASSES, Pattern
 from gpuledger.formats.resource_claims.cel.values import (
+    OPERATORS,
     TYPE_NAMES,
     CelError,
     Optional,
     TypeValue,
     Unsupported,
+    has,
     no_overload,
+    own_steps,
     parts,
-    size,
+    select,
     type_name,
 )
 from gpuledger.model.errors import BadInput
@@ -81,54 +84,22 @@ class Run:
         before, waiting = self.left, [value]
         while waiting:
             each = waiting.pop()
-            self.spend(size(each))
+            self.spend(own_steps(each))
             if type(each) not in _FLAT:
                 waiting += parts(each)
         return before - self.left
 
 
 Step = Callable[[Run], object]
-NOT_STRICT = "@not_strictly_false"
-_LAZY = {"_&&_": 2, "_||_": 2, "_?_:_": 3, "or": 2, "orValue": 2, NOT_STRICT: 1}
 _FLAT = frozenset({str, bytes, bool, int, float, type(None)})
-_PLAIN = frozenset({"_&&_", "_||_", "!_", "size", "type", "dyn"})
-"""Operators whose cost does not depend on how large their operands are."""
+_PLAIN = frozenset({"!_", "size", "type", "dyn"})
+"""Operators whose cost does not depend on how large their operand is."""
 
 
 def unknown_function(root: Node) -> Call | None:
     """Return the first call of a function that is not evaluated here."""
-    for node in walk(root):
-        if isinstance(node, Call) and node.function not in KNOWN:
-            return node
-    return None
-
-
-KNOWN = frozenset({*OPERATORS, *FUNCTIONS, *_LAZY})
-
-
-def walk(root: Node) -> list[Node]:
-    """Return all nodes of a tree."""
-    found, waiting = [], [root]
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
-        waiting.extend(children(node))
-    return found
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below one."""
-    if isinstance(node, Select):
-        return (node.operand,)
-    if isinstance(node, Call):
-        return node.args
-    if isinstance(node, ListLiteral):
-        return node.elements
-    if isinstance(node, MapLiteral):
-        return tuple(part for key, value, _ in node.entries for part in (key, value))
-    if isinstance(node, Comprehension):
-        return (node.over, node.start, node.condition, node.step, node.result)
-    return ()
+    known = OPERATORS.keys() | FUNCTIONS.keys() | _LAZY.keys()
+    return next((node for node in walk(root) if isinstance(node, Call) and node.function not in known), None)
 
 
 def compiled(checked: Checked) -> Step:
@@ -190,12 +161,12 @@ def _call(node: Call, whole: Checked) -> Step:
     if pattern is not None:
         compiled_once = Pattern(pattern[1])
         steps[1] = lambda run: compiled_once
-    if _LAZY.get(name) == len(steps):
-        return _lazy(name, steps)
-    function = OPERATORS.get(name) or FUNCTIONS[name]
+    if name in _LAZY:
+        return _LAZY[name](*steps)
     if name in _PLAIN:
-        return _plain(function, steps)
-    call = _counted(function, COSTS.get(name), steps)
+        (only,), function = steps, OPERATORS[name]
+        return lambda run: function(only(run))
+    call = _counted(name, steps)
     if name in _FOLDED and all(isinstance(each, Const) for each in node.args):
         return _folded(call)
     return call
@@ -213,42 +184,26 @@ def _folded(call: Step) -> Step:
     return lambda run: value
 
 
-def _plain(function: Function, steps: list[Step]) -> Step:
-    if len(steps) == 1:
-        (only,) = steps
-        return lambda run: function(only(run))
-    if len(steps) == 2:
-        one, two = steps
-        return lambda run: function(one(run), two(run))
-    return lambda run: function(*[step(run) for step in steps])
-
-
-def _counted(function: Function, cost: Cost | None, steps: list[Step]) -> Step:
+def _counted(name: str, steps: list[Step]) -> Step:
     """Return a call that counts what it costs before it is made: all of its arguments, if there is nothing to say."""
+    operator, overloads, cost = OPERATORS.get(name), FUNCTIONS.get(name, {}), COSTS.get(name)
 
     def call(run: Run) -> object:
         args = [step(run) for step in steps]
+        found = operator or overloads.get(tuple(map(type, args)))
+        if found is None:
+            raise no_overload(name, *("" if isinstance(each, Pattern) else each for each in args))
         if cost is not None:
             cost(run, *args)
         else:
             for each in args:
                 run.spend_on(each)
-        return function(*args)
+        return found(*args)
 
     return call
 
 
-def _lazy(name: str, steps: list[Step]) -> Step:
-    if name in ("_&&_", "_||_"):
-        return _logical(steps[0], steps[1], name)
-    if name == "_?_:_":
-        return _choice(*steps)
-    if name == NOT_STRICT:
-        return _not_strictly_false(*steps)
-    return _alternative(steps[0], steps[1], name)
-
-
-def _logical(one: Step, two: Step, name: str) -> Step:
+def _logical(name: str, one: Step, two: Step) -> Step:
     """Return && or ||: one side that decides is enough, whatever the other one does."""
     decides = name == "_||_"
 
@@ -299,7 +254,7 @@ def _not_strictly_false(condition: Step) -> Step:
     return evaluate
 
 
-def _alternative(one: Step, two: Step, name: str) -> Step:
+def _alternative(name: str, one: Step, two: Step) -> Step:
     """Return `or` or `orValue` of an optional value."""
 
     def evaluate(run: Run) -> object:
@@ -311,6 +266,17 @@ def _alternative(one: Step, two: Step, name: str) -> Step:
         return two(run)
 
     return evaluate
+
+
+_LAZY: dict[str, Callable[..., Step]] = {
+    "_&&_": partial(_logical, "_&&_"),
+    "_||_": partial(_logical, "_||_"),
+    "_?_:_": _choice,
+    "@not_strictly_false": _not_strictly_false,
+    "or": partial(_alternative, "or"),
+    "orValue": partial(_alternative, "orValue"),
+}
+"""What does not look at all of its arguments: name -> from the arguments' functions to that of the call."""
 
 
 def _list(node: ListLiteral, whole: Checked) -> Step:
@@ -416,8 +382,6 @@ _DOUBLING = re.compile("optMap|optFlatMap")
 """Macros that become two of what stands before them: the library makes hundreds of MiB of sixteen in a row."""
 
 _PROBLEM = re.compile(r"ERROR: <input>:(?P<line>-?\d+):(?P<column>-?\d+): (?P<text>[^\n]*)")
-_SIGNATURE = re.compile(r"(?:(?P<target>\w+)\.(?=\w+\())?(?P<name>[\w.]+)\((?P<parameters>[\w,]*)\) (?P<result>\w+)")
-_TYPES_WITH_MEMBERS = frozenset({"quantity", "semver", "string", "list", "texts"})
 _ACCEPTED = frozenset({"BOOL", "DYN"})
 
 
@@ -434,24 +398,17 @@ def _environment() -> Any:
         "texts": kinds.List(kinds.STRING),
         "list": kinds.List(kinds.DYN),
         "string": kinds.STRING,
+        "pattern": kinds.STRING,
         "int": kinds.INT,
         "double": kinds.DOUBLE,
         "bool": kinds.BOOL,
         "dyn": kinds.DYN,
     }
     overloads: dict[str, list[Any]] = {}
-    for line in DECLARED.split("\n"):
-        match = _SIGNATURE.fullmatch(line)
-        if not match:
-            continue
-        target, name = match["target"], match["name"]
-        if target and target not in _TYPES_WITH_MEMBERS:  # a name with a dot, such as sets.contains
-            target, name = None, f"{target}.{name}"
-        parameters = [types[each] for each in match["parameters"].split(",") if each]
-        if target:
-            parameters.insert(0, types[target])
-        overload = cel.Overload(line, types[match["result"]], parameters, is_member=bool(target))
-        overloads.setdefault(name, []).append(overload)
+    for each in DECLARED:
+        parameters = [types[name] for name in each.parameters]
+        overload = cel.Overload(each.declaration, types[each.result], parameters, is_member=each.is_member)
+        overloads.setdefault(each.name, []).append(overload)
     return cel.NewEnv(
         variables={
             DRIVER: kinds.STRING,
