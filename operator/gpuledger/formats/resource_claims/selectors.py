@@ -181,13 +181,13 @@ KEPT = KeptSelectors()
 
 def _selector(text: str) -> Selector | str:
     try:
-        checked = check(text, "")
+        checked = check(text)
         nodes = walk(checked.root)
         patterns = _check_calls(text, checked, nodes)
         kept_bytes = _NODE_BYTES * len(nodes) + MEMORY_BYTES * patterns
-        return Selector(text, _view_of(checked.root), kept_bytes, compiled(checked))
+        return Selector(text, _view_of(checked.root), kept_bytes, compiled(checked.root))
     except BadInput as error:
-        return str(error).removeprefix(": ")
+        return str(error)
     except Unsupported as error:
         return f"gpuledger does not evaluate {error}"
 

@@ -102,9 +102,9 @@ def unknown_function(root: Node) -> Call | None:
     return next((node for node in walk(root) if isinstance(node, Call) and node.function not in known), None)
 
 
-def compiled(checked: Checked) -> Step:
+def compiled(root: Node) -> Step:
     """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported."""
-    whole, nodes = _step(checked.root, checked), len(walk(checked.root))
+    whole, nodes = _step(root), len(walk(root))
 
     def evaluate(run: Run) -> object:
         run.spend(nodes)
@@ -113,22 +113,22 @@ def compiled(checked: Checked) -> Step:
     return evaluate
 
 
-def _step(node: Node, whole: Checked) -> Step:
+def _step(node: Node) -> Step:
     if isinstance(node, Const):
         value = node.value
         return lambda run: value
     if isinstance(node, Ident):
         return _ident(node.name)
     if isinstance(node, Select):
-        operand, name, read = _step(node.operand, whole), node.field, has if node.test_only else select
+        operand, name, read = _step(node.operand), node.field, has if node.test_only else select
         return lambda run: read(operand(run), name)
     if isinstance(node, Call):
-        return _call(node, whole)
+        return _call(node)
     if isinstance(node, ListLiteral):
-        return _list(node, whole)
+        return _list(node)
     if isinstance(node, MapLiteral):
-        return _map(node, whole)
-    return _comprehension(node, whole)
+        return _map(node)
+    return _comprehension(node)
 
 
 def _ident(name: str) -> Step:
@@ -155,8 +155,8 @@ def literal_pattern(node: Node) -> tuple[int, str] | None:
     return (found.id, found.value) if isinstance(found, Const) and isinstance(found.value, str) else None
 
 
-def _call(node: Call, whole: Checked) -> Step:
-    steps = [_step(each, whole) for each in node.args]
+def _call(node: Call) -> Step:
+    steps = [_step(each) for each in node.args]
     name, pattern = node.function, literal_pattern(node)
     if pattern is not None:
         compiled_once = Pattern(pattern[1])
@@ -279,8 +279,8 @@ _LAZY: dict[str, Callable[..., Step]] = {
 """What does not look at all of its arguments: name -> from the arguments' functions to that of the call."""
 
 
-def _list(node: ListLiteral, whole: Checked) -> Step:
-    steps = [_step(each, whole) for each in node.elements]
+def _list(node: ListLiteral) -> Step:
+    steps = [_step(each) for each in node.elements]
     optional = node.optional
     if not optional:
         return lambda run: [step(run) for step in steps]
@@ -300,8 +300,8 @@ def _list(node: ListLiteral, whole: Checked) -> Step:
     return build
 
 
-def _map(node: MapLiteral, whole: Checked) -> Step:
-    entries = [(_step(key, whole), _step(value, whole), optional) for key, value, optional in node.entries]
+def _map(node: MapLiteral) -> Step:
+    entries = [(_step(key), _step(value), optional) for key, value, optional in node.entries]
 
     def build(run: Run) -> object:
         found: dict[object, object] = {}
@@ -327,9 +327,9 @@ def _map(node: MapLiteral, whole: Checked) -> Step:
     return build
 
 
-def _comprehension(node: Comprehension, whole: Checked) -> Step:
-    over, start = _step(node.over, whole), _step(node.start, whole)
-    condition, step, result = (_step(each, whole) for each in (node.condition, node.step, node.result))
+def _comprehension(node: Comprehension) -> Step:
+    over, start = _step(node.over), _step(node.start)
+    condition, step, result = (_step(each) for each in (node.condition, node.step, node.result))
     variable, result_name = node.variable, node.result_name
     turn = 3 + len(walk(node.condition)) + len(walk(node.step))
 
@@ -432,29 +432,29 @@ def check_cost(text: str) -> int:
     return 2_000 + 8 * len(text) + 400 * macros + 7_000 * classes
 
 
-def check(text: str, where: str) -> Checked:
-    """Parse an expression and check its types. Raises BadInput with `where`, line and column, and what is wrong."""
+def check(text: str) -> Checked:
+    """Parse an expression and check its types. Raises BadInput with line and column, and what is wrong."""
     try:
         length = len(text.encode())
     except UnicodeEncodeError:
-        raise BadInput(f"{where}: the expression is not a text that can be sent") from None
+        raise BadInput("the expression is not a text that can be sent") from None
     if length > MOST_BYTES:
-        raise BadInput(f"{where}: the expression is longer than {MOST_BYTES} bytes")
+        raise BadInput(f"the expression is longer than {MOST_BYTES} bytes")
     if length << min(len(_DOUBLING.findall(text)), 16) > MOST_BYTES:
-        raise BadInput(f"{where}: it has too many parts: each optMap() and optFlatMap() doubles what is before it")
+        raise BadInput("it has too many parts: each optMap() and optFlatMap() doubles what is before it")
     if len(_MACRO.findall(text)) > MOST_MACROS:
-        raise BadInput(f"{where}: it has too many parts: more than {MOST_MACROS} macros")
+        raise BadInput(f"it has too many parts: more than {MOST_MACROS} macros")
     try:
         expression = _environment().compile(text)
         kind = expression.return_type().name()
     except (RuntimeError, ValueError) as error:
-        raise BadInput(f"{where}: {_problem(str(error))}") from None
+        raise BadInput(_problem(str(error))) from None
     if kind not in _ACCEPTED:
-        raise BadInput(f"{where}: the expression is of type {kind.lower()}; it has to be true or false")
+        raise BadInput(f"the expression is of type {kind.lower()}; it has to be true or false")
     try:
         return read_checked(expression.serialize())
     except Unreadable as error:
-        raise BadInput(f"{where}: gpuledger does not evaluate this expression: {error}") from None
+        raise BadInput(f"gpuledger does not evaluate this expression: {error}") from None
 
 
 def _problem(told: str) -> str:

@@ -224,11 +224,8 @@ def same(left: object, right: object) -> bool:
         return False
 
 
-class _Missing:
-    """Stands for a value that is not there."""
-
-
-MISSING = _Missing()
+MISSING = object()
+"""Stands for a value that is not there."""
 
 
 def lookup(found: dict[object, object], key: object) -> object:
