@@ -223,33 +223,6 @@ class ClaimObjects(Protocol):
         """Return who pays for selectors of a namespace's pods; None where nobody else waits meanwhile."""
 
 
-class NoClaimObjects:
-    """No objects at all: where claims are not served, or not known."""
-
-    def claim(self, namespace: str, name: str) -> Claim | None:
-        """See ClaimObjects."""
-
-    def template(self, namespace: str, name: str) -> ClaimSpec | None:
-        """See ClaimObjects."""
-
-    def device_class(self, name: str) -> DeviceClass | None:
-        """See ClaimObjects."""
-
-    def serves_other_drivers(self, scheduler_name: str) -> bool:
-        """See ClaimObjects."""
-        return False
-
-    def holder_of(self, claim: Claim) -> str:
-        """See ClaimObjects."""
-        return ""
-
-    def payer(self, namespace: str) -> Payer | None:
-        """See ClaimObjects."""
-
-
-NO_CLAIM_OBJECTS = NoClaimObjects()
-
-
 def read_claim(claim: JsonMapping) -> Claim:
     """Return a ResourceClaim. Raises KeyError, TypeError or AttributeError for what is none."""
     metadata, status = claim["metadata"], claim.get("status") or {}
@@ -455,6 +428,10 @@ class ListedClaims:
         claim = self.claims[namespace, name]
         self.claims[namespace, name] = replace(claim, node_name=node_name)
         self._holders[claim.uid] = pod_uid
+
+
+NO_CLAIM_OBJECTS: Final = ListedClaims()
+"""Where no objects are known."""
 
 
 def _name(obj: JsonMapping) -> Name:

@@ -86,24 +86,20 @@ def _capacity(value: str, default: str, valid: tuple[str, str, str] | None) -> J
 
 def binary_quantity(mib: int) -> str:
     """Return an amount of MiB as Kubernetes writes it: 40960 is `40Gi`, 40961 is `40961Mi`."""
-    if mib == 0:
-        return "0"
-    suffixes = ["Mi", "Gi", "Ti", "Pi"]
-    while mib % 1024 == 0 and len(suffixes) > 1:
-        mib //= 1024
-        suffixes.pop(0)
-    return f"{mib}{suffixes[0]}"
+    return _shortest(mib, 1024, "Mi", "Gi", "Ti", "Pi")
 
 
 def decimal_quantity(number: int) -> str:
     """Return a whole number as Kubernetes writes it: 2000 is `2k`, 2500 is `2500`."""
-    if number == 0:
-        return "0"
-    suffixes = ["", "k", "M", "G"]
-    while number % 1000 == 0 and len(suffixes) > 1:
-        number //= 1000
-        suffixes.pop(0)
-    return f"{number}{suffixes[0]}"
+    return _shortest(number, 1000, "", "k", "M", "G")
+
+
+def _shortest(number: int, step: int, *suffixes: str) -> str:
+    place = 0
+    while number and number % step == 0 and place + 1 < len(suffixes):
+        number //= step
+        place += 1
+    return f"{number}{suffixes[place]}" if number else "0"
 
 
 def _cut(text: str) -> str:

@@ -23,8 +23,8 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation, read_ends
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
 from gpuledger.formats.kubernetes.pod import bound_node, pod_facts, scheduler_of
-from gpuledger.formats.resource_claims.allocation import allocation
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims
+from gpuledger.formats.resource_claims.demands import allocation
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.adoption import (
     Adopt,

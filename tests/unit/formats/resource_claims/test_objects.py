@@ -144,5 +144,4 @@ def test_without_objects_nothing_is_known() -> None:
     assert NO_CLAIM_OBJECTS.claim("default", "ours") is None
     assert NO_CLAIM_OBJECTS.template("default", "quarter") is None
     assert NO_CLAIM_OBJECTS.device_class(DEVICE_CLASS) is None
-    assert not NO_CLAIM_OBJECTS.serves_other_drivers("gpuledger")
     assert NO_CLAIM_OBJECTS.holder_of(claim) == ""
