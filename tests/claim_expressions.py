@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.formats.resource_claims import selectors
+from gpuledger.model.errors import BadInput
+
 Device = dict[str, Any]
 
 DRIVER = "gpu.gpuledger.dev"
@@ -336,6 +339,14 @@ ftffff eff  has(device.driver) && $A.index == 1
 """
 )
 """What Kubernetes takes and gpuledger refuses, with a place and a sentence."""
+
+
+def compile_selector(text: str, where: str) -> selectors.Selector:
+    """Return an expression, compiled, whatever it costs. Raises BadInput, which `where` begins, if that can't be."""
+    found = selectors.KEPT.get(text) or selectors.KEPT.compile(text)
+    if isinstance(found, str):
+        raise BadInput(f"{where}: {found}")
+    return found
 
 
 def random_expressions(seed: int, count: int) -> list[str]:

@@ -80,15 +80,12 @@ class Selector:
     answers: dict[object, bool | str] = field(default_factory=dict, compare=False, repr=False)
     """View -> whether its cards are meant, or why that can't be told."""
 
-    def matches(self, device: Mapping[str, object]) -> bool:
-        """Return whether a device is meant: one of a ResourceSlice's `spec.devices`, with its `driver` beside.
-
-        Raises SelectorError if the expression fails for it, or the device is not one.
-        """
-        return self.run(device)[0]
-
     def run(self, device: Mapping[str, object]) -> tuple[bool, int]:
-        """Do the same; return the steps that it took, too. The error of one that fails has them as `steps`."""
+        """Return whether a device is meant, and the steps that this took.
+
+        A device is one of a ResourceSlice's `spec.devices`, with its `driver` beside. Raises SelectorError if the
+        expression fails for it, or it can't be read; the error has the steps.
+        """
         run = Run(seen_of(device), MOST_STEPS)
         try:
             result = self._step(run)
@@ -106,17 +103,6 @@ class Selector:
 def _failed(error: SelectorError, run: Run) -> SelectorError:
     error.steps = min(MOST_STEPS - run.left, MOST_STEPS)
     return error
-
-
-def compile_selector(text: str, where: str) -> Selector:
-    """Compile an expression; `where` begins each refusal, such as `ResourceClaim default/a: request gpu, selector 1`.
-
-    Raises BadInput: with line and column, for what CEL, Kubernetes or gpuledger does not take.
-    """
-    found = KEPT.get(text) or KEPT.compile(text)
-    if isinstance(found, str):
-        raise BadInput(f"{where}: {found}")
-    return found
 
 
 class KeptSelectors:
