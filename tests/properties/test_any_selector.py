@@ -18,7 +18,7 @@ from fakes.claims import OUR_CLASS, a_resource_claim
 from fakes.objects import DIALECTS, a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
+from gpuledger.formats.resource_claims.cel.functions import MOST_STEPS
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, ListedClaims
 from gpuledger.formats.resource_claims.demands import MOST_SELECTOR_BYTES, MOST_SELECTORS
 from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorTest

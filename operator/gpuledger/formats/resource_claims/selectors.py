@@ -24,9 +24,7 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
     ATTRIBUTES,
     CAPACITY,
     DRIVER,
-    MOST_STEPS,
     SHARED,
-    Run,
     Step,
     check,
     check_cost,
@@ -36,7 +34,14 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
     unknown_function,
 )
 from gpuledger.formats.resource_claims.cel.expression import Call, Checked, Const, Ident, Node, Select, children, walk
-from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
+from gpuledger.formats.resource_claims.cel.functions import (
+    MEMORY_BYTES,
+    MOST_CLASSES,
+    MOST_STEPS,
+    Pattern,
+    Run,
+    classes,
+)
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported, parse_version
 from gpuledger.model.card import ATTRIBUTES as CARD_ATTRIBUTES
 from gpuledger.model.card import Card, Payer
@@ -89,20 +94,15 @@ class Selector:
         run = Run(seen_of(device), MOST_STEPS)
         try:
             result = self._step(run)
+            if isinstance(result, bool):
+                return result, MOST_STEPS - run.left
+            failed = SelectorError(f"{_quoted(self.text)} is neither true nor false for this device")
         except CelError as error:
-            raise _failed(SelectorError(f"{_shortened(self.text)!r} can't be evaluated: {error}"), run) from None
+            failed = SelectorError(f"{_quoted(self.text)} can't be evaluated: {error}")
         except Unsupported as error:
-            text = f"gpuledger does not evaluate {_shortened(self.text)!r}: {error}"
-            raise _failed(SelectorRefused(text), run) from None
-        if not isinstance(result, bool):
-            text = f"{_shortened(self.text)!r} is neither true nor false for this device"
-            raise _failed(SelectorError(text), run)
-        return result, MOST_STEPS - run.left
-
-
-def _failed(error: SelectorError, run: Run) -> SelectorError:
-    error.steps = min(MOST_STEPS - run.left, MOST_STEPS)
-    return error
+            failed = SelectorRefused(f"gpuledger does not evaluate {_quoted(self.text)}: {error}")
+        failed.steps = min(MOST_STEPS - run.left, MOST_STEPS)
+        raise failed
 
 
 class KeptSelectors:
@@ -247,8 +247,8 @@ def _key(node: Node) -> tuple[Node | None, str | None]:
     return None, None
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else text[:117] + "..."
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:117] + "...")
 
 
 def seen_of(device: Mapping[str, object]) -> Mapping[str, object]:

@@ -16,7 +16,7 @@ import claim_expressions
 from claim_expressions import CARDS, CORNERS, EVERYDAY, NODES, REFUSED, Answered, compile_selector
 from gpuledger.formats.resource_claims import selectors
 from gpuledger.formats.resource_claims.cel import evaluation as environment
-from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
+from gpuledger.formats.resource_claims.cel.functions import MOST_STEPS
 from gpuledger.formats.resource_claims.selectors import (
     KeptSelectors,
     Selector,

@@ -18,7 +18,7 @@ Source of the environment that selectors are checked in: `newCompiler` of k8s.io
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, cast
 
@@ -36,7 +36,16 @@ from gpuledger.formats.resource_claims.cel.expression import (
     read_checked,
     walk,
 )
-from gpuledger.formats.resource_claims.cel.functions import COSTS, DECLARED, FUNCTIONS, MOST_CLASSES, Pattern
+from gpuledger.formats.resource_claims.cel.functions import (
+    COSTS,
+    DECLARED,
+    ERROR_STEPS,
+    FUNCTIONS,
+    MOST_CLASSES,
+    MOST_STEPS,
+    Pattern,
+    Run,
+)
 from gpuledger.formats.resource_claims.cel.values import (
     OPERATORS,
     TYPE_NAMES,
@@ -46,52 +55,12 @@ from gpuledger.formats.resource_claims.cel.values import (
     Unsupported,
     has,
     no_overload,
-    own_steps,
-    parts,
     select,
     type_name,
 )
 from gpuledger.model.errors import BadInput
 
-MOST_STEPS = 10_000
-"""Of one evaluation for one device: less than 10 ms. Kubernetes' own limit is about a hundred times this."""
-
-
-ERROR_STEPS = 8
-"""For an error that something gets over."""
-
-
-class Run:
-    """One evaluation: its variables, and the steps that it may still cost."""
-
-    __slots__ = ("left", "names")
-
-    def __init__(self, names: Mapping[str, object], steps: int) -> None:
-        self.names = dict(names)
-        self.left = steps
-
-    def spend(self, steps: int) -> None:
-        """Count steps. Raises Unsupported when there are too many."""
-        self.left -= steps
-        if self.left < 0:
-            raise Unsupported(f"it takes more than {MOST_STEPS} steps for one device")
-
-    def spend_on(self, value: object) -> int:
-        """Count what it takes to look at all of a value, a part of it as often as one comes to it; return that.
-
-        Nothing is looked at before it is counted, so this ends. Raises Unsupported.
-        """
-        before, waiting = self.left, [value]
-        while waiting:
-            each = waiting.pop()
-            self.spend(own_steps(each))
-            if type(each) not in _FLAT:
-                waiting += parts(each)
-        return before - self.left
-
-
 Step = Callable[[Run], object]
-_FLAT = frozenset({str, bytes, bool, int, float, type(None)})
 _PLAIN = frozenset({"!_", "size", "type", "dyn"})
 """Operators whose cost does not depend on how large their operand is."""
 

@@ -9,11 +9,11 @@ its powers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cmp_to_key, lru_cache
 from itertools import pairwise, product
-from typing import Any, Protocol
+from typing import Any, cast
 
 from gpuledger.formats.kubernetes.quantity import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import (
@@ -22,6 +22,7 @@ from gpuledger.formats.resource_claims.cel.values import (
     CelError,
     Function,
     Optional,
+    TypeValue,
     Uint,
     Unsupported,
     Version,
@@ -459,34 +460,94 @@ FUNCTIONS = _by_types()
 """Name -> types of the arguments -> how the function works for these."""
 
 
-class Spending(Protocol):
-    """An evaluation."""
+MOST_STEPS = 10_000
+"""Of one evaluation for one device: less than 10 ms. Kubernetes' own limit is about a hundred times this."""
+
+ERROR_STEPS = 8
+"""For an error that something gets over."""
+
+
+class Run:
+    """One evaluation: its variables, and the steps that it may still cost."""
+
+    __slots__ = ("left", "names")
+
+    def __init__(self, names: Mapping[str, object], steps: int) -> None:
+        self.names = dict(names)
+        self.left = steps
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises Unsupported when there are too many."""
+        self.left -= steps
+        if self.left < 0:
+            raise Unsupported(f"it takes more than {MOST_STEPS} steps for one device")
 
     def spend_on(self, value: object) -> int:
-        """Count all of a value; return how much that is. Raises Unsupported."""
+        """Count what it takes to look at all of a value, a part of it as often as one comes to it; return that.
+
+        Nothing is looked at before it is counted, so this ends. Raises Unsupported.
+        """
+        before, waiting = self.left, [value]
+        while waiting:
+            each = waiting.pop()
+            self.spend(_own_steps(each))
+            if type(each) not in _FLAT:
+                waiting += _parts(each)
+        return before - self.left
+
+
+def _own_steps(value: object) -> int:
+    """Return what it costs to look at a value itself, in steps: at a list without what is in it. Costs the same always.
+
+    A text is 32 characters a step, which is what compares, copies and hashes them.
+    """
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return 1 + (len(cast("str", value)) >> 5)
+    if kind is list:
+        return 1 + len(cast("list[object]", value))
+    if isinstance(value, dict):
+        return 1 + 2 * len(value)
+    if kind is Version:
+        return cast("Version", value).size
+    return _QUANTITY_SIZE if kind is Quantity else 1
+
+
+_QUANTITY_SIZE = 4
+"""Numbers of some hundred digits at most."""
+
+_FLAT = frozenset({str, bytes, bool, int, float, type(None)})
+_WITHOUT_PARTS = frozenset({type(None), bool, int, Uint, float, TypeValue})
+
+
+def _parts(value: object) -> list[object]:
+    """Return the values in a value of which more than their number counts."""
+    if type(value) is list:
+        return [each for each in value if type(each) not in _WITHOUT_PARTS]
+    if isinstance(value, dict):
+        inside = [each for each in value.values() if type(each) not in _WITHOUT_PARTS]
+        return inside + [each for each in value if type(each) is str]
+    return [value.value] if type(value) is Optional and value.present else []
 
 
 Cost = Callable[..., None]
 """Called with the evaluation and the arguments of a call, before it is made; spends steps of it."""
 
 
-def _cost_of_plus(run: Spending, left: object, right: object) -> None:
+def _cost_of_plus(run: Run, left: object, right: object) -> None:
     """Of `+`: a list is copied without what is in it."""
     for each in (left, right):
         run.spend(1 + (len(each) >> 4) if isinstance(each, list | str | bytes) else 1)
 
 
-def _cost_of_index(run: Spending, container: object, key: object) -> None:
+def _cost_of_index(run: Run, container: object, key: object) -> None:
     """Of a look into a map or a list. A number as a key may have to be told from a truth, see `lookup`."""
     run.spend(1 + (len(container) >> 3) if isinstance(container, dict) and isinstance(key, int | float) else 1)
     if isinstance(key, str):
         run.spend_on(key)
 
 
-def _cost_of_in(run: Spending, item: object, container: object) -> None:
+def _cost_of_in(run: Run, item: object, container: object) -> None:
     """Of `in`: only a list is looked through."""
     if isinstance(container, dict):
         _cost_of_index(run, container, item)
@@ -495,36 +556,36 @@ def _cost_of_in(run: Spending, item: object, container: object) -> None:
         run.spend_on(container)
 
 
-def _cost_of_pairs(run: Spending, left: list[object], right: list[object] | None = None) -> None:
+def _cost_of_pairs(run: Run, left: list[object], right: list[object] | None = None) -> None:
     """Of a function that compares items with each other."""
     one = run.spend_on(left)
     run.spend(one * (one if right is None else run.spend_on(right)))
 
 
-def _cost_of_version(run: Spending, text: str, is_tolerant: bool = False) -> None:
+def _cost_of_version(run: Run, text: str, is_tolerant: bool = False) -> None:
     """Of a text that is read as a version: each of its parts is looked at."""
     run.spend(5 + (len(text) >> 1))
 
 
-def _cost_of_replace(run: Spending, text: str, old: str, new: str, limit: int = -1) -> None:
+def _cost_of_replace(run: Run, text: str, old: str, new: str, limit: int = -1) -> None:
     for each in (text, old, new):
         run.spend_on(each)
     count = text.count(old)
     run.spend((count * len(new) >> 5) + (count >> 3))
 
 
-def _cost_of_split(run: Spending, text: str, separator: str, limit: int = -1) -> None:
+def _cost_of_split(run: Run, text: str, separator: str, limit: int = -1) -> None:
     run.spend_on(text)
     run.spend_on(separator)
     run.spend((text.count(separator) if separator else len(text)) >> 2)
 
 
-def _cost_of_join(run: Spending, items: list[object], separator: str = "") -> None:
+def _cost_of_join(run: Run, items: list[object], separator: str = "") -> None:
     run.spend_on(items)
     run.spend(len(items) * (1 + len(separator)) >> 5)
 
 
-def _cost_of_search(run: Spending, text: str, pattern: str | Pattern, searches: int = 1) -> None:
+def _cost_of_search(run: Run, text: str, pattern: str | Pattern, searches: int = 1) -> None:
     """Of a regular expression: RE2's work for a character grows with the size of the compiled pattern."""
     run.spend_on(text)
     if isinstance(pattern, str):

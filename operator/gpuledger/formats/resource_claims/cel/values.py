@@ -257,39 +257,6 @@ def compare(left: object, right: object) -> int | None:
     return bool(left > right) - bool(left < right)  # type: ignore[operator]
 
 
-def own_steps(value: object) -> int:
-    """Return what it costs to look at a value itself, in steps: at a list without what is in it. Costs the same always.
-
-    A text is 32 characters a step, which is what compares, copies and hashes them.
-    """
-    kind = type(value)
-    if kind is str or kind is bytes:
-        return 1 + (len(cast("str", value)) >> 5)
-    if kind is list:
-        return 1 + len(cast("list[object]", value))
-    if isinstance(value, dict):
-        return 1 + 2 * len(value)
-    if kind is Version:
-        return cast("Version", value).size
-    return _QUANTITY_SIZE if kind is Quantity else 1
-
-
-_QUANTITY_SIZE = 4
-"""Numbers of some hundred digits at most."""
-
-_WITHOUT_PARTS = frozenset({type(None), bool, int, Uint, float, TypeValue})
-
-
-def parts(value: object) -> list[object]:
-    """Return the values in a value of which more than their number counts."""
-    if type(value) is list:
-        return [each for each in value if type(each) not in _WITHOUT_PARTS]
-    if isinstance(value, dict):
-        inside = [each for each in value.values() if type(each) not in _WITHOUT_PARTS]
-        return inside + [each for each in value if type(each) is str]
-    return [value.value] if type(value) is Optional and value.present else []
-
-
 _FEWEST_PLAIN_DIGITS = 6
 """From 10 to this power on, a number becomes a text with an exponent."""
 
