@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice, product
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
@@ -212,38 +212,35 @@ def claim_alternatives(
     return [tuple(reader.entry(wish) for wish in way) for way in ways]
 
 
+@dataclass(slots=True)
 class _Reader:
     """Reads the requests of one claim."""
 
-    def __init__(
-        self,
-        claim_name: str,
-        number: int,
-        spec: ClaimSpec,
-        objects: ClaimObjects,
-        chosen: CardFilter,
-        lifetime: Lifetime,
-        namespace: str,
-    ) -> None:
-        self._claim_name, self._number, self._spec, self._objects = claim_name, number, spec, objects
-        self._chosen, self._lifetime, self._namespace = chosen, lifetime, namespace
-        self._payer = objects.payer(namespace)
-        self._entries: dict[int, Entry] = {}  # identity of a wish -> its entry, the same in all ways
-        self._tests: dict[str, CardTest] = {}  # expression -> its test
+    claim_name: str
+    number: int
+    spec: ClaimSpec
+    objects: ClaimObjects
+    chosen: CardFilter
+    lifetime: Lifetime
+    namespace: str
+    entries: dict[int, Entry] = field(default_factory=dict)
+    """Identity of a wish -> its entry, the same in all ways."""
+    tests: dict[str, CardTest] = field(default_factory=dict)
+    """Expression -> its test."""
 
     def entry(self, wish: Wish) -> Entry:
         """Return one request, or one alternative of it, as a demand."""
-        found = self._entries.get(id(wish))
+        found = self.entries.get(id(wish))
         if found is not None:
             return found
         try:
-            found = self._entries[id(wish)] = Entry(f"{self._claim_name}/{wish.name}", self._demand(wish))
+            found = self.entries[id(wish)] = Entry(f"{self.claim_name}/{wish.name}", self._demand(wish))
             return found
         except BadInput as error:
-            raise BadInput(f"claim {self._claim_name}, request {wish.name}: {error}") from None
+            raise BadInput(f"claim {self.claim_name}, request {wish.name}: {error}") from None
 
     def _demand(self, wish: Wish) -> Demand:
-        device_class = self._objects.device_class(wish.device_class)
+        device_class = self.objects.device_class(wish.device_class)
         if device_class is None:
             raise BadInput(f"there is no DeviceClass {wish.device_class}")
         if not device_class.is_ours:
@@ -263,7 +260,7 @@ class _Reader:
             cards=wish.count if wish.mode == EXACT_COUNT else 1,
             every_card=wish.mode == ALL,
             rules=self._rules(wish),
-            lifetime=self._lifetime,
+            lifetime=self.lifetime,
             resource=DRIVER,
             wanted=self._wanted(wish, device_class, parameters),
             one_numa_node=bool(parameters.one_numa_node),
@@ -272,21 +269,21 @@ class _Reader:
     def _rules(self, wish: Wish) -> tuple[CardRule, ...]:
         """Return the constraints that concern a request. A name of one's own without a domain is the driver's."""
         found = []
-        for number, each in enumerate(self._spec.constraints):
+        for number, each in enumerate(self.spec.constraints):
             if each.requests and not {wish.name, wish.name.partition("/")[0]} & {*each.requests}:
                 continue
             if each.attribute not in ATTRIBUTES:
                 raise BadInput(f"cards have no attribute {each.attribute}: there are {', '.join(ATTRIBUTES)}")
-            found.append(CardRule(each.attribute, self._number * MOST_CONSTRAINTS + number, each.distinct))
+            found.append(CardRule(each.attribute, self.number * MOST_CONSTRAINTS + number, each.distinct))
         return tuple(found)
 
     def _parameters(self, wish: Wish, device_class: DeviceClass) -> ShareParameters:
         named = {wish.name, wish.name.partition("/")[0]}
-        own = (each for each in self._spec.config if not each.requests or named & {*each.requests})
+        own = (each for each in self.spec.config if not each.requests or named & {*each.requests})
         return share_parameters(each.parameters for each in (*device_class.config, *own))
 
     def _wanted(self, wish: Wish, device_class: DeviceClass, parameters: ShareParameters) -> CardFilter:
-        chosen, expressions = self._chosen, dict.fromkeys((*device_class.selectors, *wish.selectors))
+        chosen, expressions = self.chosen, dict.fromkeys((*device_class.selectors, *wish.selectors))
         needed = [each for each in expressions if not _ONLY_THE_DRIVER.match(each)]
         return replace(
             chosen,
@@ -303,13 +300,14 @@ class _Reader:
         # Only here: its library is not needed otherwise.
         from gpuledger.formats.resource_claims.selectors import SelectorTest
 
-        found = self._tests.get(expression)
+        found = self.tests.get(expression)
         if found is None:
-            if self._payer is None:
+            payer = self.objects.payer(self.namespace)
+            if payer is None:
                 SelectorTest(expression, _device_of, where="selector").compile()
-            where = f"claim {self._claim_name}, request {wish.name}: selector"
-            test = SelectorTest(expression, _device_of, self._namespace, where, self._payer)
-            found = self._tests[expression] = test
+            where = f"claim {self.claim_name}, request {wish.name}: selector"
+            test = SelectorTest(expression, _device_of, self.namespace, where, payer)
+            found = self.tests[expression] = test
         return found
 
 
