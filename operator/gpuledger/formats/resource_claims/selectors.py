@@ -30,25 +30,17 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
     check_cost,
     compiled,
     literal_pattern,
-    place_of,
-    unknown_function,
 )
-from gpuledger.formats.resource_claims.cel.expression import Call, Checked, Const, Ident, Node, Select, children, walk
+from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select, children, walk
 from gpuledger.formats.resource_claims.cel.functions import (
     MEMORY_BYTES,
-    MOST_CLASSES,
     MOST_STEPS,
-    Pattern,
     Run,
-    classes,
 )
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported, parse_version
 from gpuledger.model.card import ATTRIBUTES as CARD_ATTRIBUTES
 from gpuledger.model.card import Card, Payer
 from gpuledger.model.errors import BadInput, GpuledgerError
-
-MOST_PATTERNS = 8
-"""Different regular expressions of one expression."""
 
 KEPT_BYTES = 32 * 2**20
 """Of all compiled expressions with their answers, as far as they are counted here; those used last are kept."""
@@ -169,35 +161,13 @@ def _selector(text: str) -> Selector | str:
     try:
         checked = check(text)
         nodes = walk(checked.root)
-        patterns = _check_calls(text, checked, nodes)
+        patterns = sum(literal_pattern(node) is not None for node in nodes)
         kept_bytes = _NODE_BYTES * len(nodes) + MEMORY_BYTES * patterns
-        return Selector(text, _view_of(checked.root), kept_bytes, compiled(checked.root))
+        return Selector(text, _view_of(checked.root), kept_bytes, compiled(text, checked))
     except BadInput as error:
         return str(error)
     except Unsupported as error:
         return f"gpuledger does not evaluate {error}"
-
-
-def _check_calls(text: str, checked: Checked, nodes: list[Node]) -> int:
-    """Return how many regular expressions there are. Raises BadInput."""
-    unknown = unknown_function(checked.root)
-    if unknown:
-        place = place_of(text, checked, unknown.id)
-        raise BadInput(f"{place}: gpuledger does not evaluate {unknown.function}() in selectors")
-    patterns = [found for found in map(literal_pattern, nodes) if found is not None]
-    if len(patterns) > MOST_PATTERNS or sum(classes(pattern) for _, pattern in patterns) > MOST_CLASSES:
-        raise BadInput(
-            f"the expression has more than {MOST_PATTERNS} regular expressions, or more than {MOST_CLASSES} classes "
-            "such as \\pL in them"
-        )
-    for node in nodes:
-        if isinstance(node, Ident) and "." in node.name and text[checked.offsets[node.id] :][:1] != ".":
-            # The library takes has(device.driver) for device.driver.
-            raise BadInput(f"{place_of(text, checked, node.id)}: every device has {node.name}; ask for what is in it")
-    for place_id, pattern in patterns:
-        if problem := Pattern(pattern).problem:
-            raise BadInput(f"{place_of(text, checked, place_id)}: not a regular expression: {problem}")
-    return len(patterns)
 
 
 _KEY_AT = {"_[_]": 1, "_[?_]": 1, "_?._": 1, "@in": 0}

@@ -45,6 +45,7 @@ from gpuledger.formats.resource_claims.cel.functions import (
     MOST_STEPS,
     Pattern,
     Run,
+    classes,
 )
 from gpuledger.formats.resource_claims.cel.values import (
     OPERATORS,
@@ -61,22 +62,46 @@ from gpuledger.formats.resource_claims.cel.values import (
 from gpuledger.model.errors import BadInput
 
 Step = Callable[[Run], object]
+MOST_PATTERNS = 8
+"""Different regular expressions of one expression."""
+
 _PLAIN = frozenset({"!_", "size", "type", "dyn"})
 """Operators whose cost does not depend on how large their operand is."""
 
 
-def unknown_function(root: Node) -> Call | None:
-    """Return the first call of a function that is not evaluated here."""
-    known = OPERATORS.keys() | FUNCTIONS.keys() | _LAZY.keys()
-    return next((node for node in walk(root) if isinstance(node, Call) and node.function not in known), None)
+class _NotEvaluated(Exception):  # noqa: N818
+    """A part of an expression that is not evaluated here: the id of its node, and what is wrong."""
+
+    def __init__(self, node_id: int, why: str) -> None:
+        super().__init__(why)
+        self.node_id = node_id
 
 
-def compiled(root: Node) -> Step:
-    """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported."""
-    whole, nodes = _step(root), len(walk(root))
+def compiled(text: str, checked: Checked) -> Step:
+    """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported.
+
+    Raises BadInput, with the place, for what is not evaluated here.
+    """
+    nodes = walk(checked.root)
+    patterns = [found for found in map(literal_pattern, nodes) if found is not None]
+    if len(patterns) > MOST_PATTERNS or sum(map(classes, patterns)) > MOST_CLASSES:
+        raise BadInput(
+            f"the expression has more than {MOST_PATTERNS} regular expressions, or more than {MOST_CLASSES} classes "
+            "such as \\pL in them"
+        )
+    try:
+        for node in nodes:
+            if isinstance(node, Ident) and "." in node.name and text[checked.offsets[node.id] :][:1] != ".":
+                # The library takes has(device.driver) for device.driver.
+                raise _NotEvaluated(node.id, f"every device has {node.name}; ask for what is in it")
+        whole, count = _step(checked.root), len(nodes)
+    except _NotEvaluated as error:
+        before = text[: checked.offsets.get(error.node_id, 0)]
+        line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        raise BadInput(f"{line}:{column}: {error}") from None
 
     def evaluate(run: Run) -> object:
-        run.spend(nodes)
+        run.spend(count)
         return whole(run)
 
     return evaluate
@@ -116,20 +141,24 @@ def _type(name: str) -> TypeValue:
     return TypeValue(name)
 
 
-def literal_pattern(node: Node) -> tuple[int, str] | None:
-    """Return the regular expression of a call that has one as a literal, behind the literal's id."""
+def literal_pattern(node: Node) -> str | None:
+    """Return the regular expression of a call that has one as a literal."""
     if not isinstance(node, Call) or node.function not in ("matches", "find", "findAll") or len(node.args) < 2:
         return None
     found = node.args[1]
-    return (found.id, found.value) if isinstance(found, Const) and isinstance(found.value, str) else None
+    return found.value if isinstance(found, Const) and isinstance(found.value, str) else None
 
 
 def _call(node: Call) -> Step:
     steps = [_step(each) for each in node.args]
-    name, pattern = node.function, literal_pattern(node)
-    if pattern is not None:
-        compiled_once = Pattern(pattern[1])
-        steps[1] = lambda run: compiled_once
+    name, literal = node.function, literal_pattern(node)
+    if name not in OPERATORS and name not in FUNCTIONS and name not in _LAZY:
+        raise _NotEvaluated(node.id, f"gpuledger does not evaluate {name}() in selectors")
+    if literal is not None:
+        pattern = Pattern(literal)
+        if pattern.problem:
+            raise _NotEvaluated(node.args[1].id, f"not a regular expression: {pattern.problem}")
+        steps[1] = lambda run: pattern
     if name in _LAZY:
         return _LAZY[name](*steps)
     if name in _PLAIN:
@@ -434,9 +463,3 @@ def _problem(told: str) -> str:
         return " ".join(told.split())[:300]
     text = match["text"].replace(" (in container '')", "")[:300]
     return f"{match['line']}:{match['column']}: {text}"
-
-
-def place_of(text: str, checked: Checked, node_id: int) -> str:
-    """Return line and column of a node, both from 1."""
-    before = text[: checked.offsets.get(node_id, 0)]
-    return f"{before.count(chr(10)) + 1}:{len(before) - (before.rfind(chr(10)) + 1) + 1}"
