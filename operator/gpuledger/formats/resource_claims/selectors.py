@@ -32,11 +32,7 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
     literal_pattern,
 )
 from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select, children, walk
-from gpuledger.formats.resource_claims.cel.functions import (
-    MEMORY_BYTES,
-    MOST_STEPS,
-    Run,
-)
+from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_STEPS, Run
 from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported, parse_version
 from gpuledger.model.card import ATTRIBUTES as CARD_ATTRIBUTES
 from gpuledger.model.card import Card, Payer

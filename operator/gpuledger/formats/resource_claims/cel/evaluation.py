@@ -62,6 +62,7 @@ from gpuledger.formats.resource_claims.cel.values import (
 from gpuledger.model.errors import BadInput
 
 Step = Callable[[Run], object]
+
 MOST_PATTERNS = 8
 """Different regular expressions of one expression."""
 
