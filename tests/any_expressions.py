@@ -18,7 +18,7 @@ Kind = str
 """Of a value: one of the words in DECLARED, or of the language's own types."""
 
 KINDS = ("int", "uint", "double", "bool", "string", "bytes", "list", "map", "optional", "quantity", "semver", "type")
-_KIND_OF = {"texts": "list", "dyn": "int"}
+_KIND_OF = {"texts": "list", "pattern": "string", "dyn": "int"}
 
 _OWN = """
 _+_(int,int) int
@@ -74,7 +74,7 @@ _FREE = ("sets", "lists", "optional.of", "optional.ofNonZeroValue", "optional.no
 
 def _signatures() -> list[tuple[str, tuple[Kind, ...], Kind]]:
     found = []
-    for line in (*_OWN.split("\n"), *DECLARED.split("\n")):
+    for line in (*_OWN.split("\n"), *(each.declaration for each in DECLARED)):
         match = _SIGNATURE.fullmatch(line)
         if not match:
             continue

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuledger.formats.resource_claims import selectors
+from gpuledger.model.errors import BadInput
+
 Device = dict[str, Any]
 
 DRIVER = "gpu.gpuledger.dev"
@@ -234,6 +237,8 @@ ftffff etf  $A.model == "" || $A.index == 1
 ffftff eff  [1, 3].max() == $A.index
 tttttt ttt  [3, 1, 2].min() == 1 && [3, 1, 2].sum() == 6 && [1, 2].isSorted()
 tttttt ttt  [1, 2, 1].indexOf(1) == 0 && [1, 2, 1].lastIndexOf(1) == 2
+eeeeee eee  dyn([1, 2, 1]).indexOf(dyn(1), 0) == 0
+eeeeee eee  dyn([1, 2, 1]).lastIndexOf(dyn(1), 0) == 0
 tttttt ttt  ["b", "a"].max() == "b" && ![2, 1].isSorted()
 tttttt ttt  [].sum() == 0
 ftttff eff  [1, 2, 3].filter(n, n != $A.index).size() == 2
@@ -334,6 +339,14 @@ ftffff eff  has(device.driver) && $A.index == 1
 """
 )
 """What Kubernetes takes and gpuledger refuses, with a place and a sentence."""
+
+
+def compile_selector(text: str, where: str) -> selectors.Selector:
+    """Return an expression, compiled, whatever it costs. Raises BadInput, which `where` begins, if that can't be."""
+    found = selectors.KEPT.get(text) or selectors.KEPT.compile(text)
+    if isinstance(found, str):
+        raise BadInput(f"{where}: {found}")
+    return found
 
 
 def random_expressions(seed: int, count: int) -> list[str]:

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from claim_expressions import CORNERS, DRIVER, EVERYDAY, NODES, REFUSED, Answered, random_expressions
+from claim_expressions import CORNERS, DRIVER, EVERYDAY, NODES, REFUSED, Answered, compile_selector, random_expressions
 from cluster.cluster import DEADLINE_S, Connection, Json, RequestFailed
 from cluster.kubernetes import MINOR, at_least
 from control_plane import ControlPlane
 from effort import EFFORT, seeds_for, times
-from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorRefused, compile_selector
+from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorRefused
 from gpuledger.model.errors import BadInput
 
 pytestmark = pytest.mark.timeout(times(180, 1800))
@@ -181,7 +181,7 @@ def _own_answer(selector: Selector, node: str) -> object:
     failed = False
     for device in NODES[node]:
         try:
-            if selector.matches({**device, "driver": DRIVER}):
+            if selector.run({**device, "driver": DRIVER})[0]:
                 matched.add(device["name"])
         except SelectorRefused:
             return None

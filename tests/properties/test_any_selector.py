@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from any_expressions import expressions
 from builders import a_card
-from claim_expressions import CARDS, CORNERS, DRIVER, EVERYDAY
+from claim_expressions import CARDS, CORNERS, DRIVER, EVERYDAY, compile_selector
 from effort import times
 from fakes.claims import OUR_CLASS, a_resource_claim
 from fakes.objects import DIALECTS, a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS
+from gpuledger.formats.resource_claims.cel.functions import MOST_STEPS
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, ListedClaims
 from gpuledger.formats.resource_claims.demands import MOST_SELECTOR_BYTES, MOST_SELECTORS
-from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorTest, compile_selector
+from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorTest
 from gpuledger.formats.resource_claims.slices import device_of
 from gpuledger.model.card import Amounts, Card, Payer
 from gpuledger.model.errors import BadInput
@@ -115,7 +115,7 @@ def test_what_is_kept_of_one_card_is_said_of_those_only_of_which_it_is_true(text
     test = SelectorTest(text, lambda card: {**device_of(card), "driver": DRIVER})
     for card in cards:
         try:
-            answer, problem = found.matches({**device_of(card), "driver": DRIVER}), ""
+            answer, problem = found.run({**device_of(card), "driver": DRIVER})[0], ""
         except SelectorError as error:
             answer, problem = False, str(error)
         assert (test.admits(card), test.problem(card)) == (answer, problem)

@@ -431,7 +431,7 @@ class ListedClaims:
 
 
 NO_CLAIM_OBJECTS: Final = ListedClaims()
-"""None at all: where they are not known."""
+"""Where no objects are known."""
 
 
 def _name(obj: JsonMapping) -> Name:

@@ -1,31 +1,28 @@
-"""From the ResourceClaims of a pod to demands of cards, with the parameters of our driver.
+"""From the ResourceClaims of a pod to demands of cards, and from its shares to what a claim's status says.
 
 Parameters are an object of apiVersion gpuledger.dev/v1alpha1 and kind Share in the claim's opaque configuration, such
 as {..., memoryMiB: 10240, cores: 30}: what the fields of a request can't say. Before Kubernetes 1.36, the API server
 drops `capacity` from requests, so amounts have to be here. Where both have an amount, the request's own field counts,
 because the API server has checked it.
 
-A cluster has tens of thousands of cards and few models, and most selectors speak of a model or of memory. Cards that
-look the same to a selector have the same answer.
+Source of the status: resource.k8s.io/v1, AllocationResult; and what kube-scheduler's plugin DynamicResources writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, product
 from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
-from gpuledger.formats.dialects.vocabulary import MAX_CARDS
-from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
-from gpuledger.formats.resource_claims.cel import evaluation as environment
-from gpuledger.formats.resource_claims.cel.evaluation import children
-from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select
+from gpuledger.formats.dialects.totals import MAX_CARDS
+from gpuledger.formats.kubernetes.quantity import amount, whole_number
 from gpuledger.formats.resource_claims.claims import (
     CORES,
     DRIVER,
@@ -41,11 +38,12 @@ from gpuledger.formats.resource_claims.claims import (
     check_containers,
     claim_names,
 )
-from gpuledger.formats.resource_claims.slices import device_of
+from gpuledger.formats.resource_claims.slices import device_name, device_of
 from gpuledger.model.card import ALL_CORES, ATTRIBUTES, Card, CardFilter, CardRule, CardTest
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.request import Demand, JoinedClaim, Lifetime, PodClaim
+from gpuledger.model.share import ContainerShare, Pod, Share
 
 KIND: Final = "Share"
 
@@ -204,7 +202,7 @@ def claim_alternatives(
     `ClaimObjects.payer`. Raises BadInput, naming the claim and its request.
     """
     reader = _Reader(claim_name, number, spec, objects, chosen, lifetime, namespace)
-    # Earlier requests keep their first choices for longer.
+    # One alternative of each request; earlier requests keep their first choices for longer.
     ways = list(islice(product(*spec.requests), MOST_ALTERNATIVES + 1))
     if len(ways) > MOST_ALTERNATIVES:
         raise BadInput(f"claim {claim_name} can be served in more than {MOST_ALTERNATIVES} ways: name fewer of them")
@@ -222,18 +220,18 @@ class _Reader:
     chosen: CardFilter
     lifetime: Lifetime
     namespace: str
-    _entries: dict[int, Entry] = field(default_factory=dict)
+    entries: dict[int, Entry] = field(default_factory=dict)
     """Identity of a wish -> its entry, the same in all ways."""
-    _tests: dict[str, CardTest] = field(default_factory=dict)
+    tests: dict[str, CardTest] = field(default_factory=dict)
     """Expression -> its test."""
 
     def entry(self, wish: Wish) -> Entry:
         """Return one request, or one alternative of it, as a demand."""
-        found = self._entries.get(id(wish))
+        found = self.entries.get(id(wish))
         if found is not None:
             return found
         try:
-            found = self._entries[id(wish)] = Entry(f"{self.claim_name}/{wish.name}", self._demand(wish))
+            found = self.entries[id(wish)] = Entry(f"{self.claim_name}/{wish.name}", self._demand(wish))
             return found
         except BadInput as error:
             raise BadInput(f"claim {self.claim_name}, request {wish.name}: {error}") from None
@@ -278,8 +276,8 @@ class _Reader:
 
     def _parameters(self, wish: Wish, device_class: DeviceClass) -> ShareParameters:
         named = {wish.name, wish.name.partition("/")[0]}
-        own = (each.parameters for each in self.spec.config if not each.requests or named & {*each.requests})
-        return share_parameters([*(each.parameters for each in device_class.config), *own])
+        own = (each for each in self.spec.config if not each.requests or named & {*each.requests})
+        return share_parameters(each.parameters for each in (*device_class.config, *own))
 
     def _wanted(self, wish: Wish, device_class: DeviceClass, parameters: ShareParameters) -> CardFilter:
         chosen, expressions = self.chosen, dict.fromkeys((*device_class.selectors, *wish.selectors))
@@ -299,13 +297,14 @@ class _Reader:
         # Only here: its library is not needed otherwise.
         from gpuledger.formats.resource_claims.selectors import SelectorTest
 
-        found = self._tests.get(expression)
+        found = self.tests.get(expression)
         if found is None:
             payer = self.objects.payer(self.namespace)
             if payer is None:
                 SelectorTest(expression, _device_of, where="selector").compile()
             where = f"claim {self.claim_name}, request {wish.name}: selector"
-            found = self._tests[expression] = SelectorTest(expression, _device_of, self.namespace, where, payer)
+            test = SelectorTest(expression, _device_of, self.namespace, where, payer)
+            found = self.tests[expression] = test
         return found
 
 
@@ -364,53 +363,6 @@ def _whole(name: str, quantity: str) -> int:
         return whole_number(quantity)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
-
-
-View = Callable[[Card], object]
-
-_INDEXED = frozenset({"_[_]", "_[?_]", "_?._"})
-
-
-def view_of(root: Node) -> View:
-    """Return a function from a card to what the expression can see of it, which can be the key of a map."""
-    found = set(_seen(root))
-    names = ATTRIBUTES if None in found else [name for name in ATTRIBUTES if name in found]
-    reads = [ATTRIBUTES[name] for name in names]
-    if len(reads) == 1:
-        (only,) = reads
-        return lambda card: (only(card), card.capacity)
-    return lambda card: (*[read(card) for read in reads], card.capacity)
-
-
-def _seen(node: Node) -> Iterator[str | None]:
-    """Yield the qualified names of the attributes that an expression names; None if it may look at any other one."""
-    domain, name = _key(node)
-    inner, key = _key(domain) if domain is not None else (None, None)
-    if inner is not None and _is_attributes(inner):
-        yield None if key is None or name is None else f"{key}/{name}"
-        return
-    if _is_attributes(node):
-        yield None
-        return
-    for each in children(node):
-        yield from _seen(each)
-
-
-def _is_attributes(node: Node) -> bool:
-    return isinstance(node, Ident) and node.name == environment.ATTRIBUTES
-
-
-def _key(node: Node) -> tuple[Node | None, str | None]:
-    """Return what a node looks into, and by which literal key, None if that is not a literal; None if it does not."""
-    if isinstance(node, Select):
-        return node.operand, node.field
-    if isinstance(node, Call) and node.function in _INDEXED and len(node.args) == 2:
-        key = node.args[1]
-        return node.args[0], key.value if isinstance(key, Const) and isinstance(key.value, str) else None
-    if isinstance(node, Call) and node.function == "@in" and len(node.args) == 2:
-        key = node.args[0]
-        return node.args[1], key.value if isinstance(key, Const) and isinstance(key.value, str) else None
-    return None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,3 +493,99 @@ def _check_nodes(joined: list[JoinedClaim]) -> None:
             f"claims {first.name} and {second.name} are allocated on different nodes, {first.node_name} and "
             f"{second.node_name}: wait until the other pods of one of them have ended"
         )
+
+
+MOST_CONSUMERS = 256
+"""Pods that can use one claim at a time: the API server's limit for reservedFor."""
+
+
+def allocation(
+    claim: PodClaim, node_name: str, shares: Sequence[Share], cards: Mapping[str, Card], objects: ClaimObjects
+) -> Json:
+    """Return the `allocation` of a claim whose cards a pod holds; `cards` are these, by UUID.
+
+    Always the same for the same shares, so that it can be compared with what is stored.
+    """
+    entries = ((share, entry) for share in shares for entry in share.containers if claim.holds(entry.name))
+    results = [_result(claim, node_name, share, entry, cards[share.uuid]) for share, entry in entries]
+    config = list(_config_of(claim, objects))
+    devices: Json = {"results": results} | ({"config": config} if config else {})
+    node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}
+    return {"devices": devices, "nodeSelector": {"nodeSelectorTerms": [node]}}
+
+
+def consumer(pod: Pod) -> Json:
+    """Return a pod as an element of `reservedFor`."""
+    return {"resource": "pods", "name": pod.name, "uid": pod.uid}
+
+
+def with_consumer(status: Mapping[str, Any], pod: Pod) -> Json:
+    """Return a claim's status with a pod among those that may use it."""
+    others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
+    return {**status, "reservedFor": [*others, consumer(pod)]}
+
+
+def without_consumers(status: Mapping[str, Any], pod_uids: Collection[str]) -> Json:
+    """Return a claim's status without pods; without its cards, too, if no other one uses them."""
+    others = [each for each in status.get("reservedFor") or () if each.get("uid") not in pod_uids]
+    kept = {name: value for name, value in status.items() if name not in ("reservedFor", "allocation", "devices")}
+    return {**status, "reservedFor": others} if others else kept
+
+
+def devices_of(status: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the devices of our driver that a claim's status has."""
+    return frozenset(name for _, name in devices_in(status.get("allocation") or {}))
+
+
+def devices_in(stored: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """Return node and name of the devices of our driver in an allocation."""
+    results = (stored.get("devices") or {}).get("results") or ()
+    return frozenset((str(each["pool"]), str(each["device"])) for each in results if each["driver"] == DRIVER)
+
+
+def is_allocated_as(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Return whether an allocation that is stored gives the cards that are wanted.
+
+    Only where they are is compared: API servers before 1.36 drop the amounts.
+    """
+    return _places(stored) == _places(wanted)
+
+
+def _places(given: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    results = (given.get("devices") or {}).get("results") or ()
+    return sorted(tuple(str(each.get(key)) for key in ("request", "driver", "pool", "device")) for each in results)
+
+
+def _result(claim: PodClaim, node_name: str, share: Share, entry: ContainerShare, card: Card) -> Json:
+    whole = share.exclusive
+    consumed = {
+        MEMORY: f"{entry.memory_mib}Mi",
+        CORES: str(card.capacity.cores if whole else entry.cores),
+        SLOTS: str(card.capacity.number if whole else 1),
+    }
+    return {
+        "request": entry.name.partition("/")[2],
+        "driver": DRIVER,
+        "pool": node_name,
+        "device": device_name(share.uuid),
+        "shareID": str(uuid5(NAMESPACE_URL, f"{claim.uid}/{entry.name}/{share.uuid}")),
+        "consumedCapacity": consumed,
+    }
+
+
+def _config_of(claim: PodClaim, objects: ClaimObjects) -> Iterable[Json]:
+    """Yield the parameters that have counted, of the classes before those of the claim."""
+    spec = claim.wishes
+    if not isinstance(spec, ClaimSpec):
+        return
+    for wishes in spec.requests:
+        for wish in wishes:
+            found = objects.device_class(wish.device_class)
+            for each in found.config if found else ():
+                yield {"source": "FromClass", "requests": [wish.name], **_opaque(each)}
+    for each in spec.config:
+        yield {"source": "FromClaim", "requests": list(each.requests), **_opaque(each)}
+
+
+def _opaque(config: OpaqueConfig) -> Json:
+    return {"opaque": {"driver": DRIVER, "parameters": orjson.loads(config.parameters)}}

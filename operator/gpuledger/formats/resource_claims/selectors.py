@@ -14,7 +14,7 @@ Source: resource.k8s.io/v1 (CELDeviceSelector), and `DeviceMatches` of k8s.io/dy
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
@@ -24,28 +24,19 @@ from gpuledger.formats.resource_claims.cel.evaluation import (
     ATTRIBUTES,
     CAPACITY,
     DRIVER,
-    MOST_STEPS,
     SHARED,
-    Run,
     Step,
     check,
     check_cost,
     compiled,
     literal_pattern,
-    place_of,
-    unknown_function,
-    walk,
 )
-from gpuledger.formats.resource_claims.cel.expression import Checked, Ident, Node
-from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_CLASSES, Pattern, classes
-from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported
-from gpuledger.formats.resource_claims.demands import View, view_of
-from gpuledger.formats.resource_claims.semver import parse_version
+from gpuledger.formats.resource_claims.cel.expression import Call, Const, Ident, Node, Select, children, walk
+from gpuledger.formats.resource_claims.cel.functions import MEMORY_BYTES, MOST_STEPS, Run
+from gpuledger.formats.resource_claims.cel.values import CelError, DomainMap, Unsupported, parse_version
+from gpuledger.model.card import ATTRIBUTES as CARD_ATTRIBUTES
 from gpuledger.model.card import Card, Payer
 from gpuledger.model.errors import BadInput, GpuledgerError
-
-MOST_PATTERNS = 8
-"""Different regular expressions of one expression."""
 
 KEPT_BYTES = 32 * 2**20
 """Of all compiled expressions with their answers, as far as they are counted here; those used last are kept."""
@@ -55,6 +46,8 @@ _NODE_BYTES, _ANSWER_BYTES, _TEXT_BYTES = 600, 400, 4
 
 DEVICE_STEPS = 60
 """What it costs to make a device of a card, beside the evaluation."""
+
+View = Callable[[Card], object]
 
 
 class SelectorError(GpuledgerError):
@@ -80,43 +73,24 @@ class Selector:
     answers: dict[object, bool | str] = field(default_factory=dict, compare=False, repr=False)
     """View -> whether its cards are meant, or why that can't be told."""
 
-    def matches(self, device: Mapping[str, object]) -> bool:
-        """Return whether a device is meant: one of a ResourceSlice's `spec.devices`, with its `driver` beside.
-
-        Raises SelectorError if the expression fails for it, or the device is not one.
-        """
-        return self.run(device)[0]
-
     def run(self, device: Mapping[str, object]) -> tuple[bool, int]:
-        """Do the same; return the steps that it took, too. The error of one that fails has them as `steps`."""
+        """Return whether a device is meant, and the steps that this took.
+
+        A device is one of a ResourceSlice's `spec.devices`, with its `driver` beside. Raises SelectorError if the
+        expression fails for it, or it can't be read; the error has the steps.
+        """
         run = Run(seen_of(device), MOST_STEPS)
         try:
             result = self._step(run)
+            if isinstance(result, bool):
+                return result, MOST_STEPS - run.left
+            failed = SelectorError(f"{_quoted(self.text)} is neither true nor false for this device")
         except CelError as error:
-            raise _failed(SelectorError(f"{_shortened(self.text)!r} can't be evaluated: {error}"), run) from None
+            failed = SelectorError(f"{_quoted(self.text)} can't be evaluated: {error}")
         except Unsupported as error:
-            text = f"gpuledger does not evaluate {_shortened(self.text)!r}: {error}"
-            raise _failed(SelectorRefused(text), run) from None
-        if not isinstance(result, bool):
-            text = f"{_shortened(self.text)!r} is neither true nor false for this device"
-            raise _failed(SelectorError(text), run)
-        return result, MOST_STEPS - run.left
-
-
-def _failed(error: SelectorError, run: Run) -> SelectorError:
-    error.steps = min(MOST_STEPS - run.left, MOST_STEPS)
-    return error
-
-
-def compile_selector(text: str, where: str) -> Selector:
-    """Compile an expression; `where` begins each refusal, such as `ResourceClaim default/a: request gpu, selector 1`.
-
-    Raises BadInput: with line and column, for what CEL, Kubernetes or gpuledger does not take.
-    """
-    found = KEPT.get(text) or KEPT.compile(text)
-    if isinstance(found, str):
-        raise BadInput(f"{where}: {found}")
-    return found
+            failed = SelectorRefused(f"gpuledger does not evaluate {_quoted(self.text)}: {error}")
+        failed.steps = min(MOST_STEPS - run.left, MOST_STEPS)
+        raise failed
 
 
 class KeptSelectors:
@@ -181,41 +155,66 @@ KEPT = KeptSelectors()
 
 def _selector(text: str) -> Selector | str:
     try:
-        checked = check(text, "")
+        checked = check(text)
         nodes = walk(checked.root)
-        patterns = _check_calls(text, checked, nodes)
+        patterns = sum(literal_pattern(node) is not None for node in nodes)
         kept_bytes = _NODE_BYTES * len(nodes) + MEMORY_BYTES * patterns
-        return Selector(text, view_of(checked.root), kept_bytes, compiled(checked))
+        return Selector(text, _view_of(checked.root), kept_bytes, compiled(text, checked))
     except BadInput as error:
-        return str(error).removeprefix(": ")
+        return str(error)
     except Unsupported as error:
         return f"gpuledger does not evaluate {error}"
 
 
-def _check_calls(text: str, checked: Checked, nodes: list[Node]) -> int:
-    """Return how many regular expressions there are. Raises BadInput."""
-    unknown = unknown_function(checked.root)
-    if unknown:
-        place = place_of(text, checked, unknown.id)
-        raise BadInput(f"{place}: gpuledger does not evaluate {unknown.function}() in selectors")
-    patterns = [found for found in map(literal_pattern, nodes) if found is not None]
-    if len(patterns) > MOST_PATTERNS or sum(classes(pattern) for _, pattern in patterns) > MOST_CLASSES:
-        raise BadInput(
-            f"the expression has more than {MOST_PATTERNS} regular expressions, or more than {MOST_CLASSES} classes "
-            "such as \\pL in them"
-        )
-    for node in nodes:
-        if isinstance(node, Ident) and "." in node.name and text[checked.offsets[node.id] :][:1] != ".":
-            # The library takes has(device.driver) for device.driver.
-            raise BadInput(f"{place_of(text, checked, node.id)}: every device has {node.name}; ask for what is in it")
-    for place_id, pattern in patterns:
-        if problem := Pattern(pattern).problem:
-            raise BadInput(f"{place_of(text, checked, place_id)}: not a regular expression: {problem}")
-    return len(patterns)
+_KEY_AT = {"_[_]": 1, "_[?_]": 1, "_?._": 1, "@in": 0}
+"""Operator that looks into a map -> which of its two operands is the key."""
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 120 else text[:117] + "..."
+def _view_of(root: Node) -> View:
+    """Return a function from a card to what the expression can see of it, which can be the key of a map.
+
+    A cluster has tens of thousands of cards and few models, and most selectors speak of a model or of memory.
+    """
+    found = set(_seen(root))
+    names = CARD_ATTRIBUTES if None in found else [name for name in CARD_ATTRIBUTES if name in found]
+    reads = [CARD_ATTRIBUTES[name] for name in names]
+    if len(reads) == 1:
+        (only,) = reads
+        return lambda card: (only(card), card.capacity)
+    return lambda card: (*[read(card) for read in reads], card.capacity)
+
+
+def _seen(node: Node) -> Iterator[str | None]:
+    """Yield the qualified names of the attributes that an expression names; None if it may look at any other one."""
+    domain, name = _key(node)
+    inner, key = _key(domain) if domain is not None else (None, None)
+    if inner is not None and _is_attributes(inner):
+        yield None if key is None or name is None else f"{key}/{name}"
+        return
+    if _is_attributes(node):
+        yield None
+        return
+    for each in children(node):
+        yield from _seen(each)
+
+
+def _is_attributes(node: Node) -> bool:
+    return isinstance(node, Ident) and node.name == ATTRIBUTES
+
+
+def _key(node: Node) -> tuple[Node | None, str | None]:
+    """Return what a node looks into, and by which literal key, None if that is not a literal; None if it does not."""
+    if isinstance(node, Select):
+        return node.operand, node.field
+    if isinstance(node, Call) and node.function in _KEY_AT:
+        at = _KEY_AT[node.function]
+        key = node.args[at]
+        return node.args[1 - at], key.value if isinstance(key, Const) and isinstance(key.value, str) else None
+    return None, None
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 120 else text[:117] + "...")
 
 
 def seen_of(device: Mapping[str, object]) -> Mapping[str, object]:

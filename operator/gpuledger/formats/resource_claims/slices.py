@@ -103,19 +103,20 @@ def _capacity(value: str, default: str, valid: tuple[str, str, str] | None) -> J
 
 def binary_quantity(mib: int) -> str:
     """Return an amount of MiB as Kubernetes writes it: 40960 is `40Gi`, 40961 is `40961Mi`."""
-    return _suffixed(mib, 1024, ("Mi", "Gi", "Ti", "Pi"))
+    return _shortest(mib, 1024, "Mi", "Gi", "Ti", "Pi")
 
 
 def decimal_quantity(number: int) -> str:
     """Return a whole number as Kubernetes writes it: 2000 is `2k`, 2500 is `2500`."""
-    return _suffixed(number, 1000, ("", "k", "M", "G"))
+    return _shortest(number, 1000, "", "k", "M", "G")
 
 
-def _suffixed(number: int, step: int, suffixes: tuple[str, ...]) -> str:
-    power = 0
-    while number and number % step == 0 and power < len(suffixes) - 1:
-        number, power = number // step, power + 1
-    return f"{number}{suffixes[power]}" if number else "0"
+def _shortest(number: int, step: int, *suffixes: str) -> str:
+    place = 0
+    while number and number % step == 0 and place + 1 < len(suffixes):
+        number //= step
+        place += 1
+    return f"{number}{suffixes[place]}" if number else "0"
 
 
 def _cut(text: str) -> str:

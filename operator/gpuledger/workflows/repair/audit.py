@@ -24,7 +24,7 @@ from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
 from gpuledger.formats.kubernetes.pod import bound_node, pod_facts, scheduler_of
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims
-from gpuledger.formats.resource_claims.slices import allocation
+from gpuledger.formats.resource_claims.demands import allocation
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.adoption import (
     Adopt,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.resource_claims.semver import Version, normalized, parse_version
+from gpuledger.formats.resource_claims.cel.values import Version, normalized, parse_version
 
 IN_ORDER = (
     *("0.0.0-0", "0.0.0", "1.0.0-2", "1.0.0-11", "1.0.0-A", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-alpha.beta"),

@@ -13,7 +13,8 @@ from fakes.api_server import ApiServer
 from fakes.claims import OUR_CLASS, a_claim_spec, a_claiming_pod
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.resource_claims import selectors
-from gpuledger.formats.resource_claims.cel.evaluation import MOST_STEPS, check_cost
+from gpuledger.formats.resource_claims.cel.evaluation import check_cost
+from gpuledger.formats.resource_claims.cel.functions import MOST_STEPS
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded

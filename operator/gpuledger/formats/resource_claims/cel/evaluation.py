@@ -1,7 +1,8 @@
 """A checked expression as a Python function, with a limit to what one call may cost. Pure.
 
-No library of CEL for Python has such a limit, and none can hold Kubernetes' own types. So the library parses and
-checks, and the tree that it returns is evaluated here: each node becomes a function once, and these call each other.
+The CEL library parses and checks, and the tree that it returns is evaluated here: each node becomes a function once,
+and these call each other. The library's own evaluation has no limit of time and memory, and loses memory in each call
+of a function in Python: docs/decisions/11-own-cel-evaluation.md.
 
 The cost of a call is counted in steps, of which one is about one node, and takes a microsecond at most: each node that
 is not in a loop, in each turn of a loop the nodes in it, and what a function looks at or makes. All of this is counted
@@ -17,11 +18,10 @@ Source of the environment that selectors are checked in: `newCompiler` of k8s.io
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any, cast
 
-from gpuledger.formats.resource_claims.cel.costs import COSTS, Cost
 from gpuledger.formats.resource_claims.cel.expression import (
     Call,
     Checked,
@@ -34,130 +34,96 @@ from gpuledger.formats.resource_claims.cel.expression import (
     Select,
     Unreadable,
     read_checked,
+    walk,
 )
-from gpuledger.formats.resource_claims.cel.functions import DECLARED, FUNCTIONS, MOST_CLASSES, Pattern
-from gpuledger.formats.resource_claims.cel.operators import OPERATORS, Function, has, select
+from gpuledger.formats.resource_claims.cel.functions import (
+    COSTS,
+    DECLARED,
+    ERROR_STEPS,
+    FUNCTIONS,
+    MOST_CLASSES,
+    MOST_STEPS,
+    Pattern,
+    Run,
+    classes,
+)
 from gpuledger.formats.resource_claims.cel.values import (
+    OPERATORS,
     TYPE_NAMES,
     CelError,
     Optional,
     TypeValue,
     Unsupported,
+    has,
     no_overload,
-    parts,
-    size,
+    select,
     type_name,
 )
 from gpuledger.model.errors import BadInput
 
-MOST_STEPS = 10_000
-"""Of one evaluation for one device: less than 10 ms. Kubernetes' own limit is about a hundred times this."""
-
-
-ERROR_STEPS = 8
-"""For an error that something gets over."""
-
-
-class Run:
-    """One evaluation: its variables, and the steps that it may still cost."""
-
-    __slots__ = ("left", "names")
-
-    def __init__(self, names: Mapping[str, object], steps: int) -> None:
-        self.names = dict(names)
-        self.left = steps
-
-    def spend(self, steps: int) -> None:
-        """Count steps. Raises Unsupported when there are too many."""
-        self.left -= steps
-        if self.left < 0:
-            raise Unsupported(f"it takes more than {MOST_STEPS} steps for one device")
-
-    def spend_on(self, value: object) -> int:
-        """Count what it takes to look at all of a value, a part of it as often as one comes to it; return that.
-
-        Nothing is looked at before it is counted, so this ends. Raises Unsupported.
-        """
-        before, waiting = self.left, [value]
-        while waiting:
-            each = waiting.pop()
-            self.spend(size(each))
-            if type(each) not in _FLAT:
-                waiting += parts(each)
-        return before - self.left
-
-
 Step = Callable[[Run], object]
-NOT_STRICT = "@not_strictly_false"
-_LAZY = {"_&&_": 2, "_||_": 2, "_?_:_": 3, "or": 2, "orValue": 2, NOT_STRICT: 1}
-_FLAT = frozenset({str, bytes, bool, int, float, type(None)})
-_PLAIN = frozenset({"_&&_", "_||_", "!_", "size", "type", "dyn"})
-"""Operators whose cost does not depend on how large their operands are."""
+
+MOST_PATTERNS = 8
+"""Different regular expressions of one expression."""
+
+_PLAIN = frozenset({"!_", "size", "type", "dyn"})
+"""Operators whose cost does not depend on how large their operand is."""
 
 
-def unknown_function(root: Node) -> Call | None:
-    """Return the first call of a function that is not evaluated here."""
-    for node in walk(root):
-        if isinstance(node, Call) and node.function not in KNOWN:
-            return node
-    return None
+class _NotEvaluated(Exception):  # noqa: N818
+    """A part of an expression that is not evaluated here: the id of its node, and what is wrong."""
+
+    def __init__(self, node_id: int, why: str) -> None:
+        super().__init__(why)
+        self.node_id = node_id
 
 
-KNOWN = frozenset({*OPERATORS, *FUNCTIONS, *_LAZY})
+def compiled(text: str, checked: Checked) -> Step:
+    """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported.
 
-
-def walk(root: Node) -> list[Node]:
-    """Return all nodes of a tree."""
-    found, waiting = [], [root]
-    while waiting:
-        node = waiting.pop()
-        found.append(node)
-        waiting.extend(children(node))
-    return found
-
-
-def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes right below one."""
-    if isinstance(node, Select):
-        return (node.operand,)
-    if isinstance(node, Call):
-        return node.args
-    if isinstance(node, ListLiteral):
-        return node.elements
-    if isinstance(node, MapLiteral):
-        return tuple(part for key, value, _ in node.entries for part in (key, value))
-    if isinstance(node, Comprehension):
-        return (node.over, node.start, node.condition, node.step, node.result)
-    return ()
-
-
-def compiled(checked: Checked) -> Step:
-    """Return the expression as a function of a Run, which returns its value or raises CelError or Unsupported."""
-    whole, nodes = _step(checked.root, checked), len(walk(checked.root))
+    Raises BadInput, with the place, for what is not evaluated here.
+    """
+    nodes = walk(checked.root)
+    patterns = [found for found in map(literal_pattern, nodes) if found is not None]
+    if len(patterns) > MOST_PATTERNS or sum(map(classes, patterns)) > MOST_CLASSES:
+        raise BadInput(
+            f"the expression has more than {MOST_PATTERNS} regular expressions, or more than {MOST_CLASSES} classes "
+            "such as \\pL in them"
+        )
+    try:
+        for node in nodes:
+            if isinstance(node, Ident) and "." in node.name and text[checked.offsets[node.id] :][:1] != ".":
+                # The library takes has(device.driver) for device.driver.
+                raise _NotEvaluated(node.id, f"every device has {node.name}; ask for what is in it")
+        whole, count = _step(checked.root), len(nodes)
+    except _NotEvaluated as error:
+        before = text[: checked.offsets.get(error.node_id, 0)]
+        line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        raise BadInput(f"{line}:{column}: {error}") from None
 
     def evaluate(run: Run) -> object:
-        run.spend(nodes)
+        run.spend(count)
         return whole(run)
 
     return evaluate
 
 
-def _step(node: Node, whole: Checked) -> Step:
+def _step(node: Node) -> Step:
     if isinstance(node, Const):
         value = node.value
         return lambda run: value
     if isinstance(node, Ident):
         return _ident(node.name)
     if isinstance(node, Select):
-        operand, name, read = _step(node.operand, whole), node.field, has if node.test_only else select
+        operand, name, read = _step(node.operand), node.field, has if node.test_only else select
         return lambda run: read(operand(run), name)
     if isinstance(node, Call):
-        return _call(node, whole)
+        return _call(node)
     if isinstance(node, ListLiteral):
-        return _list(node, whole)
+        return _list(node)
     if isinstance(node, MapLiteral):
-        return _map(node, whole)
-    return _comprehension(node, whole)
+        return _map(node)
+    return _comprehension(node)
 
 
 def _ident(name: str) -> Step:
@@ -176,26 +142,30 @@ def _type(name: str) -> TypeValue:
     return TypeValue(name)
 
 
-def literal_pattern(node: Node) -> tuple[int, str] | None:
-    """Return the regular expression of a call that has one as a literal, behind the literal's id."""
+def literal_pattern(node: Node) -> str | None:
+    """Return the regular expression of a call that has one as a literal."""
     if not isinstance(node, Call) or node.function not in ("matches", "find", "findAll") or len(node.args) < 2:
         return None
     found = node.args[1]
-    return (found.id, found.value) if isinstance(found, Const) and isinstance(found.value, str) else None
+    return found.value if isinstance(found, Const) and isinstance(found.value, str) else None
 
 
-def _call(node: Call, whole: Checked) -> Step:
-    steps = [_step(each, whole) for each in node.args]
-    name, pattern = node.function, literal_pattern(node)
-    if pattern is not None:
-        compiled_once = Pattern(pattern[1])
-        steps[1] = lambda run: compiled_once
-    if _LAZY.get(name) == len(steps):
-        return _lazy(name, steps)
-    function = OPERATORS.get(name) or FUNCTIONS[name]
+def _call(node: Call) -> Step:
+    steps = [_step(each) for each in node.args]
+    name, literal = node.function, literal_pattern(node)
+    if name not in OPERATORS and name not in FUNCTIONS and name not in _LAZY:
+        raise _NotEvaluated(node.id, f"gpuledger does not evaluate {name}() in selectors")
+    if literal is not None:
+        pattern = Pattern(literal)
+        if pattern.problem:
+            raise _NotEvaluated(node.args[1].id, f"not a regular expression: {pattern.problem}")
+        steps[1] = lambda run: pattern
+    if name in _LAZY:
+        return _LAZY[name](*steps)
     if name in _PLAIN:
-        return _plain(function, steps)
-    call = _counted(function, COSTS.get(name), steps)
+        (only,), function = steps, OPERATORS[name]
+        return lambda run: function(only(run))
+    call = _counted(name, steps)
     if name in _FOLDED and all(isinstance(each, Const) for each in node.args):
         return _folded(call)
     return call
@@ -213,42 +183,26 @@ def _folded(call: Step) -> Step:
     return lambda run: value
 
 
-def _plain(function: Function, steps: list[Step]) -> Step:
-    if len(steps) == 1:
-        (only,) = steps
-        return lambda run: function(only(run))
-    if len(steps) == 2:
-        one, two = steps
-        return lambda run: function(one(run), two(run))
-    return lambda run: function(*[step(run) for step in steps])
-
-
-def _counted(function: Function, cost: Cost | None, steps: list[Step]) -> Step:
+def _counted(name: str, steps: list[Step]) -> Step:
     """Return a call that counts what it costs before it is made: all of its arguments, if there is nothing to say."""
+    operator, overloads, cost = OPERATORS.get(name), FUNCTIONS.get(name, {}), COSTS.get(name)
 
     def call(run: Run) -> object:
         args = [step(run) for step in steps]
+        found = operator or overloads.get(tuple(map(type, args)))
+        if found is None:
+            raise no_overload(name, *("" if isinstance(each, Pattern) else each for each in args))
         if cost is not None:
             cost(run, *args)
         else:
             for each in args:
                 run.spend_on(each)
-        return function(*args)
+        return found(*args)
 
     return call
 
 
-def _lazy(name: str, steps: list[Step]) -> Step:
-    if name in ("_&&_", "_||_"):
-        return _logical(steps[0], steps[1], name)
-    if name == "_?_:_":
-        return _choice(*steps)
-    if name == NOT_STRICT:
-        return _not_strictly_false(*steps)
-    return _alternative(steps[0], steps[1], name)
-
-
-def _logical(one: Step, two: Step, name: str) -> Step:
+def _logical(name: str, one: Step, two: Step) -> Step:
     """Return && or ||: one side that decides is enough, whatever the other one does."""
     decides = name == "_||_"
 
@@ -299,7 +253,7 @@ def _not_strictly_false(condition: Step) -> Step:
     return evaluate
 
 
-def _alternative(one: Step, two: Step, name: str) -> Step:
+def _alternative(name: str, one: Step, two: Step) -> Step:
     """Return `or` or `orValue` of an optional value."""
 
     def evaluate(run: Run) -> object:
@@ -313,8 +267,19 @@ def _alternative(one: Step, two: Step, name: str) -> Step:
     return evaluate
 
 
-def _list(node: ListLiteral, whole: Checked) -> Step:
-    steps = [_step(each, whole) for each in node.elements]
+_LAZY: dict[str, Callable[..., Step]] = {
+    "_&&_": partial(_logical, "_&&_"),
+    "_||_": partial(_logical, "_||_"),
+    "_?_:_": _choice,
+    "@not_strictly_false": _not_strictly_false,
+    "or": partial(_alternative, "or"),
+    "orValue": partial(_alternative, "orValue"),
+}
+"""What does not look at all of its arguments: name -> from the arguments' functions to that of the call."""
+
+
+def _list(node: ListLiteral) -> Step:
+    steps = [_step(each) for each in node.elements]
     optional = node.optional
     if not optional:
         return lambda run: [step(run) for step in steps]
@@ -334,8 +299,8 @@ def _list(node: ListLiteral, whole: Checked) -> Step:
     return build
 
 
-def _map(node: MapLiteral, whole: Checked) -> Step:
-    entries = [(_step(key, whole), _step(value, whole), optional) for key, value, optional in node.entries]
+def _map(node: MapLiteral) -> Step:
+    entries = [(_step(key), _step(value), optional) for key, value, optional in node.entries]
 
     def build(run: Run) -> object:
         found: dict[object, object] = {}
@@ -361,9 +326,9 @@ def _map(node: MapLiteral, whole: Checked) -> Step:
     return build
 
 
-def _comprehension(node: Comprehension, whole: Checked) -> Step:
-    over, start = _step(node.over, whole), _step(node.start, whole)
-    condition, step, result = (_step(each, whole) for each in (node.condition, node.step, node.result))
+def _comprehension(node: Comprehension) -> Step:
+    over, start = _step(node.over), _step(node.start)
+    condition, step, result = (_step(each) for each in (node.condition, node.step, node.result))
     variable, result_name = node.variable, node.result_name
     turn = 3 + len(walk(node.condition)) + len(walk(node.step))
 
@@ -416,8 +381,6 @@ _DOUBLING = re.compile("optMap|optFlatMap")
 """Macros that become two of what stands before them: the library makes hundreds of MiB of sixteen in a row."""
 
 _PROBLEM = re.compile(r"ERROR: <input>:(?P<line>-?\d+):(?P<column>-?\d+): (?P<text>[^\n]*)")
-_SIGNATURE = re.compile(r"(?:(?P<target>\w+)\.(?=\w+\())?(?P<name>[\w.]+)\((?P<parameters>[\w,]*)\) (?P<result>\w+)")
-_TYPES_WITH_MEMBERS = frozenset({"quantity", "semver", "string", "list", "texts"})
 _ACCEPTED = frozenset({"BOOL", "DYN"})
 
 
@@ -434,24 +397,17 @@ def _environment() -> Any:
         "texts": kinds.List(kinds.STRING),
         "list": kinds.List(kinds.DYN),
         "string": kinds.STRING,
+        "pattern": kinds.STRING,
         "int": kinds.INT,
         "double": kinds.DOUBLE,
         "bool": kinds.BOOL,
         "dyn": kinds.DYN,
     }
     overloads: dict[str, list[Any]] = {}
-    for line in DECLARED.split("\n"):
-        match = _SIGNATURE.fullmatch(line)
-        if not match:
-            continue
-        target, name = match["target"], match["name"]
-        if target and target not in _TYPES_WITH_MEMBERS:  # a name with a dot, such as sets.contains
-            target, name = None, f"{target}.{name}"
-        parameters = [types[each] for each in match["parameters"].split(",") if each]
-        if target:
-            parameters.insert(0, types[target])
-        overload = cel.Overload(line, types[match["result"]], parameters, is_member=bool(target))
-        overloads.setdefault(name, []).append(overload)
+    for each in DECLARED:
+        parameters = [types[name] for name in each.parameters]
+        overload = cel.Overload(each.declaration, types[each.result], parameters, is_member=each.is_member)
+        overloads.setdefault(each.name, []).append(overload)
     return cel.NewEnv(
         variables={
             DRIVER: kinds.STRING,
@@ -475,29 +431,29 @@ def check_cost(text: str) -> int:
     return 2_000 + 8 * len(text) + 400 * macros + 7_000 * classes
 
 
-def check(text: str, where: str) -> Checked:
-    """Parse an expression and check its types. Raises BadInput with `where`, line and column, and what is wrong."""
+def check(text: str) -> Checked:
+    """Parse an expression and check its types. Raises BadInput with line and column, and what is wrong."""
     try:
         length = len(text.encode())
     except UnicodeEncodeError:
-        raise BadInput(f"{where}: the expression is not a text that can be sent") from None
+        raise BadInput("the expression is not a text that can be sent") from None
     if length > MOST_BYTES:
-        raise BadInput(f"{where}: the expression is longer than {MOST_BYTES} bytes")
+        raise BadInput(f"the expression is longer than {MOST_BYTES} bytes")
     if length << min(len(_DOUBLING.findall(text)), 16) > MOST_BYTES:
-        raise BadInput(f"{where}: it has too many parts: each optMap() and optFlatMap() doubles what is before it")
+        raise BadInput("it has too many parts: each optMap() and optFlatMap() doubles what is before it")
     if len(_MACRO.findall(text)) > MOST_MACROS:
-        raise BadInput(f"{where}: it has too many parts: more than {MOST_MACROS} macros")
+        raise BadInput(f"it has too many parts: more than {MOST_MACROS} macros")
     try:
         expression = _environment().compile(text)
         kind = expression.return_type().name()
     except (RuntimeError, ValueError) as error:
-        raise BadInput(f"{where}: {_problem(str(error))}") from None
+        raise BadInput(_problem(str(error))) from None
     if kind not in _ACCEPTED:
-        raise BadInput(f"{where}: the expression is of type {kind.lower()}; it has to be true or false")
+        raise BadInput(f"the expression is of type {kind.lower()}; it has to be true or false")
     try:
         return read_checked(expression.serialize())
     except Unreadable as error:
-        raise BadInput(f"{where}: gpuledger does not evaluate this expression: {error}") from None
+        raise BadInput(f"gpuledger does not evaluate this expression: {error}") from None
 
 
 def _problem(told: str) -> str:
@@ -508,9 +464,3 @@ def _problem(told: str) -> str:
         return " ".join(told.split())[:300]
     text = match["text"].replace(" (in container '')", "")[:300]
     return f"{match['line']}:{match['column']}: {text}"
-
-
-def place_of(text: str, checked: Checked, node_id: int) -> str:
-    """Return line and column of a node, both from 1."""
-    before = text[: checked.offsets.get(node_id, 0)]
-    return f"{before.count(chr(10)) + 1}:{len(before) - (before.rfind(chr(10)) + 1) + 1}"

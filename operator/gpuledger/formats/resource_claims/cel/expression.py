@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gpuledger.formats.resource_claims.cel.values import Uint
 
 MOST_DEPTH = 100
 """Levels of a tree. With the library's own limit, the deepest that was found has 62, macros included."""
-
 
 MOST_BYTES = 96 * 1024
 """Of what is read: some two thousand nodes. What people write takes a hundredth of it."""
@@ -102,24 +102,47 @@ class Checked:
     """A node's id -> its place in the text, in characters."""
 
 
+def walk(root: Node) -> list[Node]:
+    """Return all nodes of a tree."""
+    found, waiting = [], [root]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        waiting.extend(children(node))
+    return found
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the nodes right below one."""
+    if isinstance(node, Select):
+        return (node.operand,)
+    if isinstance(node, Call):
+        return node.args
+    if isinstance(node, ListLiteral):
+        return node.elements
+    if isinstance(node, MapLiteral):
+        return tuple(part for key, value, _ in node.entries for part in (key, value))
+    if isinstance(node, Comprehension):
+        return (node.over, node.start, node.condition, node.step, node.result)
+    return ()
+
+
 def read_checked(packed: bytes) -> Checked:
     """Read what the library's `serialize()` returns: an Any with a CheckedExpr. Raises Unreadable."""
     if len(packed) > MOST_BYTES:
         raise Unreadable("it has too many parts")
     try:
-        message = _only(packed, 2)
-        return _checked(_fields(message))
+        checked = _Message(packed).message(2)
+        offsets = {entry.number(1): entry.number(2) for entry in checked.message(5).messages(4)}
+        names = {entry.number(1): entry.message(2).text(1) for entry in checked.messages(2)}
+        reader = _Reader({number: name for number, name in names.items() if name})
+        return Checked(reader.node(checked.message(4), 0), offsets)
     except (IndexError, KeyError, TypeError, UnicodeDecodeError, struct.error) as error:
         raise Unreadable(f"the library's form of the expression can't be read: {type(error).__name__}") from error
 
 
-Fields = dict[int, list[int | bytes]]
-"""Field number -> its values, in order."""
-
-
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    if data[at] < 0x80:
-        return data[at], at + 1
+    """Return the number at a place, and the place behind it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -130,72 +153,52 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _fields(data: bytes) -> Fields:
-    found: Fields = {}
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
-        kind = tag & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            found.setdefault(tag >> 3, []).append(value)
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise Unreadable(f"wire type {kind}")
-        found.setdefault(tag >> 3, []).append(data[at : at + size])
-        at += size
-    return found
+class _Message:
+    """A message of protobuf. A field that is missing is zero, or empty."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, data: bytes) -> None:
+        self.fields: dict[int, list[Any]] = {}
+        """Field number -> its values, in order: numbers or bytes."""
+        at, end = 0, len(data)
+        while at < end:
+            tag, at = _varint(data, at)
+            kind = tag & 7
+            if kind not in _SIZES:
+                raise Unreadable(f"wire type {kind}")
+            size, at = (_SIZES[kind], at) if _SIZES[kind] else _varint(data, at)
+            value: int | bytes = size
+            if kind:
+                value, at = data[at : at + size], at + size
+            self.fields.setdefault(tag >> 3, []).append(value)
+
+    def number(self, field: int) -> int:
+        """Return the last value of a field of numbers."""
+        return int(self.fields.get(field, (0,))[-1])
+
+    def bytes(self, field: int) -> bytes:
+        """Return the last value of a field of bytes, or of whatever is written as bytes."""
+        found = self.fields.get(field, (b"",))[-1]
+        if not isinstance(found, bytes):
+            raise Unreadable(f"field {field} is a number")
+        return found
+
+    def text(self, field: int) -> str:
+        """Return the last value of a field of texts."""
+        return self.bytes(field).decode()
+
+    def message(self, field: int) -> _Message:
+        """Return the last value of a field of messages."""
+        return _Message(self.bytes(field))
+
+    def messages(self, field: int) -> list[_Message]:
+        """Return the values of a field of messages."""
+        return list(map(_Message, self.fields.get(field, ())))
 
 
-def _bytes(fields: Fields, number: int) -> bytes:
-    value = fields[number][-1] if number in fields else b""
-    if not isinstance(value, bytes):
-        raise Unreadable(f"field {number} is a number")
-    return value
-
-
-def _only(data: bytes, number: int) -> bytes:
-    return _bytes(_fields(data), number)
-
-
-def _text(fields: Fields, number: int) -> str:
-    return _bytes(fields, number).decode()
-
-
-def _number(fields: Fields, number: int) -> int:
-    value = fields[number][-1] if number in fields else 0
-    if not isinstance(value, int):
-        raise Unreadable(f"field {number} is no number")
-    return value
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
-def _checked(fields: Fields) -> Checked:
-    source = _fields(_bytes(fields, 5))
-    offsets = {}
-    for entry in source.get(4, []):
-        pair = _fields(entry) if isinstance(entry, bytes) else {}
-        offsets[_number(pair, 1)] = _number(pair, 2)
-    names = _reference_names(fields)
-    return Checked(_Reader(names).node(_bytes(fields, 4), 0), offsets)
-
-
-def _reference_names(fields: Fields) -> dict[int, str]:
-    """Return id -> the full name that an identifier stands for, such as `device.attributes`."""
-    names = {}
-    for entry in fields.get(2, []):
-        pair = _fields(entry) if isinstance(entry, bytes) else {}
-        name = _text(_fields(_bytes(pair, 2)), 1)
-        if name:
-            names[_number(pair, 1)] = name
-    return names
+_SIZES = {0: 0, 1: 8, 2: 0, 5: 4}
+"""Wire type -> its bytes; 0: a number, or one and as many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,58 +206,53 @@ class _Reader:
     """Reads the nodes of one expression."""
 
     names: Mapping[int, str]
+    """A node's id -> the full name that it stands for, such as `device.attributes`."""
 
-    def node(self, data: bytes, depth: int) -> Node:
+    def node(self, message: _Message, depth: int) -> Node:
         if depth > MOST_DEPTH:
             raise Unreadable("it is nested too deeply")
-        fields = _fields(data)
-        kind = next((kind for kind in _READ if kind in fields), 0)
+        kind = next((kind for kind in _READ if kind in message.fields), 0)
         if not kind:
             raise Unreadable("a node without content")
-        return _READ[kind](self, _number(fields, 2), _fields(_bytes(fields, kind)), depth + 1)
+        return _READ[kind](self, message.number(2), message.message(kind), depth + 1)
 
-    def child(self, body: Fields, number: int, depth: int) -> Node:
-        return self.node(_bytes(body, number), depth)
+    def nodes(self, body: _Message, field: int, depth: int) -> tuple[Node, ...]:
+        return tuple(self.node(each, depth) for each in body.messages(field))
 
-    def children(self, body: Fields, number: int, depth: int) -> tuple[Node, ...]:
-        return tuple(self.node(each, depth) for each in body.get(number, []) if isinstance(each, bytes))
-
-    def const(self, number: int, body: Fields, _depth: int) -> Node:
+    def const(self, number: int, body: _Message, _depth: int) -> Node:
         return Const(number, _constant(body))
 
-    def ident(self, number: int, body: Fields, _depth: int) -> Node:
-        return Ident(number, self.names.get(number) or _text(body, 1))
+    def ident(self, number: int, body: _Message, _depth: int) -> Node:
+        return Ident(number, self.names.get(number) or body.text(1))
 
-    def select(self, number: int, body: Fields, depth: int) -> Node:
-        if number in self.names:  # a name with dots in it, such as device.attributes
+    def select(self, number: int, body: _Message, depth: int) -> Node:
+        if number in self.names:  # a name with dots in it
             return Ident(number, self.names[number])
-        return Select(number, self.child(body, 1, depth), _text(body, 2), bool(_number(body, 3)))
+        return Select(number, self.node(body.message(1), depth), body.text(2), bool(body.number(3)))
 
-    def call(self, number: int, body: Fields, depth: int) -> Node:
-        target = (self.child(body, 1, depth),) if 1 in body else ()
-        return Call(number, _text(body, 2), target + self.children(body, 3, depth))
+    def call(self, number: int, body: _Message, depth: int) -> Node:
+        return Call(number, body.text(2), self.nodes(body, 1, depth) + self.nodes(body, 3, depth))
 
-    def list(self, number: int, body: Fields, depth: int) -> Node:
-        return ListLiteral(number, self.children(body, 1, depth), frozenset(_packed(body, 2)))
+    def list(self, number: int, body: _Message, depth: int) -> Node:
+        return ListLiteral(number, self.nodes(body, 1, depth), frozenset(_packed(body.bytes(2))))
 
-    def map(self, number: int, body: Fields, depth: int) -> Node:
-        if _text(body, 1):
-            raise Unreadable(f"a message {_text(body, 1)}")
-        entries = []
-        for each in body.get(2, []):
-            entry = _fields(each) if isinstance(each, bytes) else {}
-            key, value = self.child(entry, 3, depth), self.child(entry, 4, depth)
-            entries.append((key, value, bool(_number(entry, 5))))
+    def map(self, number: int, body: _Message, depth: int) -> Node:
+        if body.text(1):
+            raise Unreadable(f"a message {body.text(1)}")
+        entries = (
+            (self.node(each.message(3), depth), self.node(each.message(4), depth), bool(each.number(5)))
+            for each in body.messages(2)
+        )
         return MapLiteral(number, tuple(entries))
 
-    def comprehension(self, number: int, body: Fields, depth: int) -> Node:
-        if _bytes(body, 8):
+    def comprehension(self, number: int, body: _Message, depth: int) -> Node:
+        if body.bytes(8):
             raise Unreadable("a macro with two variables")
-        over, start, condition, step, result = (self.child(body, part, depth) for part in (2, 4, 5, 6, 7))
-        return Comprehension(number, _text(body, 1), over, _text(body, 3), start, condition, step, result)
+        over, start, condition, step, result = (self.node(body.message(part), depth) for part in (2, 4, 5, 6, 7))
+        return Comprehension(number, body.text(1), over, body.text(3), start, condition, step, result)
 
 
-_READ: dict[int, Callable[[_Reader, int, Fields, int], Node]] = {
+_READ: dict[int, Callable[[_Reader, int, _Message, int], Node]] = {
     3: _Reader.const,
     4: _Reader.ident,
     5: _Reader.select,
@@ -266,30 +264,27 @@ _READ: dict[int, Callable[[_Reader, int, Fields, int], Node]] = {
 """By the number of the field in which a node has its content."""
 
 
-def _packed(body: Fields, number: int) -> Iterator[int]:
-    for each in body.get(number, []):
-        if isinstance(each, int):
-            yield each
-            continue
-        at = 0
-        while at < len(each):
-            value, at = _varint(each, at)
-            yield value
+def _packed(data: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        yield value
 
 
-def _constant(body: Fields) -> object:
-    if 2 in body:
-        return bool(_number(body, 2))
-    if 3 in body:
-        return _signed(_number(body, 3))
-    if 4 in body:
-        return Uint(_number(body, 4))
-    if 5 in body:
-        return float(struct.unpack("<d", _bytes(body, 5))[0])
-    if 6 in body:
-        return _text(body, 6)
-    if 7 in body:
-        return _bytes(body, 7)
-    if 1 in body:
-        return None
+_CONSTANTS: dict[int, Callable[[_Message, int], object]] = {
+    2: lambda body, field: bool(body.number(field)),
+    3: lambda body, field: (body.number(field) ^ 1 << 63) - (1 << 63),
+    4: lambda body, field: Uint(body.number(field)),
+    5: lambda body, field: float(struct.unpack("<d", body.bytes(field))[0]),
+    6: _Message.text,
+    7: _Message.bytes,
+    1: lambda body, field: None,
+}
+"""Number of the field in which a literal has its value -> how that is read."""
+
+
+def _constant(body: _Message) -> object:
+    for field, read in _CONSTANTS.items():
+        if field in body.fields:
+            return read(body, field)
     raise Unreadable("a literal of a kind that is not known")
