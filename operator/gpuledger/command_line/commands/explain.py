@@ -11,13 +11,15 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.names import KIND_OF, Named, one_object
 from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
 from gpuledger.command_line.options import (
+    KIND_OF,
+    Named,
     access_options,
     completed_names,
     errors_shown,
     namespace_option,
+    one_object,
     operator_option,
     output_option,
 )
