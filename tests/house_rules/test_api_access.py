@@ -42,11 +42,11 @@ WITH_PATHS = {  # all of them commands
     "command_line/commands/get.py",
     "command_line/commands/inspect.py",
     "command_line/commands/top.py",
-    "command_line/names.py",
+    "command_line/options.py",
     "command_line/operator_view.py",
     "command_line/own_namespace.py",
     "command_line/top/usage.py",
-    "command_line/top/nodes_and_gangs.py",
+    "command_line/top/rows.py",
     "command_line/top/teams.py",
     "doctor/reading.py",
 }

@@ -35,7 +35,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
     },
     "arguments of a function": {
         "command_line/commands/audit.py::audit": 9,
-        "command_line/commands/fake_nodes.py::fake_nodes": 10,
+        "command_line/commands/run.py::fake_nodes": 10,
         "command_line/commands/history.py::history": 9,
         "command_line/commands/inspect.py::inspect": 9,
         "command_line/commands/top.py::top": 14,

@@ -24,8 +24,7 @@ from gpuledger.model.errors import ApiError, BadInput, GpuledgerError, Unreachab
 from gpuledger.model.json_object import Json
 
 if TYPE_CHECKING:
-    from gpuledger.command_line.direct_requests import DirectRequests
-    from gpuledger.kube_api.client import KubeClient
+    from gpuledger.kube_api.client import DirectRequests, KubeClient
     from gpuledger.kube_api.plain_client import PlainClient
 
 
@@ -292,7 +291,7 @@ class ClusterAccess:
 
     def _requests(self) -> DirectRequests:
         if self._direct is None:
-            from gpuledger.command_line.direct_requests import DirectRequests
+            from gpuledger.kube_api.client import DirectRequests
 
             self._direct = DirectRequests(self._connected, DIRECT_TIMEOUT_S)
         return self._direct

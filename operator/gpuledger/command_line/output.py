@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from gpuledger.formats.custom_resource.stored_card import (
     API_VERSION,
@@ -74,6 +75,38 @@ def show(
         sys.stdout.flush()
     else:
         write(lines(terminal_of(no_color, narrowest)))
+
+
+ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""To the other screen, without a cursor, and with lines that end where it ends; and back."""
+HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Screen:
+    """The terminal while a `with` lasts."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self._terminal = terminal
+
+    def __enter__(self) -> Self:
+        """Take the other screen."""
+        self._write(ENTER)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the first screen back."""
+        self._write(LEAVE)
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Paint lines over those before: in place, so that nothing flickers.."""
+        self._write(HOME + "\r\n".join(f"{line}{REST_OF_LINE}" for line in lines) + REST_OF_SCREEN)
+
+    def _write(self, text: str) -> None:
+        encoding = self._terminal.encoding or "utf-8"
+        self._terminal.write(text.encode(encoding, "replace").decode(encoding))
+        self._terminal.flush()
 
 
 WIDTH = 10

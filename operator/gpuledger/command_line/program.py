@@ -50,7 +50,12 @@ SECTIONS = {
 
 COMMANDS = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 
-BESIDE = {"uncordon": "cordon"}
+BESIDE = {
+    "uncordon": "cordon",
+    "migrate": "audit",
+    **dict.fromkeys(("admission-policies", "crd", "scheduler-config", "webhook-config"), "render"),
+    **dict.fromkeys(("agent", "fake-nodes", "mps-daemon"), "run"),
+}
 """Command -> the one in whose module it is; of all others, the module has the command's name."""
 
 

@@ -10,45 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gpuledger.doctor.checks.cluster import (
-    check_agent_account,
-    check_clock_here,
-    check_clocks_of_nodes,
-    check_crd,
-    check_defaults,
-    check_operator_account,
-    check_over_hami,
-    check_policies,
-    check_preemption,
-    check_scheduler_version,
-    check_server_version,
-    check_webhook,
-)
-from gpuledger.doctor.checks.nodes import (
-    check_cdi,
-    check_claim_class,
-    check_claims,
-    check_claims_made,
-    check_claims_served,
-    check_foreign_pods,
-    check_inventory,
-    check_names_of_nodes,
-    check_other_schedulers,
-    check_plugins,
-    check_registers,
-    check_scores,
-    check_unaccounted,
-)
-from gpuledger.doctor.checks.scheduler import (
-    check_group_gates,
-    check_groups,
-    check_lease,
-    check_operator,
-    check_release,
-    check_scheduler_config,
-    check_scheduler_errors,
-    check_settings,
-)
+from gpuledger.doctor.checks import cluster, nodes, scheduler
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
 from gpuledger.doctor.kinds import Finding, FindingKind, Severity
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
@@ -75,42 +37,45 @@ def isolation_of(facts: Facts) -> Mapping[str, int]:
 
 Check = Callable[[Facts], Iterable[Finding]]
 
-CHECKS: dict[str, Check] = {
-    "server-version": check_server_version,
-    "preemption": check_preemption,
-    "scheduler-version": check_scheduler_version,
-    "crd": check_crd,
-    "policies": check_policies,
-    "defaults": check_defaults,
-    "webhook": check_webhook,
-    "operator-account": check_operator_account,
-    "agent-account": check_agent_account,
-    "over-hami": check_over_hami,
-    "settings": check_settings,
-    "release": check_release,
-    "other-schedulers": check_other_schedulers,
-    "operator": check_operator,
-    "lease": check_lease,
-    "scheduler-errors": check_scheduler_errors,
-    "scheduler-config": check_scheduler_config,
-    "group-gates": check_group_gates,
-    "groups": check_groups,
-    "inventory": check_inventory,
-    "registers": check_registers,
-    "names-of-nodes": check_names_of_nodes,
-    "plugins": check_plugins,
-    "cdi": check_cdi,
-    "scores": check_scores,
-    "unaccounted": check_unaccounted,
-    "claim-class": check_claim_class,
-    "claims-served": check_claims_served,
-    "claims-made": check_claims_made,
-    "claims": check_claims,
-    "foreign-pods": check_foreign_pods,
-    "clock-here": check_clock_here,
-    "clocks-of-nodes": check_clocks_of_nodes,
-}
-"""Name -> check, in the order in which they are made."""
+MADE: tuple[Check, ...] = (
+    cluster.check_server_version,
+    cluster.check_preemption,
+    cluster.check_scheduler_version,
+    cluster.check_crd,
+    cluster.check_policies,
+    cluster.check_defaults,
+    cluster.check_webhook,
+    cluster.check_operator_account,
+    cluster.check_agent_account,
+    cluster.check_over_hami,
+    scheduler.check_settings,
+    scheduler.check_release,
+    nodes.check_other_schedulers,
+    scheduler.check_operator,
+    scheduler.check_lease,
+    scheduler.check_scheduler_errors,
+    scheduler.check_scheduler_config,
+    scheduler.check_group_gates,
+    scheduler.check_groups,
+    nodes.check_inventory,
+    nodes.check_registers,
+    nodes.check_names_of_nodes,
+    nodes.check_plugins,
+    nodes.check_cdi,
+    nodes.check_scores,
+    nodes.check_unaccounted,
+    nodes.check_claim_class,
+    nodes.check_claims_served,
+    nodes.check_claims_made,
+    nodes.check_claims,
+    nodes.check_foreign_pods,
+    cluster.check_clock_here,
+    cluster.check_clocks_of_nodes,
+)
+"""All checks, in the order in which they are made."""
+
+CHECKS = {check.__name__.removeprefix("check_").replace("_", "-"): check for check in MADE}
+"""Name of a check -> the check."""
 
 BEFORE_THE_OPERATOR = ("server-version", "preemption", "crd", "operator-account")
 """Checks that must pass before the operator starts; the others can't yet, or are no reason to wait."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
@@ -40,8 +40,9 @@ from gpuledger.formats.admission.policies import agent_policies, mutating_polici
 from gpuledger.formats.admission.rules import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission.rules import OPERATOR as OPERATOR_ACCOUNT
 from gpuledger.formats.admission.webhook import WebhookAddress, mutating_webhooks, validating_webhooks
-from gpuledger.formats.custom_resource.stored_card import API_VERSION, GROUP, PLURAL
-from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.custom_resource.resource import API_VERSION, GROUP, PLURAL
+from gpuledger.formats.kubernetes.lease import LEASE_NAME
+from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE as NAMESPACE
 from gpuledger.formats.kubernetes.pod import is_finished, is_ready
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS
 from gpuledger.formats.scheduler import scheduler_configuration
@@ -59,34 +60,36 @@ def settings_file(workload: Json, container_name: str) -> tuple[str, str] | None
 
     `workload` is a Deployment or a DaemonSet.
     """
-    for container in _containers(workload):
-        if container["name"] == container_name:
-            given = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
-            flags = [*(container.get("command") or ()), *(container.get("args") or ())]
-            path = _flag(flags, "--settings") or given.get(SETTINGS_VARIABLE, "")
-            return _config_map(workload, container, path) if path else None
+    for container in _containers(workload, container_name):
+        given = {each["name"]: each.get("value", "") for each in container.get("env") or ()}
+        path = _flag(_words(container), "--settings") or given.get(SETTINGS_VARIABLE, "")
+        return _config_map(workload, container, path) if path else None
     return None
 
 
 def mounted_file(workload: Json, container_name: str, path: str) -> tuple[str, str] | None:
     """Return ConfigMap and key of what a container finds at a path, None if that comes from elsewhere."""
-    for container in _containers(workload):
-        if container["name"] == container_name:
-            return _config_map(workload, container, path)
-    return None
+    return next((_config_map(workload, each, path) for each in _containers(workload, container_name)), None)
 
 
 def scheduler_config_file(workload: Json) -> tuple[str, str] | None:
     """Return ConfigMap and key of kube-scheduler's configuration, None if it comes from elsewhere."""
     for container in _containers(workload):
-        flags = [*(container.get("command") or ()), *(container.get("args") or ())]
-        if any(str(each).endswith("kube-scheduler") for each in flags[:1]) and (path := _flag(flags, "--config")):
+        words = _words(container)
+        if any(word.endswith("kube-scheduler") for word in words[:1]) and (path := _flag(words, "--config")):
             return _config_map(workload, container, path)
     return None
 
 
-def _containers(workload: Json) -> Iterator[Json]:
-    yield from workload["spec"]["template"]["spec"]["containers"]
+def _containers(workload: Json, name: str | None = None) -> Iterator[Json]:
+    """Yield a workload's containers, all or those of this name."""
+    containers = workload["spec"]["template"]["spec"]["containers"]
+    return (each for each in containers if name in (None, each["name"]))
+
+
+def _words(container: Json) -> list[str]:
+    """Return what a container runs, word by word."""
+    return [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
 
 
 def _flag(flags: list[str], name: str) -> str:
@@ -138,9 +141,9 @@ async def settings_of_workload(client: KubeClient, workload: Json, container: st
 
 
 async def _text(reads: KubeReads, config_map: str, key: str) -> str:
-    data = await reads.config_map(LEASE_NAMESPACE, config_map)
+    data = await reads.config_map(NAMESPACE, config_map)
     if key not in data:
-        raise BadInput(f"ConfigMap {LEASE_NAMESPACE}/{config_map} has no key {key}")
+        raise BadInput(f"ConfigMap {NAMESPACE}/{config_map} has no key {key}")
     return data[key]
 
 
@@ -156,18 +159,6 @@ async def tried(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> 
     except (ApiError, BadInput) as error:
         logger.debug("%s: %s", what, error)
         return Unread(what, _why(error, what), needs)
-
-
-async def or_none(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread | None:
-    """Return the same, None for what is not there."""
-
-    async def found() -> Value | None:
-        try:
-            return await read()
-        except NotFound:
-            return None
-
-    return await tried(what, needs, found)
 
 
 def _why(error: Exception, what: str) -> str:
@@ -213,11 +204,52 @@ def release_for(settings: Settings) -> Release:
 
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
-CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURAL}.{GROUP}"
-APPS = f"/apis/apps/v1/namespaces/{LEASE_NAMESPACE}"
-OURS = f"/api/v1/namespaces/{LEASE_NAMESPACE}"
+APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
+OURS = f"/api/v1/namespaces/{NAMESPACE}"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+EXTENSIONS = "/apis/apiextensions.k8s.io/v1"
 AUTHORIZATION = "/apis/authorization.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a fact is read: an object, which need not be there, or a list."""
+
+    what: str
+    resource: str
+    """What an account needs a permission on."""
+    path: str
+    verb: str = "get"
+    """"get" for an object, "list" for a list."""
+    is_optional: bool = False
+    """Whether the API server need not know the kind of a list."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def may_be_absent(self) -> bool:
+        """Return whether what is not there is None, and not something that could not be read."""
+        return self.is_optional or self.verb == "get"
+
+
+CRD = f"{PLURAL}.{GROUP}"
+ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+CLAIMS, CLASSES = (claim_objects_of(kind) for kind in ("resourceclaims", "deviceclasses"))
+
+SOURCES = {
+    "crd": Source("the CRD", f"customresourcedefinitions {CRD}", f"{EXTENSIONS}/customresourcedefinitions/{CRD}"),
+    "deployment": Source("deployment gpuledger", f"deployments in {NAMESPACE}", f"{APPS}/deployments/gpuledger"),
+    "daemon_set": Source(
+        "daemonset gpuledger-agent", f"daemonsets in {NAMESPACE}", f"{APPS}/daemonsets/gpuledger-agent"
+    ),
+    "lease": Source("the schedulers' Lease", f"leases in {NAMESPACE}", f"{LEASES}/{NAMESPACE}/leases/{LEASE_NAME}"),
+    "device_class": Source("the DeviceClass", "deviceclasses.resource.k8s.io", f"{CLASSES}/{DEVICE_CLASS}"),
+    "claims": Source("the ResourceClaims", "resourceclaims.resource.k8s.io", CLAIMS, "list", is_optional=True),
+    "our_pods": Source("the pods of gpuledger-system", f"pods in {NAMESPACE}", f"{OURS}/pods", "list"),
+    "nodes": Source("the nodes", "nodes", "/api/v1/nodes", "list"),
+    "pods": Source("the pods of all namespaces", "pods", PODS, "list", parameters=ALIVE),
+    "node_leases": Source("the nodes' Leases", "leases in kube-node-lease", f"{LEASES}/kube-node-lease/leases", "list"),
+}
+"""Field of Facts -> where it is read."""
 
 POLICY_KINDS = (
     "ValidatingAdmissionPolicy",
@@ -261,76 +293,58 @@ class Reading:
     async def all(self) -> Facts:
         """Read all that any check needs. Raises ApiError if the API server does not answer, or does not know us."""
         version = await self._version()
-        deployment, daemon_set = await asyncio.gather(self._workload("deployments", "gpuledger"), self._agents())
-        settings, chosen = await self._settings(deployment, daemon_set)
-        (
-            (crd, policies, webhooks, lease, our_pods, nodes, ledger, pods, node_leases),
-            operator_access,
-            agent_access,
-            configs,
-            (claims, device_class),
-        ) = await asyncio.gather(
-            self._objects(),
-            self._access(OPERATOR_ACCOUNT, (*OPERATOR, *BESIDE, OVER_HAMI)),
-            self._access(AGENT_ACCOUNT, AGENT),
-            self._configs(deployment),
-            self._claims(),
+        reads = {name: self._read(source) for name, source in SOURCES.items()} | {
+            "policies": self._policies(),
+            "webhooks": self._webhooks(),
+            "ledger": self._ledger(),
+            "operator_access": self._access(OPERATOR_ACCOUNT, (*OPERATOR, *BESIDE, OVER_HAMI)),
+            "agent_access": self._access(AGENT_ACCOUNT, AGENT),
+        }
+        found = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
+        ledger = found.pop("ledger")
+        found["cards"], found["claims_held"] = (ledger, ledger) if isinstance(ledger, Unread) else ledger
+        settings, chosen = await self._settings(found["deployment"], found["daemon_set"])
+        found["crd"], configs, last_words = await asyncio.gather(
+            self._seen_crd(found["crd"]), self._configs(found["deployment"]), self._last_words(found["our_pods"])
         )
-        cards, claims_held = (ledger, ledger) if isinstance(ledger, Unread) else ledger
-        last_words = {} if isinstance(our_pods, Unread) else await self._last_words(our_pods)
         server_time, local_time = await self._clock()
         return Facts(
             local_time=local_time,
             server_time=server_time,
             release=_release(chosen),
             version=version,
-            crd=crd,
-            policies=policies,
-            webhooks=webhooks,
             settings=settings,
-            operator_access=operator_access,
-            agent_access=agent_access,
-            lease=lease,
-            deployment=deployment,
             operator_elsewhere=self._operator_elsewhere,
-            daemon_set=daemon_set,
             scheduler_configs=configs,
-            our_pods=our_pods,
             last_words=last_words,
-            nodes=nodes,
-            cards=cards,
-            claims=claims,
-            claims_held=claims_held,
-            device_class=device_class,
-            pods=pods,
-            node_leases=node_leases,
+            **found,
         )
 
     async def before_the_operator(self) -> Facts:
         """Read what the operator needs before it starts, as its own account. Raises as `all`."""
-        version, crd = await self._version(), await self._crd()
-        access = await self._access("this account", (*OPERATOR, *BESIDE), own=True)
-        settings = self._given or Settings()
+        version, crd = await self._version(), await self._seen_crd(await self._read(SOURCES["crd"]))
         return Facts(
             local_time=datetime.now(UTC),
-            release=_release(settings),
+            release=_release(self._given or Settings()),
             version=version,
             crd=crd,
-            operator_access=access,
+            operator_access=await self._access("this account", (*OPERATOR, *BESIDE), own=True),
         )
 
-    async def _objects(self) -> Any:
-        return await asyncio.gather(
-            self._crd(),
-            self._policies(),
-            self._webhooks(),
-            self._lease(),
-            self._list("the pods of gpuledger-system", f"`list` on pods in {LEASE_NAMESPACE}", f"{OURS}/pods"),
-            self._list("the nodes", "`list` on nodes", "/api/v1/nodes"),
-            self._ledger(),
-            self._pods(),
-            self._list("the nodes' Leases", "`list` on leases in kube-node-lease", f"{LEASES}/kube-node-lease/leases"),
-        )
+    async def _read(self, source: Source) -> Any:
+        """Return an object, or the objects of a list; what keeps it from being read; None for what is not there."""
+
+        async def read() -> list[Json] | Json | None:
+            try:
+                if source.verb == "list":
+                    return await self._listed(source.path, source.parameters)
+                return await self._client.request("GET", source.path)
+            except NotFound:
+                if source.may_be_absent:
+                    return None
+                raise
+
+        return await tried(source.what, f"`{source.verb}` on {source.resource}", read)
 
     async def _version(self) -> tuple[int, int] | Unread:
         """Return the version. Raises ApiError where an API server that says nothing will not say more."""
@@ -352,17 +366,16 @@ class Reading:
         found = await tried("the API server's clock", "an API server whose responses have a Date header", ask)
         return found, begin + (datetime.now(UTC) - begin) / 2
 
-    async def _crd(self) -> Json | Unread | None:
-        what, needs = "the CRD", f"`get` on customresourcedefinitions {PLURAL}.{GROUP}"
-        found = await or_none(what, needs, lambda: self._client.request("GET", CRD))
-        if isinstance(found, Unread):  # every account can see whether there is one
+    async def _seen_crd(self, crd: Json | Unread | None) -> Json | Unread | None:
+        """Return the CRD, or that there is none: every account can see that."""
+        if isinstance(crd, Unread):
             try:
                 await self._client.request("GET", f"/apis/{API_VERSION}")
             except NotFound:
                 return None
             except ApiError:
-                return found
-        return found
+                return crd
+        return crd
 
     async def _policies(self) -> Mapping[tuple[str, str], Json] | Unread:
         async def read() -> Mapping[tuple[str, str], Json]:
@@ -390,27 +403,6 @@ class Reading:
 
         return await tried("the webhook's configuration", f"`get` on {', '.join(map(_plural, WEBHOOK_KINDS))}", read)
 
-    async def _lease(self) -> Json | Unread | None:
-        path = f"{LEASES}/{LEASE_NAMESPACE}/leases/{LEASE_NAME}"
-        needs = f"`get` on leases in {LEASE_NAMESPACE}"
-        return await or_none("the schedulers' Lease", needs, lambda: self._client.request("GET", path))
-
-    async def _claims(self) -> tuple[Sequence[Json] | Unread | None, Json | Unread | None]:
-        """Return the ResourceClaims, and our DeviceClass."""
-        path = f"{claim_objects_of('deviceclasses')}/{DEVICE_CLASS}"
-        return await asyncio.gather(
-            or_none(
-                "the ResourceClaims",
-                "`list` on resourceclaims.resource.k8s.io",
-                lambda: self._listed(claim_objects_of("resourceclaims")),
-            ),
-            or_none(
-                "the DeviceClass",
-                "`get` on deviceclasses.resource.k8s.io",
-                lambda: self._client.request("GET", path),
-            ),
-        )
-
     async def _ledger(self) -> tuple[Mapping[str, str], frozenset[str]] | Unread:
         """Return the cards' phases, by the names of their objects; and the claims that have some of them, by UID."""
 
@@ -420,17 +412,6 @@ class Reading:
             return {name: str(each.get("phase") or "") for name, each in status.items()}, claims_held(status.values())
 
         return await tried("the ledger", f"`list` on {PLURAL}.{GROUP}", read)
-
-    async def _pods(self) -> Sequence[Json] | Unread:
-        selector = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        return await self._list("the pods of all namespaces", "`list` on pods", PODS, selector)
-
-    async def _workload(self, resource: str, name: str) -> Json | Unread | None:
-        what, needs = f"{resource.removesuffix('s')} {name}", f"`get` on {resource} in {LEASE_NAMESPACE}"
-        return await or_none(what, needs, lambda: self._client.request("GET", f"{APPS}/{resource}/{name}"))
-
-    async def _agents(self) -> Json | Unread | None:
-        return await self._workload("daemonsets", "gpuledger-agent")
 
     async def _settings(
         self, deployment: Json | Unread | None, daemon_set: Json | Unread | None
@@ -466,7 +447,7 @@ class Reading:
         async def read() -> tuple[str, Settings] | None:
             return await settings_of_workload(self._client, workload, container)
 
-        needs = f"`get` on configmaps in {LEASE_NAMESPACE}, and on those that the settings name; or --settings FILE"
+        needs = f"`get` on configmaps in {NAMESPACE}, and on those that the settings name; or --settings FILE"
         return await tried(f"the settings in ConfigMap {where[0]}", needs, read)
 
     async def _configs(self, deployment: Json | Unread | None) -> Mapping[str, Json] | Unread:
@@ -480,9 +461,9 @@ class Reading:
             content = yaml.safe_load(data.get(key, ""))
             if not isinstance(content, dict):
                 raise BadInput(f"its {key} is not a KubeSchedulerConfiguration")
-            return {**self._scheduler_configs, f"ConfigMap {LEASE_NAMESPACE}/{name}": content}
+            return {**self._scheduler_configs, f"ConfigMap {NAMESPACE}/{name}": content}
 
-        return await tried("kube-scheduler's configuration", f"`get` on configmaps in {LEASE_NAMESPACE}", read)
+        return await tried("kube-scheduler's configuration", f"`get` on configmaps in {NAMESPACE}", read)
 
     async def _access(
         self, account: str, permissions: Sequence[Permission], own: bool = False
@@ -509,8 +490,10 @@ class Reading:
             answer = await self._client.request("POST", f"{AUTHORIZATION}/{kind.lower()}s", review)
         return (answer.get("status") or {}).get("allowed") is True
 
-    async def _last_words(self, our_pods: Sequence[Json]) -> Mapping[str, str]:
+    async def _last_words(self, our_pods: Sequence[Json] | Unread) -> Mapping[str, str]:
         """Return what pods say that are not Ready, of as many as can be asked at once."""
+        if isinstance(our_pods, Unread):
+            return {}
         silent = [pod for pod in our_pods if not is_ready(pod) and not is_finished(pod) and failing_container(pod)]
         asked = silent[:LOGS]
         texts = await asyncio.gather(*(self._log(pod) for pod in asked))
@@ -528,11 +511,6 @@ class Reading:
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.debug("%s: %r", path, error)
             return "it can't be read"
-
-    async def _list(
-        self, what: str, needs: str, path: str, parameters: Mapping[str, str] | None = None
-    ) -> Sequence[Json] | Unread:
-        return await tried(what, needs, lambda: self._listed(path, parameters))
 
     async def _listed(self, path: str, parameters: Mapping[str, str] | None = None) -> list[Json]:
         return [item async for page in self._client.pages(path, parameters) for item in page]

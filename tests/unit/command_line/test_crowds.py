@@ -13,7 +13,7 @@ from fakes.allocations import a_list, an_allocation
 from fakes.kubectl import FakeKubectl
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.view_answers import a_node, a_record, an_explanation
-from gpuledger.command_line.commands import audit, migrate
+from gpuledger.command_line.commands import audit
 from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.command_line.commands.history import history_lines
 from gpuledger.command_line.output import ALLOCATIONS
@@ -306,11 +306,11 @@ def test_shares_of_many_replicas_that_would_be_entered_are_one_row_and_those_of_
 
     blocked = of(REPLICAS[4], 4, "no such card")
     steps = (*(of(name, place) for place, name in enumerate(REPLICAS[:4])), blocked, *(of("big", n) for n in range(4)))
-    lines = list(migrate.as_lines(steps, True, Terminal()))
+    lines = list(audit.step_lines(steps, True, Terminal()))
     assert [line.split()[:4] for line in lines if "pods like" in line] == [
         ["4", "pods", "like", f"default/{REPLICAS[0]}"]
     ]
     assert sum("default/big" in line for line in lines) == 4
     assert [line for line in lines if "no such card" in line]
     assert lines[-1] == "8 shares would be entered, 1 needs a decision."
-    assert sum("would be entered" in line for line in migrate.as_lines(steps, True, Terminal(), wide=True)) == 9
+    assert sum("would be entered" in line for line in audit.step_lines(steps, True, Terminal(), wide=True)) == 9

@@ -8,7 +8,7 @@ import pytest
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
 from gpuledger.command_line.commands.explain import alike, asked_for, explain_lines, is_placed, workload_lines
 from gpuledger.command_line.commands.history import history_lines, question
-from gpuledger.command_line.names import Named
+from gpuledger.command_line.options import Named
 from gpuledger.command_line.output import age
 from gpuledger.model.errors import BadInput
 from gpuledger.reports.gang import WorkloadReport, WorkloadState

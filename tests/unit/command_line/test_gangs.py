@@ -17,7 +17,7 @@ from fakes.view_server import ViewServer
 from gpuledger.command_line.cluster_access import cluster_access
 from gpuledger.command_line.commands.explain import explain_lines, gang_lines
 from gpuledger.command_line.commands.history import history_lines, question
-from gpuledger.command_line.names import names
+from gpuledger.command_line.options import names
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
 from gpuledger.model.gang import GangName, GangStage

@@ -10,7 +10,8 @@ import pytest
 
 from builders import a_card, cards_of
 from fakes.allocations import an_allocation, two_nodes
-from gpuledger.command_line.top.live import CardWatch, Changes, ReportingClient, Screen, TopOptions, picture
+from gpuledger.command_line.output import Screen
+from gpuledger.command_line.top.live import CardWatch, Changes, ReportingClient, TopOptions, picture
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import NotFound, Unreachable

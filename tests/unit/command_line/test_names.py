@@ -3,7 +3,7 @@
 import pytest
 
 from gpuledger.command_line.commands.explain import asked_for
-from gpuledger.command_line.names import Named, named_objects, one_object
+from gpuledger.command_line.options import Named, named_objects, one_object
 from gpuledger.model.errors import BadInput
 
 ALL = ("pod", "card", "node")

@@ -13,8 +13,7 @@ from fakes.kubectl import FakeKubectl
 from fakes.objects import a_pod_object
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.command_line.top.teams import CLUSTER_QUEUES, PODS, QUOTAS
-from gpuledger.command_line.top.teams_watch import watch_teams
+from gpuledger.command_line.top.teams import CLUSTER_QUEUES, PODS, QUOTAS, watch_teams
 from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL
 from gpuledger.model.errors import Unreachable
 from gpuledger.reports.tables import Terminal
@@ -199,7 +198,7 @@ class Reading:
 def test_a_watch_prints_what_has_changed_and_outlives_an_outage(
     output: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuledger.command_line.top.teams_watch.PAUSE_S", 0)
+    monkeypatch.setattr("gpuledger.command_line.top.teams.PAUSE_S", 0)
     status = watch_teams(Reading("a", "a", Unreachable("no way"), "b"), Terminal(), output)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lines

@@ -6,8 +6,15 @@ import pytest
 
 from builders import a_card
 from fakes.allocations import an_allocation, two_nodes
-from gpuledger.command_line.top.nodes_and_gangs import OtherNode, cordoned_nodes, other_nodes
-from gpuledger.command_line.top.rows import SORTS, VIEWS, lines_of, top_json, top_table
+from gpuledger.command_line.top import SORTS, VIEWS
+from gpuledger.command_line.top.rows import (
+    OtherNode,
+    cordoned_nodes,
+    lines_of,
+    other_nodes,
+    top_json,
+    top_table,
+)
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.reports.cards import CardReport, by_node, report_of_stored
 from gpuledger.reports.tables import Terminal

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
-from gpuledger.command_line.names import Named, named_objects
-from gpuledger.command_line.options import access_options, completed_names, errors_shown
+from gpuledger.command_line.options import Named, access_options, completed_names, errors_shown, named_objects
 from gpuledger.command_line.output import ALLOCATIONS, all_cards, card_named, cordon_of
 from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput

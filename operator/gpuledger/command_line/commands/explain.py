@@ -11,13 +11,15 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.names import KIND_OF, Named, one_object
 from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
 from gpuledger.command_line.options import (
+    KIND_OF,
+    Named,
     access_options,
     completed_names,
     errors_shown,
     namespace_option,
+    one_object,
     operator_option,
     output_option,
 )
@@ -107,17 +109,22 @@ def is_placed(explanation: Json) -> bool:
 
 def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return an explanation, its summary first."""
-    style = "green" if is_placed(found) else "yellow"
-    lines = [
-        f"{terminal.paint(found['namespace'] + '/' + found['pod'], 'bold')}: {terminal.paint(found['state'], style)}",
-        *terminal.folded(found["summary"]),
-        "",
-        *_facts(found, terminal, now),
-    ]
-    lines += warning_lines(found, terminal)
+    lines = _head(found, found["pod"], _facts(found, now), terminal)
     if found["holds"]:
         lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
     return [*lines, *node_lines(found["nodes"], terminal, wide)]
+
+
+def _head(found: Json, name: str, facts: dict[str, str], terminal: Terminal) -> list[str]:
+    """Return what each explanation begins with: name and state, summary, facts, and warnings."""
+    style = "green" if is_placed(found) else "yellow"
+    return [
+        f"{terminal.paint(found['namespace'] + '/' + name, 'bold')}: {terminal.paint(found['state'], style)}",
+        *terminal.folded(found["summary"]),
+        "",
+        *_fact_lines(facts, terminal),
+        *warning_lines(found, terminal),
+    ]
 
 
 def warning_lines(found: Json, terminal: Terminal) -> list[str]:
@@ -140,14 +147,7 @@ def node_lines(nodes: Sequence[Json], terminal: Terminal, wide: bool) -> list[st
 
 def gang_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return how far a gang has come, its summary first."""
-    name, style = f"{found['namespace']}/{found['gang']}", "green" if is_placed(found) else "yellow"
-    lines = [
-        f"{terminal.paint(name, 'bold')}: {terminal.paint(found['state'], style)}",
-        *terminal.folded(found["summary"]),
-        "",
-        *_fact_lines(_gang_facts(found, now), terminal),
-        *warning_lines(found, terminal),
-    ]
+    lines = _head(found, found["gang"], _gang_facts(found, now), terminal)
     if found["fitsOn"]:
         rows = [(each["node"], str(each["members"])) for each in found["fitsOn"]]
         lines += ["", *table(terminal, [Column("MEMBERS FIND CARDS ON"), Column("MEMBERS", right=True)], rows)]
@@ -163,7 +163,6 @@ def gang_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = Fals
 
 def workload_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return why a workload of Kueue waits, its summary first."""
-    name, style = f"{found['namespace']}/{found['workload']}", "green" if is_placed(found) else "yellow"
     facts = {
         "stands for": found["owner"] or "",
         "queue": found["queue"] or "",
@@ -172,13 +171,7 @@ def workload_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = 
         "priority": str(found["priority"]),
         "created": f"{age(found['since'], now)} ago" if found["since"] else "",
     }
-    lines = [
-        f"{terminal.paint(name, 'bold')}: {terminal.paint(found['state'], style)}",
-        *terminal.folded(found["summary"]),
-        "",
-        *_fact_lines(facts, terminal),
-        *warning_lines(found, terminal),
-    ]
+    lines = _head(found, found["workload"], facts, terminal)
     if found["nodes"]:
         lines += ["", *terminal.folded(f"Why a pod of {found['example']} finds no cards beside the others:")]
     return [*lines, *node_lines(found["nodes"], terminal, wide)[1:]]
@@ -224,7 +217,7 @@ def alike(nodes: Iterable[Json]) -> list[Alike]:
     return list(groups.values())
 
 
-def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
+def _facts(found: Json, now: datetime) -> dict[str, str]:
     asked = "; ".join(_asked(container) for container in found["containers"])
     shared = (f"{each['claim']} ({each['resourceClaim']})" for each in found.get("sharedClaims", ()))
     facts = {
@@ -241,7 +234,7 @@ def _facts(found: Json, terminal: Terminal, now: datetime) -> Iterable[str]:
     if found.get("gang"):
         words = found.get("gangWords") or found["gang"]
         facts["gang"] = f"{words}; see gpuledger explain gang/{found['gang']} -n {found['namespace']}"
-    return _fact_lines(facts, terminal)
+    return facts
 
 
 def _fact_lines(facts: dict[str, str], terminal: Terminal) -> Iterable[str]:

@@ -8,12 +8,14 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
-from gpuledger.command_line.names import Named, named_objects, no_such
 from gpuledger.command_line.options import (
+    Named,
     access_options,
     completed_names,
     errors_shown,
+    named_objects,
     namespace_option,
+    no_such,
     output_option,
 )
 from gpuledger.command_line.output import (

@@ -10,13 +10,13 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.names import one_object
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
     access_options,
     completed_names,
     errors_shown,
     namespace_option,
+    one_object,
     operator_option,
     output_option,
 )

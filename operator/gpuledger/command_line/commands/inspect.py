@@ -10,12 +10,14 @@ import click
 
 from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.names import Named, named_objects, no_such
 from gpuledger.command_line.options import (
+    Named,
     access_options,
     errors_shown,
     in_cluster,
+    named_objects,
     namespace_option,
+    no_such,
     read_settings,
     settings_option,
 )

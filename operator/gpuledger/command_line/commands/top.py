@@ -17,7 +17,7 @@ from gpuledger.command_line.options import (
     usage_operator_option,
 )
 from gpuledger.command_line.output import NO_CARDS, begin_cards, uncollected
-from gpuledger.command_line.top.rows import SORTS, VIEWS
+from gpuledger.command_line.top import SORTS, VIEWS
 from gpuledger.model.json_object import Json
 
 
@@ -91,48 +91,46 @@ def top(
     view = view or "nodes"
     with errors_shown(), cluster_access(kubeconfig, context) as cluster:
         items = begin_cards(cluster, node)  # on its way while the rest is imported
-        from gpuledger.command_line.top.nodes_and_gangs import begin_members, gang_named, gangs_read, held_by_gangs
-
-        wanted = gang_named(gang) if gang else None
-        members = begin_members(cluster, wanted) if wanted or (view == "cards" and not watch) else ()
-        chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
         from gpuledger.command_line import output as out
-        from gpuledger.command_line.top.nodes_and_gangs import begin_nodes, cordoned_nodes, nodes_read, other_nodes
-        from gpuledger.command_line.top.rows import lines_of, top_json, top_table
+        from gpuledger.command_line.top import rows
+
+        wanted = rows.gang_named(gang) if gang else None
+        members = rows.begin_members(cluster, wanted) if wanted or (view == "cards" and not watch) else ()
+        chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
         from gpuledger.formats.custom_resource.stored_card import stored_card
         from gpuledger.reports.cards import report_of_stored
 
         coming = chosen
         if chosen is None and view in ("nodes", "cards"):  # the others say nothing of nodes
-            coming = begin_nodes(cluster, node, only_cordoned=view == "cards")
+            coming = rows.begin_nodes(cluster, node, only_cordoned=view == "cards")
         terminal = out.terminal_of(no_color)
         if watch:
             from gpuledger.command_line.top.live import TopOptions, run_watch
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-            cards, nodes = list(items), None if coming is None else nodes_read(coming)
-            with_gpus = other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
+            cards, nodes = list(items), None if coming is None else rows.nodes_read(coming)
+            with_gpus = rows.other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
             sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, with_gpus), cards, nodes))
         with uncollected():
             found = list(chosen or ())
             names = {item["metadata"]["name"] for item in found} if chosen else None
-            gangs = gangs_read(members, wanted)
+            gangs = rows.gangs_read(members, wanted)
             reports = [report_of_stored(stored_card(item), gangs) for item in _of_nodes(items, names)]
             if coming is not None and coming is not chosen:
-                found = nodes_read(coming) or []
+                found = rows.nodes_read(coming) or []
         in_ledger = {report.card.node_name for report in reports}
-        others = other_nodes(found if view == "nodes" and not wanted else (), in_ledger)
+        others = rows.other_nodes(found if view == "nodes" and not wanted else (), in_ledger)
         if wanted:
-            reports = list(held_by_gangs(reports))
-        cordoned = cordoned_nodes(found)
+            reports = list(rows.held_by_gangs(reports))
+        cordoned = rows.cordoned_nodes(found)
         if output in ("json", "yaml"):
-            click.echo(out.data(top_json(view, reports, others, cordoned), output), nl=False)
+            click.echo(out.data(rows.top_json(view, reports, others, cordoned), output), nl=False)
         elif not reports and not others:
             nothing = "No cards in the ledger of these nodes." if node or selector else NO_CARDS
             click.echo(f"No pod of gang {wanted} holds a card." if wanted else nothing, err=True)
         else:
-            lines = lines_of(view, reports, sort, others, cordoned)
-            out.write(top_table(view, lines, terminal, output == "wide", terminal.width is not None))
+            lines = rows.lines_of(view, reports, sort, others, cordoned)
+            out.write(rows.top_table(view, lines, terminal, output == "wide", terminal.width is not None))
 
 
 def _check(watch: bool, by: bool, usage: bool, *, narrowed: bool, labelled: bool, gang: str | None) -> None:
@@ -161,7 +159,7 @@ def _show_teams(
         from gpuledger.command_line.top.teams import Teams
 
         if watch:
-            from gpuledger.command_line.top.teams_watch import watch_teams
+            from gpuledger.command_line.top.teams import watch_teams
 
             sys.exit(watch_teams(lambda: Teams(cluster, by, sort), out.terminal_of(no_color), output))
         teams = Teams(cluster, by, sort)

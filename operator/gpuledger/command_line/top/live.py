@@ -12,15 +12,21 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self, TextIO
 
 import aiohttp
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.command_line.output import ALLOCATIONS, data, plural, selector_of, utc_now, write
-from gpuledger.command_line.top.nodes_and_gangs import NODES, OtherNode, is_cordoned, nodes_selected
-from gpuledger.command_line.top.rows import Line, lines_of, top_json, top_table
+from gpuledger.command_line.output import ALLOCATIONS, Screen, data, plural, selector_of, utc_now, write
+from gpuledger.command_line.top.rows import (
+    NODES,
+    Line,
+    OtherNode,
+    is_cordoned,
+    lines_of,
+    nodes_selected,
+    top_json,
+    top_table,
+)
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.watch import follow
@@ -29,37 +35,6 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.share import StoredCard
 from gpuledger.reports.cards import CardReport, report_of_stored
 from gpuledger.reports.tables import Part, Terminal
-
-ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
-"""To the other screen, without a cursor, and with lines that end where it ends; and back."""
-HOME, REST_OF_LINE, REST_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
-
-
-class Screen:
-    """The terminal while a `with` lasts."""
-
-    def __init__(self, terminal: TextIO) -> None:
-        self._terminal = terminal
-
-    def __enter__(self) -> Self:
-        """Take the other screen."""
-        self._write(ENTER)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Give the first screen back."""
-        self._write(LEAVE)
-
-    def show(self, lines: Sequence[str]) -> None:
-        """Paint lines over those before: in place, so that nothing flickers.."""
-        self._write(HOME + "\r\n".join(f"{line}{REST_OF_LINE}" for line in lines) + REST_OF_SCREEN)
-
-    def _write(self, text: str) -> None:
-        encoding = self._terminal.encoding or "utf-8"
-        self._terminal.write(text.encode(encoding, "replace").decode(encoding))
-        self._terminal.flush()
 
 
 class CardWatch:

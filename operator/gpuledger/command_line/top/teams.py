@@ -1,18 +1,24 @@
 """`top --by namespace` and `top --by queue`: each team's limits, holdings, and pending pods.
 
-Pods, quotas and queues are read beside the ledger, as far as the account may read them.
+Pods, quotas and queues are read beside the ledger, as far as the account may read them; with `--watch` again every few
+seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.command_line.output import FROM_MEMORY, begin_cards, uncollected
-from gpuledger.command_line.top.rows import MIB_PER_GIB, SORTS, Line
-from gpuledger.formats.custom_resource.stored_card import amounts_json, stored_card
+from gpuledger.command_line.output import FROM_MEMORY, Screen, begin_cards, uncollected, utc_now, write
+from gpuledger.command_line.top import SORTS
+from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
+from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
 from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of
 from gpuledger.formats.kubernetes.quantity import resources_asked
@@ -26,7 +32,7 @@ from gpuledger.formats.kubernetes.workload import (
     queue_state,
 )
 from gpuledger.model.card import NOTHING, Amounts
-from gpuledger.model.errors import Denied, NotFound
+from gpuledger.model.errors import Denied, NotFound, Unreachable
 from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
 from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import CardReport, report_of_stored
@@ -350,3 +356,74 @@ def _waiting_pods(pods: Iterable[Json]) -> Counter[str]:
 def _asks_for_cards(pod: Json) -> bool:
     """Return whether a pod uses a known word, or the operator has written that it waits."""
     return any(name in WORDS.by_name for name in resources_asked(pod)) or condition_of(pod, ALLOCATED) is not None
+
+
+PAUSE_S = 5.0
+"""Between two readings: each is of all cards, and of the pods concerned."""
+
+
+ENDED = 130
+"""Exit status after Ctrl-C."""
+
+
+def watch_teams(read: Callable[[], Teams], terminal: Terminal, output: str) -> int:
+    """Show a view until Ctrl-C; return the exit status. Raises what the first reading raises.
+
+    On a terminal one picture that changes; anywhere else it is printed again when it has changed.
+    """
+    with contextlib.suppress(KeyboardInterrupt):
+        teams = read()
+        if sys.stdout.isatty() and output in ("table", "wide"):
+            with Screen(sys.stdout) as screen:
+                _draw(screen, read, teams, terminal, output == "wide")
+        _append(read, teams, terminal, output)
+    return ENDED
+
+
+def _draw(screen: Screen, read: Callable[[], Teams], teams: Teams, terminal: Terminal, wide: bool) -> None:
+    trouble = ""
+    while True:
+        size = shutil.get_terminal_size()
+        shown = replace(terminal, width=size.columns)
+        head = f"gpuledger top --by {teams.by}  {utc_now().astimezone():%H:%M:%S}"
+        notes = [*([f"no news: {trouble}"] if trouble else []), *teams.notes]
+        lines = [head, *(shown.paint(note[: size.columns], "yellow") for note in notes), "", *teams.table(shown, wide)]
+        screen.show(lines[: size.lines])
+        time.sleep(PAUSE_S)
+        teams, trouble = _again(read, teams)
+
+
+def _append(read: Callable[[], Teams], teams: Teams, terminal: Terminal, output: str) -> None:
+    before: list[str] = []
+    told = ""
+    while True:
+        lines = _lines(teams, terminal, output)
+        if lines != before:
+            write(lines)
+            before = lines
+        time.sleep(PAUSE_S)
+        teams, trouble = _again(read, teams)
+        if trouble and trouble != told:
+            sys.stderr.write(f"no news: {trouble}\n")
+        told = trouble
+
+
+def _again(read: Callable[[], Teams], teams: Teams) -> tuple[Teams, str]:
+    """Return a new reading; the one before, and what is wrong, while there is none."""
+    try:
+        return read(), ""
+    except Unreachable as error:
+        return teams, " ".join(str(error).split())
+
+
+def _lines(teams: Teams, terminal: Terminal, output: str) -> list[str]:
+    """Return the table, or the data as one line of JSON or one YAML document."""
+    if output in ("table", "wide"):
+        return teams.table(terminal, output == "wide")
+    if output == "json":
+        import orjson
+
+        return [orjson.dumps(teams.json()).decode()]
+    import yaml
+
+    return ["---", *yaml.safe_dump(teams.json(), sort_keys=False).splitlines()]

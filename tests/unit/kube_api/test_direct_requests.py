@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.command_line.direct_requests import DirectRequests
+from gpuledger.kube_api.client import DirectRequests
 
 Json = dict[str, Any]
 
