@@ -50,7 +50,6 @@ from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 from gpuledger.serving.application import application_served
 from gpuledger.serving.port import Limits
-from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
 from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
@@ -282,17 +281,14 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         questions_of_users = developers.application()
         explain = application_served(questions_of_users, settings.health_host, settings.explain_port, OPEN_TO_ALL)
         await started.enter_async_context(explain)
-    started.push_async_callback(operator.workflows.waiting.stop)
-    started.push_async_callback(operator.workflows.claim_pod_waker.stop)
-    started.push_async_callback(operator.workflows.ahead.stop)
-    started.push_async_callback(operator.workflows.gangs.stop)
-    started.push_async_callback(operator.workflows.preemption.stop)
-    started.push_async_callback(operator.workflows.gang_preemption.stop)
-    started.push_async_callback(operator.workflows.pod_condition_writer.stop)
-    started.push_async_callback(operator.workflows.quota_status.stop)
-    started.push_async_callback(operator.workflows.workload_explainer.stop)
-    started.push_async_callback(operator.workflows.queues.writer.stop)
-    started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
+    workflows = operator.workflows
+    for part in (
+        *(workflows.waiting, workflows.claim_pod_waker, workflows.ahead, workflows.gangs, workflows.preemption),
+        *(workflows.gang_preemption, workflows.pod_condition_writer, workflows.quota_status),
+        *(workflows.workload_explainer, workflows.queues.writer),
+    ):
+        started.push_async_callback(part.stop)
+    started.enter_context(trail_written(workflows.trail, settings.trail_file))
 
 
 async def run_parts(operator: Operator, options: RunOptions) -> None:
@@ -300,21 +296,29 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
 
     Raises StateRolledBack when nothing that is remembered can be trusted.
     """
-
-    async def _follow_settings(operator: Operator) -> None:
-        await _until_settings_change(operator, options)
-
-    following = [_follow_pods, _follow_cards, _follow_agents, _follow_pod_groups, _follow_quotas]
-    parts = [_keep_in_sync, *following, _give_room, _preempt]
+    client, workflows, settings = operator.client, operator.workflows, options.settings
+    agents, quotas, queues = workflows.agents, workflows.quotas, workflows.queues
+    agents_pods, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "_keep_in_sync": partial(_keep_in_sync, operator),
+        "_follow_pods": partial(_follow_pods, operator),
+        "_follow_cards": partial(_follow_cards, operator),
+        "_follow_agents": partial(follow, client, agents_pods, selector, agents.observe, agents.listing),
+        "_follow_pod_groups": partial(workflows.pod_groups.follow, client, workflows.members.names),
+        "_follow_quotas": partial(follow, client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing),
+        "_give_room": partial(_give_room, operator),
+        "_preempt": partial(_preempt, operator),
+    }
     if options.host_name is not None:
-        parts.append(_follow_lease)
-    if options.settings.kueue:
-        parts.append(_follow_queues)
-    if options.settings.resource_claims:
-        parts.append(_follow_claims)
-    if config_maps(options.settings):
-        parts.append(_follow_settings)
-    await wait_first(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
+        parts["_follow_lease"] = partial(_follow_lease, operator)
+    if settings.kueue:
+        store = KubeStore(client)
+        parts["_follow_queues"] = partial(follow_queues, client, store, queues.objects, queues.check, queues.listed)
+    if settings.resource_claims:
+        parts["_follow_claims"] = partial(follow_claims, client, workflows.claim_book)
+    if config_maps(settings):
+        parts["_follow_settings"] = partial(_until_settings_change, operator, options)
+    await wait_first(*(started_again(name, part, operator.clock) for name, part in parts.items()))
 
 
 async def _keep_in_sync(operator: Operator) -> None:
@@ -325,21 +329,15 @@ async def _keep_in_sync(operator: Operator) -> None:
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
-    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but no one has to wait
-        async with asyncio.timeout(AGENTS_WAIT_S):
-            await workflows.agents.listed.wait()
-    with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
-        async with asyncio.timeout(POD_GROUPS_WAIT_S):
-            await workflows.pod_groups.first_tried()
+    # Nodes are not opened that would be closed at once; but no one has to wait.
+    await _for_a_while(AGENTS_WAIT_S, workflows.agents.listed.wait())
+    # Members of gangs are not refused for want of what is about to be known.
+    await _for_a_while(POD_GROUPS_WAIT_S, workflows.pod_groups.first_tried())
     if operator.settings.resource_claims:
         await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
-    with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
-        async with asyncio.timeout(QUOTAS_WAIT_S):
-            await workflows.quotas.listed.wait()
+    await _for_a_while(QUOTAS_WAIT_S, workflows.quotas.listed.wait())  # no namespace gets more than it may have
     if operator.settings.kueue:
-        with contextlib.suppress(TimeoutError):  # no pod gets what is reserved for others
-            async with asyncio.timeout(QUEUES_WAIT_S):
-                await workflows.queues.listed.wait()
+        await _for_a_while(QUEUES_WAIT_S, workflows.queues.listed.wait())  # no pod gets what is reserved for others
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
@@ -362,6 +360,12 @@ async def _find_out_who_preempts(operator: Operator) -> None:
     workflows.who_preempts.know(version)
     who = "kube-scheduler, which calls the extender" if workflows.who_preempts.scheduler else "the operator itself"
     logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
+
+
+async def _for_a_while(timeout_s: float, what: Awaitable[object]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await what
 
 
 async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
@@ -399,30 +403,6 @@ async def _follow_cards(operator: Operator) -> None:
     listing = partial(_listing_both, observer.cards_listing, operator.lists.listing)
     version = await observer.first_cards.version()
     await follow(operator.client, ALLOCATIONS, {}, observer.allocation, listing, version=version)
-
-
-async def _follow_agents(operator: Operator) -> None:
-    path, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
-    agents = operator.workflows.agents
-    await follow(operator.client, path, selector, agents.observe, agents.listing)
-
-
-async def _follow_pod_groups(operator: Operator) -> None:
-    await follow_pod_groups(operator.client, operator.workflows.pod_groups, operator.workflows.members)
-
-
-async def _follow_claims(operator: Operator) -> None:
-    await follow_claims(operator.client, operator.workflows.claim_book)
-
-
-async def _follow_quotas(operator: Operator) -> None:
-    quotas = operator.workflows.quotas
-    await follow(operator.client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing)
-
-
-async def _follow_queues(operator: Operator) -> None:
-    queues = operator.workflows.queues
-    await follow_queues(operator.client, KubeStore(operator.client), queues.objects, queues.check, queues.listed)
 
 
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuledger.configuration.settings import Settings
 from gpuledger.kube_api.watch import Api, follow
-from gpuledger.kube_api.writes import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, WORKLOADS, KubeStore
+from gpuledger.kube_api.writes import WORKLOADS, KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, NotFound
@@ -19,6 +19,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import GangPlanner
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.list_and_watch import served_path
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.pending.requeue import WorkloadRequeuer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -132,24 +133,25 @@ async def follow_queues(
 ) -> None:
     """Follow them until cancelled. `listed` is set when all were read once, or there are none."""
     while True:
-        if not await _is_there(api):
+        try:
+            await served_path(api, [WORKLOADS])
+        except ApiError as error:
+            if not isinstance(error, NotFound):
+                logger.warning("Kueue's workloads can't be listed, retrying: %s", error)
             listed.set()
             await asyncio.sleep(LOOK_S)
             continue
         logger.info("Kueue is installed: following its workloads")
         async with asyncio.TaskGroup() as kinds, AsyncExitStack() as listening:
-            known = [asyncio.Event() for _ in range(3)]
             changed = asyncio.Event()
             objects.on_change.append(changed.set)
             listening.callback(objects.on_change.remove, changed.set)
             active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
-            begins = (objects.listing_checks, objects.listing_flavors, objects.listing_queues)
-            lists = [_listing(begin, done) for begin, done in zip(begins, known, strict=True)]
-            others = [
-                kinds.create_task(follow(api, ADMISSION_CHECKS, {}, objects.check, lists[0], while_served=True)),
-                kinds.create_task(follow(api, FLAVORS, {}, objects.flavor, lists[1], while_served=True)),
-                kinds.create_task(follow(api, CLUSTER_QUEUES, {}, objects.queue, lists[2], while_served=True)),
-            ]
+            known, others = list[asyncio.Event](), list[asyncio.Task[None]]()
+            for path, observe, listing in objects.followed():
+                known.append(asyncio.Event())
+                steps = follow(api, path, {}, observe, _listing(listing, known[-1]), while_served=True)
+                others.append(kinds.create_task(steps))
             with suppress(TimeoutError):
                 async with asyncio.timeout(LISTS_WAIT_S):
                     for each in known:
@@ -158,17 +160,6 @@ async def follow_queues(
             for task in (active, *others):
                 task.cancel()
         check.listing()(set())  # Kueue is gone, and its workloads with it
-
-
-async def _is_there(api: Api) -> bool:
-    try:
-        await api.request("GET", WORKLOADS, parameters={"limit": "1"})
-    except NotFound:
-        return False
-    except ApiError as error:
-        logger.warning("Kueue's workloads can't be listed, retrying: %s", error)
-        return False
-    return True
 
 
 async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio.Event) -> None:

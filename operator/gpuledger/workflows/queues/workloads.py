@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from sys import intern
 from typing import Any
 
@@ -35,7 +36,7 @@ from gpuledger.formats.kubernetes.workload import (
     with_flavors,
     workload_of,
 )
-from gpuledger.kube_api.writes import KubeStore
+from gpuledger.kube_api.writes import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, KubeStore
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
 from gpuledger.model.gang import MOST_MEMBERS
@@ -138,20 +139,17 @@ class KueueObjects:
                 self._checks[uid] = name, None
         return failed
 
-    def listing_checks(self) -> Callable[[set[str]], None]:
-        """Return what forgets the checks that are not in the list read since."""
-        return _forgets(self._checks)
-
-    def listing_queues(self) -> Callable[[set[str]], None]:
-        """Return what forgets the ClusterQueues that are not in the list read since."""
-        return _forgets(self._queues)
-
-    def listing_flavors(self) -> Callable[[set[str]], None]:
-        """Return what forgets the flavors that are not in the list read since."""
-        return _forgets(self._flavors)
+    def followed(self) -> list[tuple[str, Callable[[Json, bool], None], Callable[[], Callable[[set[str]], None]]]]:
+        """Return each kind's path, and what is called of it: see `follow`."""
+        return [
+            (ADMISSION_CHECKS, self.check, partial(_forgets, self._checks)),
+            (FLAVORS, self.flavor, partial(_forgets, self._flavors)),
+            (CLUSTER_QUEUES, self.queue, partial(_forgets, self._queues)),
+        ]
 
 
 def _forgets(known: dict[str, Any]) -> Callable[[set[str]], None]:
+    """Return what forgets, of what is known by UID, all that is not in the list read since."""
     before = set(known)
 
     def listed(uids: set[str]) -> None:
