@@ -48,8 +48,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, Conflict, Unreachable
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
-from gpuledger.serving.application import application_served
-from gpuledger.serving.port import Limits
+from gpuledger.serving import Limits, application_served
 from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership

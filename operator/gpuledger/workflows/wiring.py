@@ -13,7 +13,6 @@ from gpuledger.model.clock import Clock
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_pod import BindFailures, PodBinder
-from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -29,6 +28,7 @@ from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import WatchedUpTo
+from gpuledger.workflows.namespace_allowances import CostlyQuestions, SelectorAccounts
 from gpuledger.workflows.observe_cluster import ClusterObserver, HostTracker
 from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter, PodWarner, RefusedByScheduler
@@ -43,14 +43,13 @@ from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption, SimilarMembers
-from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
+from gpuledger.workflows.queues.reclaim import WorkloadExplainer
 from gpuledger.workflows.queues.wiring import Queues, connect_queues, follow_up
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaFence, QuotaGate, QuotaStatusWriter
 from gpuledger.workflows.release.deadlines import ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.release.release import PodReleaser
 from gpuledger.workflows.repair.adopt import Adopter
 from gpuledger.workflows.resource_claims.claims import ClaimBook
-from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, ClaimWriter
 
 

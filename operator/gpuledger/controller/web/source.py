@@ -26,7 +26,7 @@ from gpuledger.workflows.gangs.report import GangReporter
 from gpuledger.workflows.inventory.inventory import AgentPods
 from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
 from gpuledger.workflows.pending.trail import RecordFilter, Trail
-from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
+from gpuledger.workflows.queues.reclaim import WorkloadExplainer
 from gpuledger.workflows.tasks import all_within
 
 AT_ONCE = 32

@@ -41,8 +41,7 @@ from gpuledger.formats.kubernetes.pod import (
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
 from gpuledger.formats.scheduler.extender import FilterArguments
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.kept import has_kept
+from gpuledger.ledger.book import Ledger, has_kept
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
 from gpuledger.model.json_object import Json

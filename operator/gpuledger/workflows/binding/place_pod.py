@@ -34,11 +34,11 @@ from gpuledger.model.share import Holder, HolderState, Placement, Pod, fitting_v
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.binding.bind_pod import Bind, BindFailures, OpenBindRequest, PodBinder, SeenPod
-from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.namespace_allowances import CostlyQuestions
 from gpuledger.workflows.pending.requeue import ClaimRequeuer
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods

@@ -29,8 +29,7 @@ from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, queue_of, w
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler.configuration import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.kept import has_kept
+from gpuledger.ledger.book import Ledger, has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, Unreachable, WorkLimitExceeded

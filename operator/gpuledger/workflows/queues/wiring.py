@@ -25,8 +25,7 @@ from gpuledger.workflows.pending.requeue import WorkloadRequeuer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
-from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
-from gpuledger.workflows.queues.reclaim import CheckMessages, Reclaimer
+from gpuledger.workflows.queues.reclaim import CheckMessages, Reclaimer, WorkloadExplainer
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import KueueObjects, NodesByRules, SeatReader, WorkloadPods
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
