@@ -25,7 +25,7 @@ from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text, trail_written
-from gpuledger.controller.telemetry.metrics import GcTuning, Metrics
+from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
 from gpuledger.controller.web.access import access_for
 from gpuledger.controller.web.source import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import DeveloperServer, ViewServer
@@ -176,7 +176,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         clock=clock,
         gather_s=GATHER_S,
     )
-    metrics = Metrics(
+    measured = Measured(
         workflows.ledger,
         workflows.chooser,
         workflows.counts,
@@ -189,21 +189,14 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         pending_by_reason=workflows.why_waiting.pods_by_reason,
         members=workflows.members,
         workloads_by_state=workflows.queues.check.by_state,
+    )
+    metrics = Metrics(
+        measured,
         per_card=settings.metrics_per_card,
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
     )
-    view_source = operators_source(
-        workflows.ledger,
-        workflows.why_waiting,
-        workflows.explainer,
-        workflows.gang_reporter,
-        workflows.workload_explainer,
-        workflows.trail,
-        workflows.leadership.active_elsewhere,
-        workflows.gang_trials.gang_of,
-        workflows.agents,
-    )
+    view_source = operators_source(workflows)
     workflows.ledger.on_stored.append(view_source.note)
     workflows.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(

@@ -16,7 +16,7 @@ from fakes.objects import a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.scheduler_connection import served
-from gpuledger.controller.telemetry.metrics import Metrics
+from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
@@ -86,10 +86,10 @@ class World:
         chooser = Chooser(ledger, Policy())
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts, StoppedClock())
         unlinked = NodesWithoutTopology(ledger, Policy())
-        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
+        measured = Measured(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
         self.server = ExtenderServer(
-            placer, preemption, metrics, self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
+            placer, preemption, Metrics(measured), self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
         )
 
 

@@ -13,13 +13,11 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import orjson
 
+from gpuledger.controller.web.source import LedgerSource
 from gpuledger.model.clock import BoundedMap
-from gpuledger.model.json_object import Json
-from gpuledger.reports.cards import NodeCards
 
 SLICE_S = 0.002
 """How long the event loop is kept at a stretch."""
@@ -45,31 +43,6 @@ CHUNK_BYTES = 64 * 1024
 logger = logging.getLogger(__name__)
 
 
-class ClusterSource(Protocol):
-    """Where the nodes and the waiting pods come from."""
-
-    @property
-    def edition(self) -> int:
-        """Number of the last change of any node."""
-        ...
-
-    def touched_since(self, edition: int) -> Iterable[str]:
-        """Return the names of nodes that may have changed later than this edition, or gone; -1: of all."""
-        ...
-
-    def node(self, name: str) -> NodeCards | None:
-        """Return a node as it is now; None if it has no card in the ledger."""
-        ...
-
-    def active_elsewhere(self) -> str | None:
-        """Return the name of the active replica, empty if there is none; None if this one is active."""
-        ...
-
-    def waiting(self) -> Iterable[Json]:
-        """Yield the waiting pods as they go over the wire. Read in slices: pods can come and go between two."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FeedChange:
     """What a client lacks. `nodes` and `waiting` are names and encoded JSON as they were when it was asked."""
@@ -89,7 +62,7 @@ class Feed:
     Editions begin with the time, in microseconds: those of an earlier process, or of another replica, are unknown.
     """
 
-    def __init__(self, source: ClusterSource, first_edition: int | None = None) -> None:
+    def __init__(self, source: LedgerSource, first_edition: int | None = None) -> None:
         self._source = source
         self._first = time.time_ns() // 1000 if first_edition is None else first_edition
         self.edition = self._first

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
 import aiohttp
 import orjson
 
-from gpuledger.controller.web.view_server import HistoryQuery
 from gpuledger.formats.kubernetes.node import AgentPod, host_of
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
@@ -22,12 +23,9 @@ from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
-from gpuledger.workflows.gangs.report import GangReporter
-from gpuledger.workflows.inventory.inventory import AgentPods
-from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
-from gpuledger.workflows.pending.trail import RecordFilter, Trail
-from gpuledger.workflows.queues.reclaim import WorkloadExplainer
+from gpuledger.workflows.pending.trail import RecordFilter
 from gpuledger.workflows.tasks import all_within
+from gpuledger.workflows.wiring import Workflows
 
 AT_ONCE = 32
 """Agents that are asked at a time."""
@@ -122,6 +120,19 @@ class AgentsUsage:
             return f"its agent's answer can't be read: {error}"
 
 
+async def _no_workloads(namespace: str, name: str) -> Json:
+    raise NotFound("there are no workloads here", 404)
+
+
+async def _no_agents() -> Answers:
+    raise NotFound("no agents are asked here", 404)
+
+
+Explain = Callable[[str, str], Awaitable[Json]]
+"""Takes namespace and name; raises NotFound if nothing is known of it."""
+
+
+@dataclass(slots=True, eq=False)
 class LedgerSource:
     """The ledger as people see it: what the API server stores, not what is only on its way there.
 
@@ -129,31 +140,28 @@ class LedgerSource:
     phase, changes no room, and is seen all the same: `note` has to be called for these.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        waiting: Callable[[], Iterable[Json]],
-        explain: Callable[[str, str], Awaitable[Json]],
-        explain_gang: Callable[[str, str], Awaitable[Json]],
-        history: Callable[[HistoryQuery], Json],
-        active_elsewhere: Callable[[], str | None] = lambda: None,
-        gang_of: Callable[[str], str] = lambda uid: "",
-        explain_workload: Callable[[str, str], Awaitable[Json]] | None = None,
-        agents_answers: Callable[[], Awaitable[Answers]] | None = None,
-    ) -> None:
-        self._ledger = ledger
-        self._active_elsewhere = active_elsewhere
-        self._gang_of = gang_of
-        self._waiting, self._explain, self._history = waiting, explain, history
-        self._explain_gang = explain_gang
-        self._explain_workload = explain_workload
-        self._agents_answers = agents_answers
-        self._taken = 0  # the ledger's number of its last change that was looked at
-        self._touches = ChangeLog()  # an edition is the number of one
+    ledger: Ledger
+    waiting: Callable[[], Iterable[Json]]
+    """Yields the waiting pods as they go over the wire. Read in slices: pods can come and go between two."""
+    explain: Explain
+    """Returns why a pod waits, or where it is."""
+    explain_gang: Explain
+    """Returns how far a gang has come."""
+    history: Callable[[RecordFilter, int], Json]
+    """Returns what has happened, the newest last: so many records at most."""
+    active_elsewhere: Callable[[], str | None] = lambda: None
+    """Returns the name of the active replica, empty if there is none; None if this one is active."""
+    gang_of: Callable[[str], str] = lambda uid: ""
+    """Pod UID -> its gang."""
+    explain_workload: Explain = _no_workloads
+    """Returns why a workload of Kueue waits."""
+    agents_answers: Callable[[], Awaitable[Answers]] = _no_agents
+    _taken: int = field(default=0, init=False)  # the ledger's number of its last change that was looked at
+    _touches: ChangeLog = field(default_factory=ChangeLog, init=False)  # an edition is the number of one
 
     def note_pod(self, pod_uid: str) -> None:
         """Record that something is shown of a pod, wherever it holds a card, that has changed."""
-        for card, _ in self._ledger.holders_of(pod_uid):
+        for card, _ in self.ledger.holders_of(pod_uid):
             self.note(card.node_name)
 
     def note(self, node_name: str) -> None:
@@ -163,55 +171,27 @@ class LedgerSource:
     @property
     def edition(self) -> int:
         """Number of the last change of any node."""
-        if self._ledger.changes != self._taken:
-            for name in self._ledger.touched_since(self._taken):
+        if self.ledger.changes != self._taken:
+            for name in self.ledger.touched_since(self._taken):
                 self._touches.touch(name)
-            self._taken = self._ledger.changes
+            self._taken = self.ledger.changes
         return self._touches.changes
 
     def touched_since(self, edition: int) -> Iterable[str]:
         """Return the nodes that may have changed later than this edition, or gone; -1: all that have a card."""
         if edition < 0:
-            return list(self._ledger.node_names())
+            return list(self.ledger.node_names())
         return [name for _, name in self._touches.since(edition)]
 
     def node(self, name: str) -> NodeCards | None:
         """Return a node's cards as they are now; None if it has none."""
-        return node_cards(self._ledger, name, self._gang_of)
-
-    def active_elsewhere(self) -> str | None:
-        """Return the name of the active replica, empty if there is none; None if this one is active."""
-        return self._active_elsewhere()
-
-    def waiting(self) -> Iterable[Json]:
-        """Yield the waiting pods."""
-        return self._waiting()
-
-    async def explain(self, namespace: str, name: str) -> Json:
-        """Return why a pod waits, or where it is. Raises NotFound."""
-        return await self._explain(namespace, name)
-
-    async def explain_gang(self, namespace: str, name: str) -> Json:
-        """Return how far a gang has come. Raises NotFound."""
-        return await self._explain_gang(namespace, name)
-
-    async def explain_workload(self, namespace: str, name: str) -> Json:
-        """Return why a workload of Kueue waits. Raises NotFound."""
-        if self._explain_workload is None:
-            raise NotFound("there are no workloads here", 404)
-        return await self._explain_workload(namespace, name)
+        return node_cards(self.ledger, name, self.gang_of)
 
     async def usage(self, idle_after_s: int) -> Iterator[Json]:
         """Return what is used of each node's cards beside what is held, a node when it is taken. Raises NotFound."""
-        if self._agents_answers is None:
-            raise NotFound("no agents are asked here", 404)
-        answers = await self._agents_answers()
-        nodes = (self.node(name) for name in sorted(self._ledger.node_names()))
+        answers = await self.agents_answers()
+        nodes = (self.node(name) for name in sorted(self.ledger.node_names()))
         return (node_use(node, answers.get(node.name, NO_TIME), idle_after_s).json() for node in nodes if node)
-
-    def history(self, query: HistoryQuery) -> Json:
-        """Return what has happened."""
-        return self._history(query)
 
 
 def node_cards(ledger: Ledger, name: str, gang_of: Callable[[str], str] = lambda uid: "") -> NodeCards | None:
@@ -220,37 +200,34 @@ def node_cards(ledger: Ledger, name: str, gang_of: Callable[[str], str] = lambda
     return NodeCards(name, tuple(report_of(entry, gang_of) for entry in entries)) if entries else None
 
 
-def operators_source(
-    ledger: Ledger,
-    waiting: WhyWaiting,
-    explainer: PodExplainer,
-    gang_reporter: GangReporter,
-    workload_explainer: WorkloadExplainer,
-    trail: Trail,
-    active_elsewhere: Callable[[], str | None],
-    gang_of: Callable[[str], str],
-    agents: AgentPods,
-) -> LedgerSource:
+def operators_source(workflows: Workflows) -> LedgerSource:
     """Return what the page shows of an operator."""
+    ledger, trail = workflows.ledger, workflows.trail
 
     async def explain(namespace: str, name: str) -> Json:
-        return (await explainer.explain(namespace, name)).json()
+        return (await workflows.explainer.explain(namespace, name)).json()
 
     async def explain_gang(namespace: str, name: str) -> Json:
-        return (await gang_reporter.explain(namespace, name)).json()
+        return (await workflows.gang_reporter.explain(namespace, name)).json()
 
     async def explain_workload(namespace: str, name: str) -> Json:
-        return (await workload_explainer.explain(namespace, name)).json()
+        return (await workflows.workload_explainer.explain(namespace, name)).json()
 
-    def history(query: HistoryQuery) -> Json:
-        record_filter = RecordFilter(query.namespace, query.pod, query.card, query.node, query.kind, query.gang)
-        records = [record.json() for record in trail.latest(record_filter, query.limit)]
+    def history(wanted: RecordFilter, limit: int) -> Json:
+        records = [record.json() for record in trail.latest(wanted, limit)]
         return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
 
-    def reports() -> Iterable[Json]:
-        return (report.json() for report in waiting.reports())
+    def node_names() -> list[str]:
+        return sorted(ledger.node_names())
 
-    usage = AgentsUsage(agents.by_node, lambda: sorted(ledger.node_names()), lambda name: node_cards(ledger, name))
     return LedgerSource(
-        ledger, reports, explain, explain_gang, history, active_elsewhere, gang_of, explain_workload, usage.answers
+        ledger,
+        waiting=lambda: (report.json() for report in workflows.why_waiting.reports()),
+        explain=explain,
+        explain_gang=explain_gang,
+        explain_workload=explain_workload,
+        history=history,
+        active_elsewhere=workflows.leadership.active_elsewhere,
+        gang_of=workflows.gang_trials.gang_of,
+        agents_answers=AgentsUsage(workflows.agents.by_node, node_names, partial(node_cards, ledger)).answers,
     )

@@ -10,22 +10,24 @@ import asyncio
 import hashlib
 import re
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, fields
 from importlib import resources
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import orjson
 from aiohttp import hdrs, web
 
 from gpuledger.controller.web.access import Access, TokenVerdicts, add_headers, guard, judged, refusal
-from gpuledger.controller.web.feed import CHUNK_BYTES, ClusterSource, Feed, Pace
+from gpuledger.controller.web.feed import CHUNK_BYTES, Feed, Pace
+from gpuledger.controller.web.source import LedgerSource
 from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reads import KubeReviews
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import IDLE_AFTER_S
 from gpuledger.reports.explanation import redacted_for
+from gpuledger.workflows.pending.trail import RecordFilter
 
 CLIENTS_LIMIT = 50
 """How many pages can follow the changes at the same time."""
@@ -60,47 +62,10 @@ TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryQuery:
-    """Which records are wanted, the last `limit` of them. An empty word stands for all."""
-
-    namespace: str = ""
-    pod: str = ""
-    card: str = ""
-    node: str = ""
-    kind: str = ""
-    gang: str = ""
-    limit: int = HISTORY_DEFAULT
-
-
-class ViewSource(ClusterSource, Protocol):
-    """All that the page shows."""
-
-    async def explain(self, namespace: str, name: str) -> Json:
-        """Return why a pod waits, or where it is. Raises NotFound if nothing is known of it."""
-        ...
-
-    async def explain_gang(self, namespace: str, name: str) -> Json:
-        """Return how far a gang has come. Raises NotFound if it has no pod."""
-        ...
-
-    async def explain_workload(self, namespace: str, name: str) -> Json:
-        """Return why a workload of Kueue waits. Raises NotFound if there is none."""
-        ...
-
-    async def usage(self, idle_after_s: int) -> Iterable[Json]:
-        """Return what is used of each node's cards beside what is held. Raises NotFound where no agents are asked."""
-        ...
-
-    def history(self, query: HistoryQuery) -> Json:
-        """Return what has happened, the newest last."""
-        ...
-
-
 class ViewServer:
     """Serves the page and its data from a source."""
 
-    def __init__(self, source: ViewSource, access: Access, feed: Feed | None = None) -> None:
+    def __init__(self, source: LedgerSource, access: Access, feed: Feed | None = None) -> None:
         self._source = source
         self._access = access
         self.feed = feed or Feed(source)
@@ -199,13 +164,12 @@ class ViewServer:
             return await nodes_response({"idleAfterS": idle_after_s, "nodes": nodes})
 
     async def _history(self, request: web.Request) -> web.Response:
-        words = {field.name: request.query.get(field.name, "") for field in fields(HistoryQuery)}
-        del words["limit"]
+        words = {field.name: request.query.get(field.name, "") for field in fields(RecordFilter)}
         if any(len(word) > WORD_LENGTH for word in words.values()):
             raise refusal(web.HTTPBadRequest, f"a name has {WORD_LENGTH} characters at most")
         limit = _number(request, "limit", default=HISTORY_DEFAULT) or 0
         check_active(self._source)
-        return _answer(self._source.history(HistoryQuery(**words, limit=min(limit, HISTORY_LIMIT))))
+        return _answer(self._source.history(RecordFilter(**words), min(limit, HISTORY_LIMIT)))
 
 
 KINDS = {"gang": GANG_NAME, "workload": NAME, "pod": NAME}
@@ -231,7 +195,7 @@ def asked_about(request: web.Request) -> Asked:
     return Asked(kind, namespace, name)
 
 
-def check_active(source: ViewSource, kind: type[web.HTTPException] = web.HTTPServiceUnavailable) -> None:
+def check_active(source: LedgerSource, kind: type[web.HTTPException] = web.HTTPServiceUnavailable) -> None:
     """Refuse to answer for the active replica: this one knows neither the waiting pods nor what happened."""
     active = source.active_elsewhere()
     if active is not None:
@@ -240,7 +204,7 @@ def check_active(source: ViewSource, kind: type[web.HTTPException] = web.HTTPSer
         raise refusal(kind, text, {hdrs.RETRY_AFTER: "5"})
 
 
-async def explained(source: ViewSource, asked: Asked) -> Json:
+async def explained(source: LedgerSource, asked: Asked) -> Json:
     """Return why it waits. Raises what the client is to get in place of an answer."""
     explain = {"gang": source.explain_gang, "workload": source.explain_workload, "pod": source.explain}[asked.kind]
     try:
@@ -325,7 +289,7 @@ WAITING = 20
 class DeveloperServer:
     """Serves one path, from the same source as the page."""
 
-    def __init__(self, source: ViewSource, reviews: KubeReviews) -> None:
+    def __init__(self, source: LedgerSource, reviews: KubeReviews) -> None:
         self._source = source
         self._reviews = reviews
         self._verdicts = TokenVerdicts(self._namespace_of)
