@@ -1,7 +1,5 @@
 """The parts of the operator, how they are connected, and what each of them runs and serves.
 
-Events for people are posted once, in the background, as the log has them in any case.
-
 Options are those of `gpuledger run`, or the same as variables of the environment.
 """
 
@@ -13,10 +11,8 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.files import config_maps, settings_before_cluster
@@ -29,7 +25,6 @@ from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
 from gpuledger.controller.web.access import access_for
 from gpuledger.controller.web.source import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import DeveloperServer, ViewServer
-from gpuledger.formats.kubernetes.event import named_once, node_event, pod_event
 from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import (
@@ -43,12 +38,11 @@ from gpuledger.kube_api.reads import (
     pods_in,
 )
 from gpuledger.kube_api.watch import follow
-from gpuledger.kube_api.writes import KubeStore, KubeWrites
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BadInput, Conflict, Unreachable
-from gpuledger.model.refusal import EventReason
-from gpuledger.model.share import Pod
+from gpuledger.model.errors import BadInput, Conflict, Unreachable
 from gpuledger.serving import Limits, application_served
+from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
@@ -110,45 +104,6 @@ def _path(environment: Mapping[str, str], name: str) -> Path | None:
 
 logger = logging.getLogger(__name__)
 
-POSTS_AT_ONCE = 16
-"""A node that loses all its cards has hundreds of pods to tell."""
-
-
-class Events:
-    """Tells nodes and pods."""
-
-    def __init__(self, store: KubeWrites) -> None:
-        self._store = store
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._places = asyncio.Semaphore(POSTS_AT_ONCE)
-
-    def post_node_event(self, node_name: str, sentence: str) -> None:
-        """Show what is wrong with a node's inventory."""
-        self._post(node_event(node_name, EventReason.BAD_INVENTORY, sentence, datetime.now(UTC)))
-
-    def post_pod_event(self, pod: Pod, warning: bool, reason: EventReason, sentence: str) -> None:
-        """Show what has become of a pod's card."""
-        self._post(pod_event(pod, warning, reason, sentence, datetime.now(UTC)))
-
-    def post_pod_event_once(self, pod: Pod, reason: EventReason, sentence: str, key: str) -> None:
-        """Warn about a pod, unless it was warned under this key before."""
-        self._post(named_once(pod_event(pod, True, reason, sentence, datetime.now(UTC)), pod, key))
-
-    def _post(self, event: dict[str, Any]) -> None:
-        task = asyncio.create_task(self._create(event))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _create(self, event: dict[str, Any]) -> None:
-        try:
-            async with self._places:
-                await self._store.create_event(event)
-        except Conflict:  # the Event exists already
-            pass
-        except ApiError as error:
-            about = event["involvedObject"]
-            logger.warning("%s %s: the Event could not be created: %s", about["kind"].lower(), about["name"], error)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
@@ -171,7 +126,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         store=store,
         settings=settings,
         dialects=dialects_of(settings),
-        events=Events(store),
+        events=EventRecorder(store, clock),
         leadership=Leadership(host_name),
         clock=clock,
         gather_s=GATHER_S,
