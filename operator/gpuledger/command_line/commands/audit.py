@@ -18,7 +18,7 @@ from gpuledger.command_line.options import (
     settings_in_use,
     settings_option,
 )
-from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
+from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.json_object import Json
 from gpuledger.reports.grouping import gathered, nodes_named, title_of
 from gpuledger.reports.tables import Cell, Column, Terminal, ruled

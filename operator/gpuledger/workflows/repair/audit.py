@@ -26,8 +26,8 @@ from gpuledger.formats.kubernetes.pod import bound_node, pod_facts, scheduler_of
 from gpuledger.formats.resource_claims.allocation import allocation
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.adoption import (
-    Adopt,
+from gpuledger.ledger.adoption import Adopt, Step, not_served, plan
+from gpuledger.ledger.audit import (
     AllocateClaim,
     Annotate,
     AuditFinding,
@@ -36,11 +36,8 @@ from gpuledger.ledger.adoption import (
     DeallocateClaim,
     DeleteCard,
     Judge,
-    Step,
-    not_served,
-    plan,
+    findings,
 )
-from gpuledger.ledger.audit import findings
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound

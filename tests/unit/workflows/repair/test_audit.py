@@ -15,7 +15,7 @@ from fakes.virtual_time import LoopClock, now_s, settle
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
+from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState, Misfit, Pod, Share
