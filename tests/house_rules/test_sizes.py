@@ -81,6 +81,9 @@ def _sizes_in(node: ast.AST, prefix: str) -> Iterator[tuple[str, str, int]]:
             yield "arguments of a function", prefix + child.name, _arguments_of(child)
         elif isinstance(child, ast.ClassDef):
             yield "methods of a class", prefix + child.name, sum(isinstance(each, Function) for each in child.body)
+            if any("define(" in ast.unparse(each) for each in child.decorator_list):
+                fields = [each for each in child.body if isinstance(each, ast.AnnAssign)]
+                yield "arguments of a function", f"{prefix}{child.name}.__init__", len(fields)
         if isinstance(child, Function | ast.ClassDef):
             yield from _sizes_in(child, f"{prefix}{child.name}.")
         else:

@@ -15,6 +15,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Protocol
 
+from attrs import define
+
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.node import node_facts
@@ -124,52 +126,32 @@ NEEDED_PAUSE_S = 1.0
 """Between the end of a watch and the comparison that follows: several watches may have ended at once."""
 
 
+@define(eq=False, slots=False)
 class ClusterObserver:
     """Takes in one object at a time, or all of them."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        inventory: InventoryKeeper,
-        releaser: PodReleaser,
-        ends: TerminationReports,
-        placer: PodPlacer,
-        waiting: WaitingPods,
-        members: Members,
-        adopter: Adopter,
-        starts: StuckKubelets,
-        preemption: Preemption,
-        node_rules: NodesByRules,
-        cards_watched: WatchedUpTo,
-        host_tracker: HostTracker,
-        bound_trackers: Sequence[BoundPodTracker],
-        pending_trackers: Sequence[PendingPodTracker],
-        reader: KubeStore,
-        read_request: Callable[[Json], PodRequest | None],
-        dialects: Dialects,
-        scheduler_names: Sequence[str],
-        counts: Counts,
-    ) -> None:
-        self._ledger = ledger
-        self._inventory = inventory
-        self._releaser = releaser
-        self._ends = ends
-        self._placer = placer
-        self._waiting = waiting
-        self._members = members
-        self._adopter = adopter
-        self._starts = starts
-        self._preemption = preemption
-        self._node_rules = node_rules
-        self._cards_watched = cards_watched
-        self._host_tracker = host_tracker
-        self._bound_trackers = (host_tracker, *bound_trackers)
-        self._pending_trackers = pending_trackers
-        self._reader = reader
-        self._read_request = read_request
-        self._dialects = dialects
-        self._scheduler_names = scheduler_names
-        self._counts = counts
+    _ledger: Ledger
+    _inventory: InventoryKeeper
+    _releaser: PodReleaser
+    _ends: TerminationReports
+    _placer: PodPlacer
+    _waiting: WaitingPods
+    _members: Members
+    _adopter: Adopter
+    _starts: StuckKubelets
+    _preemption: Preemption
+    _node_rules: NodesByRules
+    _cards_watched: WatchedUpTo
+    _host_tracker: HostTracker
+    _bound_trackers: Sequence[BoundPodTracker]
+    _pending_trackers: Sequence[PendingPodTracker]
+    _reader: KubeStore
+    _read_request: Callable[[Json], PodRequest | None]
+    _dialects: Dialects
+    _scheduler_names: Sequence[str]
+    _counts: Counts
+
+    def __attrs_post_init__(self) -> None:
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = EventsDuringList()  # names

@@ -361,7 +361,6 @@ def connect(
     )
     workload_explainer = follow_up(queues, ledger, explainer, lives, placement.request, store, clock)
     refused_by_scheduler = RefusedByScheduler(placement.request)
-    pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
         explainer=explainer,
         store=store,
@@ -370,6 +369,7 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
+    host_tracker = HostTracker(ledger.hosts, placement.host, bool(dialects.elsewhere), settings.scheduler_names)
     observer = ClusterObserver(
         ledger=ledger,
         inventory=inventory,
@@ -381,10 +381,10 @@ def connect(
         adopter=adopter,
         starts=starts,
         preemption=preemption,
-        host_tracker=HostTracker(ledger.hosts, placement.host, bool(dialects.elsewhere), settings.scheduler_names),
+        host_tracker=host_tracker,
         node_rules=queues.nodes,
         cards_watched=cards_watched,
-        bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
+        bound_trackers=(host_tracker, claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
             claim_book,
             learner,
@@ -393,7 +393,7 @@ def connect(
             placer,
             preemption,
             lookalikes,
-            pod_warner,
+            PodWarner(placement.warnings, events, counts, is_active),
             quotas,
             queues.pods,
             queues.reservations,

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from attrs import define
+
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
 from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
 from gpuledger.formats.kubernetes.node import AgentPod, Inventory, NodeFacts, agent_pod, best_by_node, read_registers
@@ -109,27 +111,20 @@ UNACCOUNTED = "a pod may use it whose share is not in the ledger: `gpuledger aud
 """Without names and numbers: it is written when it begins and when it ends, however many there are."""
 
 
+@define(eq=False, slots=False)
 class InventoryKeeper:
     """Keeps the cards of the ledger equal to what nodes report."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        journal: Journal,
-        store: KubeStore,
-        counts: Counts,
-        event_recorder: EventRecorder,
-        agents: AgentPods,
-        starts: StuckKubelets,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._ledger = ledger
-        self._journal = journal
-        self._store = store
-        self._counts = counts
-        self._event_recorder = event_recorder
-        self._agents = agents
-        self._starts = starts
+    _ledger: Ledger
+    _journal: Journal
+    _store: KubeStore
+    _counts: Counts
+    _event_recorder: EventRecorder
+    _agents: AgentPods
+    _starts: StuckKubelets
+    _is_active: Callable[[], bool] = lambda: True
+
+    def __attrs_post_init__(self) -> None:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
@@ -139,7 +134,7 @@ class InventoryKeeper:
         self._gone_early: set[str] = set()  # names of nodes that went before all had been seen
         self._throttle = Throttle()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
-        self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, is_active)
+        self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, self._is_active)
 
     def observe(self, facts: NodeFacts) -> None:
         """Observe a Node. Equal facts cost a comparison and nothing else."""

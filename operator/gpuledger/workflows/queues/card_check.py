@@ -16,6 +16,8 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from datetime import datetime
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.event import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, check_patch, workload
 from gpuledger.kube_api.writes import KubeStore
@@ -151,33 +153,22 @@ NO_CARDS = "its pods ask for no cards"
 OTHERS = "cards are looked for when its other checks are ready: "
 
 
+@define(eq=False, kw_only=True, slots=False)
 class CardCheck:
     """Follows workloads, and reserves cards for them."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        planner: GangPlanner,
-        waiting: WaitingPods,
-        objects: KueueObjects,
-        reservations: Reservations,
-        pods: WorkloadPods,
-        reader: SeatReader,
-        writer: CheckWriter,
-        reserve_s: float,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._planner = planner
-        self._waiting = waiting
-        self._objects = objects
-        self._reservations = reservations
-        self._pods = pods
-        self._reader = reader
-        self._writer = writer
-        self._reserve_s = reserve_s
-        self._clock = clock
+    _ledger: Ledger
+    _planner: GangPlanner
+    _waiting: WaitingPods
+    _objects: KueueObjects
+    _reservations: Reservations
+    _pods: WorkloadPods
+    _reader: SeatReader
+    _writer: CheckWriter
+    _reserve_s: float
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._known: dict[str, QueuedWorkload] = {}  # UID of a workload -> it
         self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
         self._round = Round[QueuedWorkload](lambda each: each.workload.uid, lambda each: each.workload.name.namespace)

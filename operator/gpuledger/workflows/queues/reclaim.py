@@ -18,6 +18,8 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.workload import (
     CheckState,
     ClusterQueue,
@@ -62,28 +64,20 @@ class _Eviction:
     until_s: float
 
 
+@define(eq=False, slots=False)
 class Reclaimer:
     """Looks at the workloads of now."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        check: CardCheck,
-        reservations: Reservations,
-        pods: WorkloadPods,
-        lives: PodLifecycles,
-        objects: KueueObjects,
-        writer: CheckWriter,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._check = check
-        self._reservations = reservations
-        self._pods = pods
-        self._lives = lives
-        self._objects = objects
-        self._writer = writer
-        self._clock = clock
+    _ledger: Ledger
+    _check: CardCheck
+    _reservations: Reservations
+    _pods: WorkloadPods
+    _lives: PodLifecycles
+    _objects: KueueObjects
+    _writer: CheckWriter
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._evicted: dict[WorkloadName, _Eviction] = {}
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
@@ -271,25 +265,20 @@ class Look:
     """Why nodes do not take that one, the nearest first."""
 
 
+@define(eq=False, slots=False)
 class CheckMessages:
     """Tells workloads why they wait, and has others give cards back.
 
     Each workload has its turn now and then, and of each namespace one at a time.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        check: CardCheck,
-        take_back: Reclaimer,
-        explainer: PodExplainer,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._check = check
-        self._take_back = take_back
-        self._explainer = explainer
-        self._clock = clock
+    _ledger: Ledger
+    _check: CardCheck
+    _take_back: Reclaimer
+    _explainer: PodExplainer
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._throttle = Throttle()
         self._latest: dict[
             str, tuple[QueuedWorkload, Sequence[Seat]]
@@ -330,22 +319,15 @@ class CheckMessages:
         return Look(text, pod_set, nodes)
 
 
+@define(eq=False, slots=False)
 class WorkloadExplainer:
     """Explains workloads, one at a time."""
 
-    def __init__(
-        self,
-        store: KubeStore,
-        check: CardCheck,
-        reader: SeatReader,
-        no_room: CheckMessages,
-        read_request: Callable[[Json], PodRequest | None],
-    ) -> None:
-        self._store = store
-        self._check = check
-        self._reader = reader
-        self._no_room = no_room
-        self._read_request = read_request
+    _store: KubeStore
+    _check: CardCheck
+    _reader: SeatReader
+    _no_room: CheckMessages
+    _read_request: Callable[[Json], PodRequest | None]
 
     async def explain(self, namespace: str, name: str) -> WorkloadReport:
         """Return all that there is to say of a workload, named by itself or by its job.

@@ -17,6 +17,7 @@ from sys import intern
 from typing import Any
 
 import orjson
+from attrs import define
 
 from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, pod_rules, refused_by_rules
 from gpuledger.formats.kubernetes.pod import is_finished
@@ -287,22 +288,15 @@ class QueuedWorkload:
         return Pod(key, name.namespace, name.name, self.workload.priority, 0)
 
 
+@define(eq=False, slots=False)
 class SeatReader:
     """Reads what the pods of workloads ask for."""
 
-    def __init__(
-        self,
-        read_request: Callable[[Json], PodRequest | None],
-        objects: KueueObjects,
-        nodes: NodesByRules,
-        claims: ClaimBook,
-        clock: Clock,
-    ) -> None:
-        self._claims = claims
-        self._read_request = read_request
-        self._objects = objects
-        self._nodes = nodes
-        self._clock = clock
+    _read_request: Callable[[Json], PodRequest | None]
+    _objects: KueueObjects
+    _nodes: NodesByRules
+    _claims: ClaimBook
+    _clock: Clock
 
     @property
     def changes(self) -> int:

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from uuid import uuid4
 
+from attrs import define
+
 from gpuledger.formats.dialects.totals import MAX_CARDS
 from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
@@ -107,40 +109,30 @@ class _Bound:
     """UUIDs of those that it was told, or found to have a right to. An entry on another card is looked at."""
 
 
+@define(eq=False, slots=False)
 class PodReleaser:
     """Takes shares out of the ledger whose pods have no right to them any more, and no others."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        journal: Journal,
-        store: KubeStore,
-        counts: Counts,
-        read_request: Callable[[Json], PodRequest | None],
-        departures: ReleaseDeadlines,
-        deadlines: Deadlines,
-        clock: Clock,
-        trail: Trail,
-        claim_ends: ClaimEnds,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._clock = clock
-        self._trail = trail
-        self._claim_ends = claim_ends
-        self._ledger = ledger
-        self._journal = journal
-        self._store = store
-        self._counts = counts
-        self._read_request = read_request
-        self._departures = departures
-        self._deadlines = deadlines
+    _ledger: Ledger
+    _journal: Journal
+    _store: KubeStore
+    _counts: Counts
+    _read_request: Callable[[Json], PodRequest | None]
+    _departures: ReleaseDeadlines
+    _deadlines: Deadlines
+    _clock: Clock
+    _trail: Trail
+    _claim_ends: ClaimEnds
+    _is_active: Callable[[], bool] = lambda: True
+
+    def __attrs_post_init__(self) -> None:
         self._binding: set[str] = set()  # UIDs of the pods that are being bound: no other part may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
         self.on_not_bound = Listeners[[str]]()
         """Called with a pod's UID before its shares are taken back because it was not bound."""
-        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, is_active)
+        self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, self._is_active)
 
     @contextmanager
     def leaves_alone(self, pod_uid: str) -> Iterator[None]:

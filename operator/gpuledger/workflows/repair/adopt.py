@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.pod import has_ended, is_finished, scheduler_of
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.kube_api.writes import KubeStore
@@ -73,6 +75,7 @@ class _Unknown:
     why: str
 
 
+@define(eq=False, slots=False)
 class Adopter:
     """Counts the bound pods that lack shares in the ledger, logs each once, and enters them where that is set.
 
@@ -80,34 +83,24 @@ class Adopter:
     opens: the cards of a ledger that is rebuilt come after the pods.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        journal: Journal,
-        store: KubeStore,
-        read_facts: Callable[[Json], PodFacts],
-        read_stranger: Callable[[Json], UnaccountedPod | None],
-        adopt_pods: bool,
-        scheduler_names: Collection[str],
-        release_times: ReleaseTimes,
-        is_active: Callable[[], bool],
-        trail: Trail,
-    ) -> None:
-        self._trail = trail
-        self._read_stranger = read_stranger
-        self._scheduler_names = scheduler_names
-        self._release_times = release_times
+    _ledger: Ledger
+    _journal: Journal
+    _store: KubeStore
+    _read_facts: Callable[[Json], PodFacts]
+    _read_stranger: Callable[[Json], UnaccountedPod | None]
+    _adopt_pods: bool
+    _scheduler_names: Collection[str]
+    _release_times: ReleaseTimes
+    _is_active: Callable[[], bool]
+    _trail: Trail
+
+    def __attrs_post_init__(self) -> None:
         self._leaving: dict[str, asyncio.TimerHandle] = {}  # UID of a stranger that is gone -> when it has left
-        self._ledger = ledger
-        self._cards = _OpenCards(ledger)
-        self._journal = journal
-        self._store = store
-        self._read_facts = read_facts
-        self._adopt_pods = adopt_pods
+        self._cards = _OpenCards(self._ledger)
         self._listed: set[str] = set()  # UIDs of the pods in the list that is being read
         self._suspects: dict[str, Pod] = {}  # pod UID -> pod that is to be looked at
         self._unknown: dict[str, _Unknown] = {}  # pod UID -> pod that lacks shares
-        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
+        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, self._is_active)
 
     def __len__(self) -> int:
         """Return how many bound pods are known to lack shares."""
