@@ -37,7 +37,7 @@ from gpuledger.kube_api.reads import (
     leases_in,
     pods_in,
 )
-from gpuledger.kube_api.watch import follow
+from gpuledger.kube_api.watch import all_of, follow
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Unreachable
@@ -178,8 +178,6 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
 
 OPEN_TO_ALL = Limits(connections_per_s=50, requests_per_s=100)
 """Of ports that users may reach. Some 3 % of a core, whatever they send."""
-Listed = Callable[[set[str]], None]
-Listing = Callable[[], Listed]
 
 START_PAUSE_S = 1.0
 
@@ -329,25 +327,14 @@ async def _follow_pods(operator: Operator) -> None:
     """Follow pods in one watch, from the first time that they are seen waiting to their end."""
     observer = operator.workflows.observer
 
-    listing = partial(_listing_both, observer.pending_listing, operator.lists.listing)
+    listing = partial(all_of, observer.pending_listing, operator.lists.listing)
     selector, version = followed_pods(observer.follows_all), await observer.first_pods.version()
     await follow(operator.client, PODS, selector, observer.any_pod, listing, version=version)
 
 
-def _listing_both(*listings: Listing) -> Listed:
-    """Note what is known, for several; return what tells each of them that a list has been read."""
-    each_listed = [listing() for listing in listings]
-
-    def listed(uids: set[str]) -> None:
-        for each in each_listed:
-            each(uids)
-
-    return listed
-
-
 async def _follow_cards(operator: Operator) -> None:
     observer = operator.workflows.observer
-    listing = partial(_listing_both, observer.cards_listing, operator.lists.listing)
+    listing = partial(all_of, observer.cards_listing, operator.lists.listing)
     version = await observer.first_cards.version()
     await follow(operator.client, ALLOCATIONS, {}, observer.allocation, listing, version=version)
 

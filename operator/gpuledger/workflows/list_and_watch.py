@@ -23,7 +23,7 @@ from gpuledger.configuration.files import config_maps, settings_of
 from gpuledger.configuration.settings import ConfigMapName, Settings, config_map_text, content_of
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads, config_maps_in
-from gpuledger.kube_api.watch import Api, follow
+from gpuledger.kube_api.watch import Api, Listed, Listing, follow
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound, StateRolledBack, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.workflows.counts import Counts
@@ -90,7 +90,7 @@ class WatchedUpTo:
             self._version = version
             self._moved.set()
 
-    def listing(self) -> Callable[[set[str]], None]:
+    def listing(self) -> Listed:
         """Record that the watch lists everything anew; return what notes that it has."""
         self._of_list = 0
 
@@ -184,7 +184,7 @@ class OptionalKind:
     """In the versions of its API; the first that there is counts."""
     wanted: asyncio.Event
     observe: Callable[[Json, bool], None]
-    listing: Callable[[], Callable[[set[str]], None]]
+    listing: Listing
     can_not_be_read: Callable[[str], None]
     """Called with the reason at each look in vain, unless it may pass by itself."""
     missing: str

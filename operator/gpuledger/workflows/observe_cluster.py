@@ -29,6 +29,7 @@ from gpuledger.formats.kubernetes.pod import (
     was_tried,
 )
 from gpuledger.kube_api.reads import CLUSTERS_OWN
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.holds import Hosts
@@ -199,7 +200,7 @@ class ClusterObserver:
             self._take_card(stored_card(allocation), gone)
         self._cards_watched.note(version_of(allocation))
 
-    def cards_listing(self) -> Callable[[set[str]], None]:
+    def cards_listing(self) -> Listed:
         """Record that the watch of cards lists them; return what notes that it has."""
         return self._cards_watched.listing()
 
@@ -279,15 +280,10 @@ class ClusterObserver:
             return
         self._observe_pending(pod)
 
-    def pending_listing(self) -> Callable[[set[str]], None]:
+    def pending_listing(self) -> Listed:
         """Note who waits; return what forgets those of them that are not in the list read since."""
         before = self._maybe_refused.union(*(tracker.known_pending() for tracker in self._pending_trackers))
-
-        def listed(uids: set[str]) -> None:
-            for uid in before - uids:
-                self._wait_no_more(uid)
-
-        return listed
+        return forgetting(before, self._wait_no_more)
 
     def _observe_pending(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpuledger.formats.kubernetes.gang import OF_WAY, PODGROUPS, GroupWords, name_of, pod_group
 from gpuledger.kube_api.reads import pod_groups_of
-from gpuledger.kube_api.watch import Api
+from gpuledger.kube_api.watch import Api, Listed, forgetting
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay, PodGroup
@@ -84,16 +84,10 @@ class PodGroups:
             logger.error("podgroup %s can't be used: %s", name, said.problem)
         self.on_change(name)
 
-    def listing(self, words: GroupWords) -> Callable[[set[str]], None]:
+    def listing(self, words: GroupWords) -> Listed:
         """Note what is known of a kind; return what forgets those that are not in the list read since."""
         before = {known.uid: name for name, known in self._known.items() if name.way is words.way}
-
-        def listed(uids: set[str]) -> None:
-            for uid in before.keys() - uids:
-                self._forget(before[uid], uid)
-            self._tell(words.way, "")
-
-        return listed
+        return forgetting(before, lambda uid: self._forget(before[uid], uid), lambda: self._tell(words.way, ""))
 
     def can_not_be_read(self, words: GroupWords, why: str) -> None:
         """Note why a kind can't be read: the API server has none, or does not allow it."""

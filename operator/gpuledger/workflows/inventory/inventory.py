@@ -20,6 +20,7 @@ from attrs import define
 from gpuledger.formats.custom_resource.gpu_allocation import MAX_LINE
 from gpuledger.formats.custom_resource.stored_card import new_allocation, stored_card
 from gpuledger.formats.kubernetes.node import AgentPod, Inventory, NodeFacts, agent_pod, best_by_node, read_registers
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
@@ -70,16 +71,9 @@ class AgentPods:
             self._pods.setdefault(agent.node_name, {})[uid] = agent.ready
             self._notify(agent.node_name, before)
 
-    def listing(self) -> Callable[[set[str]], None]:
+    def listing(self) -> Listed:
         """Return what forgets the pods known now that are not in the list read since."""
-        before = set(self._known)
-
-        def listed(uids: set[str]) -> None:
-            for uid in before - uids:
-                self._forget(uid)
-            self.listed.set()
-
-        return listed
+        return forgetting(self._known, self._forget, self.listed.set)
 
     def _forget(self, uid: str) -> None:
         agent = self._known.pop(uid, None)

@@ -20,6 +20,7 @@ from attrs import define
 
 from gpuledger.formats.kubernetes.event import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, check_patch, workload
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
@@ -215,15 +216,9 @@ class CardCheck:
         if queued.workload.is_admitted and not was_admitted:
             self._reservations.extend(queued.workload.name, now_s + self._reserve_s)
 
-    def listing(self) -> Callable[[set[str]], None]:
+    def listing(self) -> Listed:
         """Note which workloads are known; return what forgets those that are not in the list read since."""
-        before = set(self._known)
-
-        def listed(uids: set[str]) -> None:
-            for uid in before - uids:
-                self._forget(uid)
-
-        return listed
+        return forgetting(self._known, self._forget)
 
     def _forget(self, uid: str) -> None:
         queued = self._known.pop(uid, None)

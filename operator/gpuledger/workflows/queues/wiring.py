@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from gpuledger.configuration.settings import Settings
-from gpuledger.kube_api.watch import Api, follow
+from gpuledger.kube_api.watch import Api, Listing, all_of, follow
 from gpuledger.kube_api.writes import WORKLOADS, KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -168,18 +169,6 @@ async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio
         await objects.report_active(store)
 
 
-def _listing(
-    listing: Callable[[], Callable[[set[str]], None]], done: asyncio.Event
-) -> Callable[[], Callable[[set[str]], None]]:
+def _listing(listing: Listing, done: asyncio.Event) -> Listing:
     """Return the same, which sets an event when a list was read."""
-
-    def begin() -> Callable[[set[str]], None]:
-        listed = listing()
-
-        def end(uids: set[str]) -> None:
-            listed(uids)
-            done.set()
-
-        return end
-
-    return begin
+    return partial(all_of, listing, lambda: lambda _: done.set())

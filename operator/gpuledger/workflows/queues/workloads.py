@@ -37,6 +37,7 @@ from gpuledger.formats.kubernetes.workload import (
     with_flavors,
     workload_of,
 )
+from gpuledger.kube_api.watch import Listed, Listing, forgetting
 from gpuledger.kube_api.writes import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, KubeStore
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
@@ -140,24 +141,17 @@ class KueueObjects:
                 self._checks[uid] = name, None
         return failed
 
-    def followed(self) -> list[tuple[str, Callable[[Json, bool], None], Callable[[], Callable[[set[str]], None]]]]:
+    def followed(self) -> list[tuple[str, Callable[[Json, bool], None], Listing]]:
         """Return each kind's path, and what is called of it: see `follow`."""
         return [
-            (ADMISSION_CHECKS, self.check, partial(_forgets, self._checks)),
-            (FLAVORS, self.flavor, partial(_forgets, self._flavors)),
-            (CLUSTER_QUEUES, self.queue, partial(_forgets, self._queues)),
+            (ADMISSION_CHECKS, self.check, partial(_listing, self._checks)),
+            (FLAVORS, self.flavor, partial(_listing, self._flavors)),
+            (CLUSTER_QUEUES, self.queue, partial(_listing, self._queues)),
         ]
 
 
-def _forgets(known: dict[str, Any]) -> Callable[[set[str]], None]:
-    """Return what forgets, of what is known by UID, all that is not in the list read since."""
-    before = set(known)
-
-    def listed(uids: set[str]) -> None:
-        for uid in before - uids:
-            known.pop(uid, None)
-
-    return listed
+def _listing(known: dict[str, Any]) -> Listed:
+    return forgetting(known, lambda uid: known.pop(uid, None))
 
 
 MOST_CONDITIONS = 256

@@ -38,7 +38,7 @@ from gpuledger.formats.resource_claims.claims import (
 )
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.kube_api.reads import claim_objects_of
-from gpuledger.kube_api.watch import Api
+from gpuledger.kube_api.watch import Api, Listed, forgetting
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Payer
 from gpuledger.model.clock import Listeners
@@ -473,17 +473,10 @@ class ClaimBook:
         self._tell(claim.owner)
         self.on_claim(name)
 
-    def listing(self, kind: Kind) -> Callable[[set[str]], None]:
+    def listing(self, kind: Kind) -> Listed:
         """See `follow`."""
-        before = self._kept.uids(kind)
-
-        def listed(uids: set[str]) -> None:
-            for name, uid in before.items():
-                if uid not in uids:
-                    self._forget(kind, name, uid)
-            self._tried[kind].set()
-
-        return listed
+        before = {uid: name for name, uid in self._kept.uids(kind).items()}
+        return forgetting(before, lambda uid: self._forget(kind, before[uid], uid), self._tried[kind].set)
 
     def can_not_be_read(self, kind: Kind, why: str) -> None:
         """Record that a kind can't be read."""
