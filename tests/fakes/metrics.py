@@ -15,7 +15,7 @@ from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 

@@ -43,7 +43,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Unreachable
 from gpuledger.serving import Limits, application_served
 from gpuledger.workflows.event_recorder import EventRecorder
-from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
+from gpuledger.workflows.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import until_settings_differ

@@ -41,8 +41,7 @@ from gpuledger.model.share import StoredCard
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
+from gpuledger.workflows.inventory import InventoryKeeper, StuckKubelets
 from gpuledger.workflows.journal.journal import check_age, state_rolled_back
 from gpuledger.workflows.list_and_watch import (
     EventsDuringList,
@@ -55,9 +54,8 @@ from gpuledger.workflows.list_and_watch import (
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.workloads import NodesByRules
-from gpuledger.workflows.release.deadlines import TerminationReports
-from gpuledger.workflows.release.release import PodReleaser
-from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.release import PodReleaser, TerminationReports
+from gpuledger.workflows.repair import Adopter
 
 
 class BoundPodTracker(Protocol):

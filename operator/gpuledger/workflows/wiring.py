@@ -23,8 +23,7 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import COME_S, GangPlans, KeptPlaces
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.report import GangReporter, GangTrials, follow_gangs
-from gpuledger.workflows.inventory.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology
-from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
+from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import WatchedUpTo
@@ -46,9 +45,8 @@ from gpuledger.workflows.preemption.preempt_gang import GangPreemption, SimilarM
 from gpuledger.workflows.queues.reclaim import WorkloadExplainer
 from gpuledger.workflows.queues.wiring import Queues, connect_queues, follow_up
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaFence, QuotaGate, QuotaStatusWriter
-from gpuledger.workflows.release.deadlines import ReleaseDeadlines, ReleaseTimes, TerminationReports
-from gpuledger.workflows.release.release import PodReleaser
-from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
+from gpuledger.workflows.repair import Adopter
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, ClaimWriter
 

@@ -14,7 +14,7 @@ from gpuledger.ledger.audit import AuditFinding, AuditFindingKind, Judge
 from gpuledger.model.errors import Unreachable
 from gpuledger.model.share import Pod
 from gpuledger.reports.tables import Terminal
-from gpuledger.workflows.repair.audit import Report
+from gpuledger.workflows.repair import Report
 
 POD = Pod("uid-a", "default", "a")
 LONG_UUID = "GPU-" + "0123456789abcdef." * 14 + "end"

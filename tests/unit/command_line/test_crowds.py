@@ -24,7 +24,7 @@ from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.share import Pod
 from gpuledger.reports.tables import Terminal
-from gpuledger.workflows.repair.audit import Report
+from gpuledger.workflows.repair import Report
 
 Json = dict[str, Any]
 

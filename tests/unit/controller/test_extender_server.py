@@ -24,7 +24,7 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption

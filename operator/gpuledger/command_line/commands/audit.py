@@ -26,7 +26,7 @@ from gpuledger.reports.tables import Cell, Column, Terminal, ruled
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
-    from gpuledger.workflows.repair.audit import AuditSettings, Report
+    from gpuledger.workflows.repair import AuditSettings, Report
 
 Row = tuple[AuditFinding, bool]
 """A finding, and whether it was repaired."""
@@ -69,7 +69,7 @@ def audit(
 
         async def compare(client: KubeClient) -> Report:
             from gpuledger.kube_api.writes import KubeStore
-            from gpuledger.workflows.repair.audit import Auditor
+            from gpuledger.workflows.repair import Auditor
             from gpuledger.workflows.system_clock import SystemClock
 
             settings = await settings_in_use(client, named)
@@ -90,8 +90,8 @@ def audit(
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.workflows.release.deadlines import ReleaseTimes
-    from gpuledger.workflows.repair.audit import AuditSettings
+    from gpuledger.workflows.release import ReleaseTimes
+    from gpuledger.workflows.repair import AuditSettings
 
     return AuditSettings(
         scheduler_names=scheduler_names or settings.scheduler_names,

@@ -54,7 +54,7 @@ def migrate(
 
     async def move(client: KubeClient) -> Sequence[Step]:
         from gpuledger.kube_api.writes import KubeStore
-        from gpuledger.workflows.repair.audit import Auditor
+        from gpuledger.workflows.repair import Auditor
         from gpuledger.workflows.system_clock import SystemClock
 
         settings = await settings_in_use(client, named)

@@ -38,9 +38,9 @@ from gpuledger.model.refusal import Reason
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.repair import Adopter
 
 NumberOf = Callable[[], Mapping[str, int]]
 

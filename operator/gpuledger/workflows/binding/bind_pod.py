@@ -49,7 +49,7 @@ from gpuledger.placement.choose import Ranking
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.journal.journal import Entered, Journal
 from gpuledger.workflows.quota import QuotaFence
-from gpuledger.workflows.release.release import PodReleaser
+from gpuledger.workflows.release import PodReleaser
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
 from gpuledger.workflows.tasks import gather_all, sleep_backoff
 

@@ -47,7 +47,7 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota import QuotaGate
-from gpuledger.workflows.release.release import PodReleaser
+from gpuledger.workflows.release import PodReleaser
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
 from gpuledger.workflows.tasks import Step, nothing, run_cooperatively, run_to_end

@@ -19,7 +19,7 @@ from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState, Misfit, Pod, Share
-from gpuledger.workflows.repair.audit import Auditor, Report
+from gpuledger.workflows.repair import Auditor, Report
 
 SETTLE_S = 2.0
 CARDS = [a_card(0), a_card(1)]
