@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuledger.agent.simulated import MODELS_MIB
-from gpuledger.controller.web.source import LedgerSource
+from gpuledger.controller.web.feed import LedgerSource
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound

@@ -22,9 +22,8 @@ from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text, trail_written
 from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
-from gpuledger.controller.web.access import access_for
-from gpuledger.controller.web.source import LedgerSource, operators_source
-from gpuledger.controller.web.view_server import DeveloperServer, ViewServer
+from gpuledger.controller.web.feed import LedgerSource, operators_source
+from gpuledger.controller.web.view_server import DeveloperServer, ViewServer, access_for
 from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import (
@@ -48,7 +47,7 @@ from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import until_settings_differ
 from gpuledger.workflows.preemption.preempt import SETTLE_S
-from gpuledger.workflows.queues.wiring import follow_queues
+from gpuledger.workflows.queues.card_check import follow_queues
 from gpuledger.workflows.resource_claims.claims import follow_claims
 from gpuledger.workflows.tasks import started_again, wait_first, yield_to_loop
 from gpuledger.workflows.wiring import Workflows, connect

@@ -5,7 +5,8 @@ once; their room is reserved, and the check says Ready. Who waits is tried again
 priority first, then those that got their quota first. If cards are in the way that another workload has to give back
 by Kueue's own rules, that one is evicted as a whole: see reclaim.py.
 
-The check is written only as long as the workload is unchanged since it was read.
+The check is written only as long as the workload is unchanged since it was read. Kueue's objects are followed while the
+API server has them.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
+from functools import partial
 
 from attrs import define
 
 from gpuledger.formats.kubernetes.event import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, check_patch, workload
-from gpuledger.kube_api.watch import Listed, forgetting
-from gpuledger.kube_api.writes import KubeStore
+from gpuledger.kube_api.watch import Api, Listed, Listing, all_of, follow, forgetting
+from gpuledger.kube_api.writes import WORKLOADS, KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound, ShareRefused, WorkLimitExceeded
@@ -31,6 +33,7 @@ from gpuledger.placement.group import GangPlanner, Trial
 from gpuledger.placement.group import Seat as Planned
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.list_and_watch import served_path
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workloads import (
@@ -429,3 +432,56 @@ class CardCheck:
             self.on_due()
 
         self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, done)
+
+
+LOOK_S = 5.0
+"""Between two looks whether Kueue is installed by now."""
+
+LISTS_WAIT_S = 10.0
+"""Workloads are read after what says which of them are ours, unless that takes longer."""
+
+
+async def follow_queues(
+    api: Api, store: KubeStore, objects: KueueObjects, check: CardCheck, listed: asyncio.Event
+) -> None:
+    """Follow them until cancelled. `listed` is set when all were read once, or there are none."""
+    while True:
+        try:
+            await served_path(api, [WORKLOADS])
+        except ApiError as error:
+            if not isinstance(error, NotFound):
+                logger.warning("Kueue's workloads can't be listed, retrying: %s", error)
+            listed.set()
+            await asyncio.sleep(LOOK_S)
+            continue
+        logger.info("Kueue is installed: following its workloads")
+        async with asyncio.TaskGroup() as kinds, AsyncExitStack() as listening:
+            changed = asyncio.Event()
+            objects.on_change.append(changed.set)
+            listening.callback(objects.on_change.remove, changed.set)
+            active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
+            known, others = list[asyncio.Event](), list[asyncio.Task[None]]()
+            for path, observe, listing in objects.followed():
+                known.append(asyncio.Event())
+                steps = follow(api, path, {}, observe, _listing(listing, known[-1]), while_served=True)
+                others.append(kinds.create_task(steps))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTS_WAIT_S):
+                    for each in known:
+                        await each.wait()
+            await follow(api, WORKLOADS, {}, check.observe, _listing(check.listing, listed), while_served=True)
+            for task in (active, *others):
+                task.cancel()
+        check.listing()(set())  # Kueue is gone, and its workloads with it
+
+
+async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio.Event) -> None:
+    while True:
+        await changed.wait()
+        changed.clear()
+        await objects.report_active(store)
+
+
+def _listing(listing: Listing, done: asyncio.Event) -> Listing:
+    """Return the same, which sets an event when a list was read."""
+    return partial(all_of, listing, lambda: lambda _: done.set())

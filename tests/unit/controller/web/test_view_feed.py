@@ -11,8 +11,7 @@ import pytest
 from builders import a_card
 from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.controller.web import feed as view_feed
-from gpuledger.controller.web.feed import Feed, FeedChange
-from gpuledger.controller.web.source import LedgerSource
+from gpuledger.controller.web.feed import Feed, FeedChange, LedgerSource
 from gpuledger.reports.cards import CardReport, NodeCards
 
 Json = dict[str, Any]
