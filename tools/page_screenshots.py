@@ -22,8 +22,7 @@ from playwright.async_api import Browser, Page, async_playwright  # noqa: E402
 
 from fakes.usage import measure_demo  # noqa: E402
 from fakes.view_cluster import ViewCluster, demo  # noqa: E402
-from gpuledger.controller.web.access import Access, LocalAccess  # noqa: E402
-from gpuledger.controller.web.view_server import ViewServer  # noqa: E402
+from gpuledger.controller.web.view_server import Access, LocalAccess, ViewServer  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 NARROW = (360, 780)

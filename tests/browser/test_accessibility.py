@@ -8,7 +8,7 @@ from playwright.async_api import Browser, Page, expect
 
 from fakes.usage import measure_demo
 from fakes.view_cluster import ViewCluster
-from gpuledger.controller.web.access import TokenAccess
+from gpuledger.controller.web.view_server import TokenAccess
 from page_screenshots import broken, served
 
 AXE = resources.files("axe_playwright_python").joinpath("axe.min.js")

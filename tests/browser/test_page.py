@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from fakes.view_cluster import ViewCluster, demo, explanation
-from gpuledger.controller.web.access import TokenAccess
+from gpuledger.controller.web.view_server import TokenAccess
 from page_screenshots import served
 
 Json = dict[str, Any]

@@ -7,8 +7,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from cluster.cluster import Cluster
 from fakes.view_cluster import demo
-from gpuledger.controller.web.access import TokenAccess
-from gpuledger.controller.web.view_server import ViewServer
+from gpuledger.controller.web.view_server import TokenAccess, ViewServer
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReviews
 

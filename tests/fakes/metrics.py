@@ -8,14 +8,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from builders import a_card, a_request, a_share, mib, stored
 from fakes.virtual_time import StoppedClock
-from gpuledger.controller.telemetry.metrics import Metrics
+from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 
@@ -44,7 +44,7 @@ class Shown:
     def metrics(self, compatibility: Sequence[str] = (), *, per_card: bool = True, per_pod: bool = True) -> Metrics:
         """Return the metrics as the operator builds them."""
         unlinked = NodesWithoutTopology(self.ledger, Policy())
-        return Metrics(
+        measured = Measured(
             self.ledger,
             self.chooser,
             self.counts,
@@ -56,10 +56,8 @@ class Shown:
             is_synced=lambda: self.synced,
             pending_by_reason=lambda: self.by_reason,
             workloads_by_state=lambda: self.by_state,
-            per_card=per_card,
-            per_pod=per_pod,
-            compatibility=compatibility,
         )
+        return Metrics(measured, per_card=per_card, per_pod=per_pod, compatibility=compatibility)
 
 
 def everything() -> Metrics:

@@ -88,7 +88,7 @@ class OperatorParts:
             kueue_retry_s=KUEUE_RETRY_S,
         )
         self.workflows = connect(
-            self.api.store, self.settings, DIALECTS, self, self.leadership, clock=self.clock, gather_s=0.0
+            self.api.store, self.settings, DIALECTS, cast(Any, self), self.leadership, clock=self.clock, gather_s=0.0
         )
         self.ledger = self.workflows.ledger
         self.counts = self.workflows.counts

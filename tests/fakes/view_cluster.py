@@ -9,8 +9,7 @@ from itertools import zip_longest
 from typing import Any
 
 from gpuledger.agent.simulated import MODELS_MIB
-from gpuledger.controller.web.source import LedgerSource
-from gpuledger.controller.web.view_server import HistoryQuery
+from gpuledger.controller.web.feed import LedgerSource
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound
@@ -18,6 +17,7 @@ from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, StoredCard
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
+from gpuledger.workflows.pending.trail import RecordFilter
 
 Json = dict[str, Any]
 
@@ -189,14 +189,14 @@ class ViewCluster:
         self.asked_agents += 1
         return {name: self.measured.get(name, "no agent of gpuledger runs there") for name in self.ledger.node_names()}
 
-    def history(self, query: HistoryQuery) -> Json:
+    def history(self, wanted: RecordFilter, limit: int) -> Json:
         """Return the last records of a pod or a gang, or of all."""
         found = [
             record
             for record in self.records
-            if query.pod in ("", record["pod"]) and query.gang in ("", record.get("gang"))
+            if wanted.pod in ("", record["pod"]) and wanted.gang in ("", record.get("gang"))
         ]
-        return {"kept": len(self.records), "dropped": 0, "records": found[-query.limit :]}
+        return {"kept": len(self.records), "dropped": 0, "records": found[-limit:]}
 
 
 def moment(age_s: float) -> str:

@@ -14,6 +14,6 @@ def modules() -> dict[str, ast.Module]:
     return {str(name): ast.parse((PACKAGE / name).read_text()) for name in names if "_generated" not in name.parts}
 
 
-def outside(package: str) -> dict[str, ast.Module]:
-    """Return the modules that are not in one of the program's packages."""
-    return {name: module for name, module in modules().items() if not name.startswith(f"{package}/")}
+def outside(place: str) -> dict[str, ast.Module]:
+    """Return the modules that are not in one of the program's packages, or all but one module, by its file's name."""
+    return {name: module for name, module in modules().items() if name != place and not name.startswith(f"{place}/")}

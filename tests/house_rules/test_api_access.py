@@ -29,7 +29,7 @@ CONNECTED = {  # file -> what it uses
     # Not the API server: kube-scheduler's /livez.
     "controller/extender_server.py": {"aiohttp.request"},
     # Nor is this: the node agents' /usage.
-    "controller/web/source.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
+    "controller/web/feed.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
     # NVIDIA's MPS daemons.
     "agent/isolation/mps_daemons.py": {"asyncio.create_subprocess_exec"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpuledger.ledger.adoption import AuditFindingKind
+from gpuledger.ledger.audit import AuditFindingKind
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
 

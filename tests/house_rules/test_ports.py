@@ -9,7 +9,7 @@ import pytest
 
 from house_rules.sources import outside
 
-ALLOWED = "serving"
+ALLOWED = "serving.py"
 
 SERVERS = {
     "create_server",
@@ -66,7 +66,7 @@ def test_no_server_is_started_but_at_a_port_with_limits() -> None:
         ("from aiohttp.web import TCPSite as Site", {"TCPSite"}),
         ("from aiohttp import web\nweb.run_app(application)", {"run_app"}),
         ("server.add_insecure_port(f'unix:{path}')", {"add_insecure_port"}),
-        ("from gpuledger.serving.application import application_served", set()),
+        ("from gpuledger.serving import application_served", set()),
     ],
 )
 def test_what_starts_a_server_is_noticed(source: str, found: set[str]) -> None:

@@ -25,7 +25,7 @@ from gpuledger.formats.resource_claims.selectors import Selector, SelectorError,
 from gpuledger.formats.resource_claims.slices import device_of
 from gpuledger.model.card import Amounts, Card, Payer
 from gpuledger.model.errors import BadInput
-from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
+from gpuledger.workflows.namespace_allowances import SelectorAccounts
 from properties.test_bounded_work import calls_of
 
 MOST_S, TRIES = 0.010, 20

@@ -25,7 +25,7 @@ from gpuledger.model.errors import BadInput, Invalid
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Misfit, Pod, Share, shares_of
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.repair.audit import Auditor, Report
+from gpuledger.workflows.repair import Auditor, Report
 
 NODES = ["node-a", "node-b"]
 CARDS = [a_card(index, node, memory_mib=8_000, number=3) for node in NODES for index in range(2)]

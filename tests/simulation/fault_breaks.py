@@ -4,7 +4,7 @@ from typing import Any
 
 from gpuledger.model.share import Holder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.inventory.inventory import InventoryKeeper
+from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.preemption.execute import Deadlines, Evictor
 from gpuledger.workflows.preemption.for_scheduler import Beginnings

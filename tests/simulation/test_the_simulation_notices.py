@@ -24,8 +24,7 @@ from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.for_scheduler import Beginnings
 from gpuledger.workflows.quota import QuotaFence
-from gpuledger.workflows.release.deadlines import Held, ReleaseDeadlines
-from gpuledger.workflows.release.release import JudgedPod, PodReleaser
+from gpuledger.workflows.release import Held, JudgedPod, PodReleaser, ReleaseDeadlines
 from simulation import card_checks
 from simulation.api_server import ApiServer, Operation
 from simulation.breaks import Break, Json, Patch, lives

@@ -57,7 +57,7 @@ from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Conflict
 from gpuledger.model.refusal import EventReason
-from gpuledger.serving.application import application_served
+from gpuledger.serving import application_served
 from gpuledger.workflows.list_and_watch import settings_in_cluster, until_settings_differ
 from gpuledger.workflows.tasks import wait_first
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 from aiohttp import web
+from attrs import define
 
 from gpuledger.controller.scheduler_connection import TEXT, Answer, Handler
 from gpuledger.controller.telemetry.metrics import Metrics, Scrapes
@@ -70,25 +71,19 @@ class SchedulerHealth:
 logger = logging.getLogger(__name__)
 
 
+@define(eq=False, slots=False)
 class ExtenderServer:
     """Serves kube-scheduler once the ledger is synced; before, every question fails and is asked again."""
 
-    def __init__(
-        self,
-        placer: PodPlacer,
-        preemption: Preemption,
-        metrics: Metrics,
-        counts: Counts,
-        is_ready: Callable[[], bool],
-        scheduler: SchedulerHealth,
-    ) -> None:
-        self._placer = placer
-        self._preemption = preemption
-        self._metrics = metrics
-        self._scrapes = Scrapes(metrics.chunks, metrics.content_type)
-        self._counts = counts
-        self._is_ready = is_ready
-        self.scheduler = scheduler
+    _placer: PodPlacer
+    _preemption: Preemption
+    _metrics: Metrics
+    _counts: Counts
+    _is_ready: Callable[[], bool]
+    scheduler: SchedulerHealth
+
+    def __attrs_post_init__(self) -> None:
+        self._scrapes = Scrapes(self._metrics.chunks, self._metrics.content_type)
 
     def questions(self) -> Mapping[str, Handler]:
         """Return what answers kube-scheduler, by path, in the same pod: a client that reaches it can bind pods."""

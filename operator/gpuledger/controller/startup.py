@@ -1,7 +1,5 @@
 """The parts of the operator, how they are connected, and what each of them runs and serves.
 
-Events for people are posted once, in the background, as the log has them in any case.
-
 Options are those of `gpuledger run`, or the same as variables of the environment.
 """
 
@@ -13,10 +11,8 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.files import config_maps, settings_before_cluster
@@ -25,18 +21,10 @@ from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text, trail_written
-from gpuledger.controller.telemetry.metrics import GcTuning, Metrics
-from gpuledger.controller.web.access import access_for
-from gpuledger.controller.web.source import LedgerSource, operators_source
-from gpuledger.controller.web.view_server import DeveloperServer, ViewServer
-from gpuledger.formats.kubernetes.other import (
-    LEASE_DURATION_S,
-    LEASE_NAME,
-    LEASE_NAMESPACE,
-    named_once,
-    node_event,
-    pod_event,
-)
+from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
+from gpuledger.controller.web.feed import LedgerSource, operators_source
+from gpuledger.controller.web.view_server import DeveloperServer, ViewServer, access_for
+from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import (
     ALLOCATIONS,
@@ -48,21 +36,18 @@ from gpuledger.kube_api.reads import (
     leases_in,
     pods_in,
 )
-from gpuledger.kube_api.watch import follow
-from gpuledger.kube_api.writes import KubeStore, KubeWrites
+from gpuledger.kube_api.watch import all_of, follow
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, BadInput, Conflict, Unreachable
-from gpuledger.model.refusal import EventReason
-from gpuledger.model.share import Pod
-from gpuledger.serving.application import application_served
-from gpuledger.serving.port import Limits
-from gpuledger.workflows.gangs.pod_group_watch import follow_pod_groups
-from gpuledger.workflows.inventory.inventory import AGENT_SELECTOR
+from gpuledger.model.errors import BadInput, Conflict, Unreachable
+from gpuledger.serving import Limits, application_served
+from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import until_settings_differ
 from gpuledger.workflows.preemption.preempt import SETTLE_S
-from gpuledger.workflows.queues.wiring import follow_queues
+from gpuledger.workflows.queues.card_check import follow_queues
 from gpuledger.workflows.resource_claims.claims import follow_claims
 from gpuledger.workflows.tasks import started_again, wait_first, yield_to_loop
 from gpuledger.workflows.wiring import Workflows, connect
@@ -118,45 +103,6 @@ def _path(environment: Mapping[str, str], name: str) -> Path | None:
 
 logger = logging.getLogger(__name__)
 
-POSTS_AT_ONCE = 16
-"""A node that loses all its cards has hundreds of pods to tell."""
-
-
-class Events:
-    """Tells nodes and pods."""
-
-    def __init__(self, store: KubeWrites) -> None:
-        self._store = store
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._places = asyncio.Semaphore(POSTS_AT_ONCE)
-
-    def post_node_event(self, node_name: str, sentence: str) -> None:
-        """Show what is wrong with a node's inventory."""
-        self._post(node_event(node_name, EventReason.BAD_INVENTORY, sentence, datetime.now(UTC)))
-
-    def post_pod_event(self, pod: Pod, warning: bool, reason: EventReason, sentence: str) -> None:
-        """Show what has become of a pod's card."""
-        self._post(pod_event(pod, warning, reason, sentence, datetime.now(UTC)))
-
-    def post_pod_event_once(self, pod: Pod, reason: EventReason, sentence: str, key: str) -> None:
-        """Warn about a pod, unless it was warned under this key before."""
-        self._post(named_once(pod_event(pod, True, reason, sentence, datetime.now(UTC)), pod, key))
-
-    def _post(self, event: dict[str, Any]) -> None:
-        task = asyncio.create_task(self._create(event))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _create(self, event: dict[str, Any]) -> None:
-        try:
-            async with self._places:
-                await self._store.create_event(event)
-        except Conflict:  # the Event exists already
-            pass
-        except ApiError as error:
-            about = event["involvedObject"]
-            logger.warning("%s %s: the Event could not be created: %s", about["kind"].lower(), about["name"], error)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
@@ -179,12 +125,12 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         store=store,
         settings=settings,
         dialects=dialects_of(settings),
-        events=Events(store),
+        events=EventRecorder(store, clock),
         leadership=Leadership(host_name),
         clock=clock,
         gather_s=GATHER_S,
     )
-    metrics = Metrics(
+    measured = Measured(
         workflows.ledger,
         workflows.chooser,
         workflows.counts,
@@ -197,21 +143,14 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         pending_by_reason=workflows.why_waiting.pods_by_reason,
         members=workflows.members,
         workloads_by_state=workflows.queues.check.by_state,
+    )
+    metrics = Metrics(
+        measured,
         per_card=settings.metrics_per_card,
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
     )
-    view_source = operators_source(
-        workflows.ledger,
-        workflows.why_waiting,
-        workflows.explainer,
-        workflows.gang_reporter,
-        workflows.workload_explainer,
-        workflows.trail,
-        workflows.leadership.active_elsewhere,
-        workflows.gang_trials.gang_of,
-        workflows.agents,
-    )
+    view_source = operators_source(workflows)
     workflows.ledger.on_stored.append(view_source.note)
     workflows.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
@@ -238,8 +177,6 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
 
 OPEN_TO_ALL = Limits(connections_per_s=50, requests_per_s=100)
 """Of ports that users may reach. Some 3 % of a core, whatever they send."""
-Listed = Callable[[set[str]], None]
-Listing = Callable[[], Listed]
 
 START_PAUSE_S = 1.0
 
@@ -288,17 +225,14 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         questions_of_users = developers.application()
         explain = application_served(questions_of_users, settings.health_host, settings.explain_port, OPEN_TO_ALL)
         await started.enter_async_context(explain)
-    started.push_async_callback(operator.workflows.waiting.stop)
-    started.push_async_callback(operator.workflows.claim_pod_waker.stop)
-    started.push_async_callback(operator.workflows.ahead.stop)
-    started.push_async_callback(operator.workflows.gangs.stop)
-    started.push_async_callback(operator.workflows.preemption.stop)
-    started.push_async_callback(operator.workflows.gang_preemption.stop)
-    started.push_async_callback(operator.workflows.pod_condition_writer.stop)
-    started.push_async_callback(operator.workflows.quota_status.stop)
-    started.push_async_callback(operator.workflows.workload_explainer.stop)
-    started.push_async_callback(operator.workflows.queues.writer.stop)
-    started.enter_context(trail_written(operator.workflows.trail, settings.trail_file))
+    workflows = operator.workflows
+    for part in (
+        *(workflows.waiting, workflows.claim_pod_waker, workflows.ahead, workflows.gangs, workflows.preemption),
+        *(workflows.gang_preemption, workflows.pod_condition_writer, workflows.quota_status),
+        *(workflows.workload_explainer, workflows.queues.writer),
+    ):
+        started.push_async_callback(part.stop)
+    started.enter_context(trail_written(workflows.trail, settings.trail_file))
 
 
 async def run_parts(operator: Operator, options: RunOptions) -> None:
@@ -306,21 +240,29 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
 
     Raises StateRolledBack when nothing that is remembered can be trusted.
     """
-
-    async def _follow_settings(operator: Operator) -> None:
-        await _until_settings_change(operator, options)
-
-    following = [_follow_pods, _follow_cards, _follow_agents, _follow_pod_groups, _follow_quotas]
-    parts = [_keep_in_sync, *following, _give_room, _preempt]
+    client, workflows, settings = operator.client, operator.workflows, options.settings
+    agents, quotas, queues = workflows.agents, workflows.quotas, workflows.queues
+    agents_pods, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "_keep_in_sync": partial(_keep_in_sync, operator),
+        "_follow_pods": partial(_follow_pods, operator),
+        "_follow_cards": partial(_follow_cards, operator),
+        "_follow_agents": partial(follow, client, agents_pods, selector, agents.observe, agents.listing),
+        "_follow_pod_groups": partial(workflows.pod_groups.follow, client, workflows.members.names),
+        "_follow_quotas": partial(follow, client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing),
+        "_give_room": partial(_give_room, operator),
+        "_preempt": partial(_preempt, operator),
+    }
     if options.host_name is not None:
-        parts.append(_follow_lease)
-    if options.settings.kueue:
-        parts.append(_follow_queues)
-    if options.settings.resource_claims:
-        parts.append(_follow_claims)
-    if config_maps(options.settings):
-        parts.append(_follow_settings)
-    await wait_first(*(started_again(part.__name__, partial(part, operator), operator.clock) for part in parts))
+        parts["_follow_lease"] = partial(_follow_lease, operator)
+    if settings.kueue:
+        store = KubeStore(client)
+        parts["_follow_queues"] = partial(follow_queues, client, store, queues.objects, queues.check, queues.listed)
+    if settings.resource_claims:
+        parts["_follow_claims"] = partial(follow_claims, client, workflows.claim_book)
+    if config_maps(settings):
+        parts["_follow_settings"] = partial(_until_settings_change, operator, options)
+    await wait_first(*(started_again(name, part, operator.clock) for name, part in parts.items()))
 
 
 async def _keep_in_sync(operator: Operator) -> None:
@@ -331,21 +273,15 @@ async def _keep_in_sync(operator: Operator) -> None:
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
-    with contextlib.suppress(TimeoutError):  # nodes are not opened that would be closed at once; but no one has to wait
-        async with asyncio.timeout(AGENTS_WAIT_S):
-            await workflows.agents.listed.wait()
-    with contextlib.suppress(TimeoutError):  # members of gangs are not refused for want of what is about to be known
-        async with asyncio.timeout(POD_GROUPS_WAIT_S):
-            await workflows.pod_groups.first_tried()
+    # Nodes are not opened that would be closed at once; but no one has to wait.
+    await _for_a_while(AGENTS_WAIT_S, workflows.agents.listed.wait())
+    # Members of gangs are not refused for want of what is about to be known.
+    await _for_a_while(POD_GROUPS_WAIT_S, workflows.pod_groups.first_tried())
     if operator.settings.resource_claims:
         await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
-    with contextlib.suppress(TimeoutError):  # no namespace gets more than it may have
-        async with asyncio.timeout(QUOTAS_WAIT_S):
-            await workflows.quotas.listed.wait()
+    await _for_a_while(QUOTAS_WAIT_S, workflows.quotas.listed.wait())  # no namespace gets more than it may have
     if operator.settings.kueue:
-        with contextlib.suppress(TimeoutError):  # no pod gets what is reserved for others
-            async with asyncio.timeout(QUEUES_WAIT_S):
-                await workflows.queues.listed.wait()
+        await _for_a_while(QUEUES_WAIT_S, workflows.queues.listed.wait())  # no pod gets what is reserved for others
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
@@ -370,6 +306,12 @@ async def _find_out_who_preempts(operator: Operator) -> None:
     logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
 
 
+async def _for_a_while(timeout_s: float, what: Awaitable[object]) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await what
+
+
 async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
@@ -384,51 +326,16 @@ async def _follow_pods(operator: Operator) -> None:
     """Follow pods in one watch, from the first time that they are seen waiting to their end."""
     observer = operator.workflows.observer
 
-    listing = partial(_listing_both, observer.pending_listing, operator.lists.listing)
+    listing = partial(all_of, observer.pending_listing, operator.lists.listing)
     selector, version = followed_pods(observer.follows_all), await observer.first_pods.version()
     await follow(operator.client, PODS, selector, observer.any_pod, listing, version=version)
 
 
-def _listing_both(*listings: Listing) -> Listed:
-    """Note what is known, for several; return what tells each of them that a list has been read."""
-    each_listed = [listing() for listing in listings]
-
-    def listed(uids: set[str]) -> None:
-        for each in each_listed:
-            each(uids)
-
-    return listed
-
-
 async def _follow_cards(operator: Operator) -> None:
     observer = operator.workflows.observer
-    listing = partial(_listing_both, observer.cards_listing, operator.lists.listing)
+    listing = partial(all_of, observer.cards_listing, operator.lists.listing)
     version = await observer.first_cards.version()
     await follow(operator.client, ALLOCATIONS, {}, observer.allocation, listing, version=version)
-
-
-async def _follow_agents(operator: Operator) -> None:
-    path, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
-    agents = operator.workflows.agents
-    await follow(operator.client, path, selector, agents.observe, agents.listing)
-
-
-async def _follow_pod_groups(operator: Operator) -> None:
-    await follow_pod_groups(operator.client, operator.workflows.pod_groups, operator.workflows.members)
-
-
-async def _follow_claims(operator: Operator) -> None:
-    await follow_claims(operator.client, operator.workflows.claim_book)
-
-
-async def _follow_quotas(operator: Operator) -> None:
-    quotas = operator.workflows.quotas
-    await follow(operator.client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing)
-
-
-async def _follow_queues(operator: Operator) -> None:
-    queues = operator.workflows.queues
-    await follow_queues(operator.client, KubeStore(operator.client), queues.objects, queues.check, queues.listed)
 
 
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:

@@ -30,8 +30,7 @@ from gpuledger.formats.admission.webhook import (
     summing_review,
 )
 from gpuledger.model.errors import BadInput
-from gpuledger.serving.application import application_served
-from gpuledger.serving.port import Limits, Port
+from gpuledger.serving import Limits, Port, application_served
 
 logger = logging.getLogger(__name__)
 

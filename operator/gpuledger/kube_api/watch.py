@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -56,6 +56,36 @@ class Api(Protocol):
         """Open a watch: an iterator over its events, one JSON text each."""
 
 
+Listed = Callable[[set[str]], None]
+"""Is called when a list was read, with the UIDs that were in it."""
+
+Listing = Callable[[], Listed]
+"""Is called before a list is read, and notes what is known by then; returns what is called after that."""
+
+
+def forgetting(known: Iterable[str], forget: Callable[[str], object], then: Callable[[], object] = tuple) -> Listed:
+    """Return what forgets those that are known now and were not in the list, by their UIDs, and then calls `then`."""
+    before = set(known)
+
+    def listed(uids: set[str]) -> None:
+        for uid in before - uids:
+            forget(uid)
+        then()
+
+    return listed
+
+
+def all_of(*listings: Listing) -> Listed:
+    """Note what is known, for several; return what tells each of them that a list has been read."""
+    each_listed = [listing() for listing in listings]
+
+    def listed(uids: set[str]) -> None:
+        for each in each_listed:
+            each(uids)
+
+    return listed
+
+
 class _TooOld(GpuledgerError):  # noqa: N818 - reads as what it is
     """The server has forgotten what came after our last event: everything has to be listed again."""
 
@@ -65,7 +95,7 @@ async def follow(
     path: str,
     parameters: Mapping[str, str],
     changed: Callable[[Json, bool], None],
-    listing: Callable[[], Callable[[set[str]], None]],
+    listing: Listing,
     silence_s: float = SILENCE_S,
     while_served: bool = False,
     version: str = "",
@@ -108,7 +138,7 @@ async def _list(
     path: str,
     parameters: Mapping[str, str],
     changed: Callable[[Json, bool], None],
-    listed: Callable[[set[str]], None],
+    listed: Listed,
 ) -> str:
     uids: set[str] = set()
     version = ""

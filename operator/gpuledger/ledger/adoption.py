@@ -3,100 +3,22 @@
 A pod's annotation is ours, or that of the system that placed it before. Users can write it. It is believed in one
 thing, which of the node's cards the pod has, and only where that agrees with the pod's spec. How much the pod takes of
 them is what its spec asks for, or what the annotation says if that is more: so no annotation makes a pod count less
-than it should. A ResourceClaim's status is compared with the ledger in the same way.
-
-`AuditFindingKind` lists the differences that an audit finds, each with its remedy, and the actions of --fix.
+than it should.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Protocol, Self
+from typing import Protocol
 
 from gpuledger.ledger.entry import why_not
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, OldDevices, PodFacts
-from gpuledger.model.request import Demand, PodRequest, SeenClaim
-from gpuledger.model.share import ClaimRef, Holder, HolderState, Pod, Share, StoredCard, shares_of, stamped
-
-DETAIL_LENGTH = 500
-"""Longer details are cut: parts of them come from annotations, which anybody can fill."""
-
-
-class AuditFindingKind(StrEnum):
-    """What can differ, in the order in which it is shown. `remedy` says how to fix it."""
-
-    remedy: str
-
-    def __new__(cls, value: str, remedy: str) -> Self:
-        """Return a member with its remedy."""
-        kind = str.__new__(cls, value)
-        kind._value_ = value
-        kind.remedy = remedy
-        return kind
-
-    # Holders whose pod has no right to them.
-    POD_GONE = "pod-gone", "--fix releases the share, which counts a little longer: its processes may still run."
-    POD_FINISHED = "pod-finished", "--fix removes the holder."
-    POD_NOT_BOUND = "pod-not-bound", "--fix takes the share back, and makes a late Binding fail."
-    OVERDUE = "overdue", "--fix ends the overdue holder. Check that the operator runs: it should have done so."
-    SPARE_HOLDER = "spare-holder", "--fix removes the holder: the pod has all its cards without it."
-    OTHER_NODE = "other-node", "Enter the pod's cards on its own node (--fix --adopt), or delete the pod."
-    HOLDS_MORE = "holds-more", "Delete the pod when you can: which of its cards it does not need is unknown."
-
-    # Pods that the ledger does not know as they are.
-    NOT_ENTERED = "not-entered", "Delete the pod, or enter its shares from its annotation with --fix --adopt."
-    PARTLY_ENTERED = "partly-entered", "Delete the pod, or enter what is missing from its annotation: --fix --adopt."
-    NOT_ADOPTABLE = "not-adoptable", "Correct what the detail names, or delete the pod."
-    UNREADABLE_POD = "unreadable-pod", "Delete the pod: its request can't be read, so the ledger does not count it."
-    ANNOTATION_DIFFERS = "annotation-differs", "--fix rewrites the annotation from the ledger."
-
-    # ResourceClaims.
-    CLAIM_GONE = "claim-gone", "Delete the pod when you can: its containers can't start again without the claim."
-    CLAIM_DIFFERS = "claim-differs", "--fix rewrites the claim's status from the ledger, if no other pod uses it."
-    CLAIM_UNKNOWN = (
-        "claim-unknown",
-        "Delete its pods: another scheduler has given it cards of the ledger's. --fix takes back what no pod uses.",
-    )
-
-    # Cards.
-    OVER_CAPACITY = "over-capacity", "Delete pods of this card until the others fit: the card has become smaller."
-    TOO_MANY_SLOTS = "too-many-slots", "Delete pods of this card until the others have slots."
-    WRONG_TOTAL = "wrong-total", "Apply this release's CRD, whose rules forbid it, and correct the card's status."
-    NOT_ALONE = "not-alone", "Delete one of the pods, and apply this release's CRD, whose rules forbid it."
-    CONFLICT = "conflict", "Delete the pod, or make room on the card and enter the share with --fix --adopt."
-    CONFLICT_OVER = "conflict-over", "--fix removes it from the card's list."
-    ABANDONED_CARD = "abandoned-card", "--fix deletes the card: no pod holds it."
-    ABANDONED_HOLDERS = (
-        "abandoned-holders",
-        "Bring the card back, or delete its pods; the operator then deletes the card.",
-    )
-    MOVED_CARD = "moved-card", "Check that the operator runs: it moves a card that no pod holds."
-
-    # Nodes.
-    TWO_NODES = "two-nodes", "Correct the register of the node that does not have the card."
-    NOT_IN_LEDGER = "not-in-ledger", "Check that the operator runs: it enters each card that its node reports."
-    UNREADABLE_REGISTER = "unreadable-register", "Correct the node's register, which its agent writes."
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Have the pod's shares judged as the operator does: gone, finished, not bound, or bound elsewhere."""
-
-    pod_uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class Annotate:
-    """Tell the pod what the ledger says."""
-
-    pod: Pod
-    shares: tuple[Share, ...]
+from gpuledger.model.request import Demand, PodRequest
+from gpuledger.model.share import Holder, Pod, Share, shares_of, stamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,74 +28,6 @@ class Adopt:
     pod: Pod
     node_name: str
     shares: tuple[Share, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteCard:
-    """Delete a card that no pod holds, if it is still as it was read."""
-
-    stored: StoredCard
-
-
-@dataclass(frozen=True, slots=True)
-class ClearConflict:
-    """Take a pod off the list of a card's conflicts."""
-
-    uuid: str
-    pod_uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateClaim:
-    """Tell a pod's claim what the ledger says."""
-
-    pod: Pod
-    claim: ClaimRef
-
-
-@dataclass(frozen=True, slots=True)
-class DeallocateClaim:
-    """Take back an allocation that no pod uses, if the claim still names nobody else than it did."""
-
-    claim: SeenClaim
-
-
-Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict | AllocateClaim | DeallocateClaim
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFinding:
-    """One difference. `action` is what repairs it, None where a person decides."""
-
-    kind: AuditFindingKind
-    node: str = ""
-    card: str = ""
-    """UUID of a card."""
-    pod: Pod | None = None
-    detail: str = ""
-    action: Action | None = None
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """The subject of the finding: another read that shows the same has a finding with the same key."""
-        return (self.kind, self.node, self.card, self.pod.uid if self.pod else "")
-
-    @property
-    def place(self) -> tuple[int, str, str, str, str]:
-        """Sort key: by kind, then by what it is about."""
-        return (
-            list(AuditFindingKind).index(self.kind),
-            self.node,
-            self.card,
-            str(self.pod or ""),
-            self.pod.uid if self.pod else "",
-        )
-
-
-def readable(text: str) -> str:
-    """Return a text that is safe to print, whatever an annotation had in it."""
-    clean = "".join(character if character.isprintable() else "?" for character in text[: DETAIL_LENGTH + 1])
-    return clean if len(clean) <= DETAIL_LENGTH else clean[: DETAIL_LENGTH - 1] + "…"
 
 
 class FindCards(Protocol):
@@ -320,6 +174,32 @@ def _raised(demand: Demand, capacity: Amounts, annotated: AnnotatedCard | None) 
     )
 
 
+class SnapshotCards:
+    """Cards of a snapshot, and what pods hold."""
+
+    def __init__(self, snapshot: ClusterSnapshot, cards: Iterable[Card]) -> None:
+        """Make an index; `cards` are those that count."""
+        self._cards = {card.uuid: card for card in cards}
+        self.held: dict[str, list[tuple[Card, Holder]]] = {}
+        """Pod UID -> what it holds, by node and index."""
+        every = (seen.stored for seen in snapshot.cards)
+        for stored in sorted(every, key=lambda stored: (stored.card.node_name, stored.card.place)):
+            for holder in stored.holders or ():
+                self.held.setdefault(holder.pod.uid, []).append((stored.card, holder))
+
+    def card(self, uuid: str) -> Card | None:
+        """Return a card that counts."""
+        return self._cards.get(uuid)
+
+    def cards_of(self, node_name: str) -> list[Card]:
+        """Return a node's cards that count."""
+        return [card for card in self._cards.values() if card.node_name == node_name]
+
+    def held_by(self, pod: PodFacts) -> list[Share]:
+        """Return what a pod holds on its node."""
+        return [holder.share for card, holder in self.held.get(pod.pod.uid, ()) if card.node_name == pod.node_name]
+
+
 NOT_ALL = "another share of the pod can't be entered"
 
 
@@ -342,10 +222,23 @@ def plan(snapshot: ClusterSnapshot, scheduler_names: Collection[str]) -> tuple[S
     Shares are counted in this order: one that fits in is in the way of the next. Cards that nodes report, and that are
     not in the ledger yet, count as empty.
     """
-    cards = _Cards(snapshot)
+    stored = [seen.stored for seen in snapshot.cards]
+    reported = [card for node in snapshot.nodes.values() for card in node.cards or ()]
+    cards = SnapshotCards(snapshot, (*reported, *(each.card for each in stored)))
+    taken = {each.card.uuid: [holder.share for holder in each.holders or ()] for each in stored}
+
+    def why_not_entered(share: Share, pod: PodFacts) -> str:
+        """Count a share if it fits; return what stands in its way."""
+        card, others = cards.card(share.uuid), taken.setdefault(share.uuid, [])
+        why = why_not(share, others, card.capacity) if card is not None else None
+        if why:
+            return f"the card {why}: it would be listed as a conflict"
+        others.append(share)
+        return "" if pod.scheduler_name in scheduler_names else not_served(pod.scheduler_name)
+
     counted = (pod for pod in snapshot.pods.values() if not snapshot.only_counts(pod.needs_cards))
     pods = sorted(counted, key=lambda pod: str(pod.pod))
-    return tuple(step for pod in pods for step in _together(tuple(_steps(pod, cards, scheduler_names))))
+    return tuple(step for pod in pods for step in _together(tuple(_steps(pod, cards, why_not_entered))))
 
 
 def _together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
@@ -355,7 +248,7 @@ def _together(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(step if step.why else replace(step, why=NOT_ALL) for step in steps)
 
 
-def _steps(pod: PodFacts, cards: _Cards, scheduler_names: Collection[str]) -> Iterator[Step]:
+def _steps(pod: PodFacts, cards: SnapshotCards, why_not_entered: Callable[[Share, PodFacts], str]) -> Iterator[Step]:
     if not pod.needs_cards:
         return
     source = pod.old.annotation if pod.annotated is None and pod.old is not None else "gpuledger.dev/devices"
@@ -363,166 +256,18 @@ def _steps(pod: PodFacts, cards: _Cards, scheduler_names: Collection[str]) -> It
         if pod.bad_request:
             yield Step(pod.pod, pod.node_name, source, None, pod.bad_request)
         return
-    held = cards.held(pod)
+    held = cards.held_by(pod)
     if not lacks_cards(held, pod.request):
         return
-    yield from _lacking(pod, pod.request, held, cards, source, scheduler_names)
-
-
-def _lacking(
-    pod: PodFacts,
-    request: PodRequest,
-    held: Sequence[Share],
-    cards: _Cards,
-    source: str,
-    scheduler_names: Collection[str],
-) -> Iterator[Step]:
     try:
         missing = missing_shares(pod, held, cards)
     except BadInput as error:
-        asked = f"it asks for {request.cards} cards"
-        yield Step(pod.pod, pod.node_name, source, None, f"{asked}; {error}")
+        yield Step(pod.pod, pod.node_name, source, None, f"it asks for {pod.request.cards} cards; {error}")
         return
     for share in missing:
-        why = cards.enter(share)
-        if not why and pod.scheduler_name not in scheduler_names:
-            why = not_served(pod.scheduler_name)
-        yield Step(pod.pod, pod.node_name, source, share, why)
+        yield Step(pod.pod, pod.node_name, source, share, why_not_entered(share, pod))
 
 
 def not_served(scheduler_name: str) -> str:
     """Return why a pod of this scheduler is not entered."""
     return f"its scheduler is {scheduler_name}: name it in the setting extra_scheduler_names"
-
-
-class _Cards:
-    """The cards of the world, with the shares on them; what is entered counts from then on."""
-
-    def __init__(self, snapshot: ClusterSnapshot) -> None:
-        self._cards = {card.uuid: card for node in snapshot.nodes.values() for card in node.cards or ()}
-        self._cards |= {seen.stored.card.uuid: seen.stored.card for seen in snapshot.cards}
-        self._shares: dict[str, list[Share]] = {uuid: [] for uuid in self._cards}
-        self._of_pod: dict[str, list[tuple[str, Share]]] = {}  # pod UID -> node name and share
-        for seen in snapshot.cards:
-            for holder in seen.stored.holders or ():
-                self._shares[seen.stored.card.uuid].append(holder.share)
-                mine = self._of_pod.setdefault(holder.pod.uid, [])
-                mine.append((seen.stored.card.node_name, holder.share))
-
-    def card(self, uuid: str) -> Card | None:
-        """Return a card that is in the ledger, or will be."""
-        return self._cards.get(uuid)
-
-    def cards_of(self, node_name: str) -> list[Card]:
-        """Return a node's cards."""
-        return [card for card in self._cards.values() if card.node_name == node_name]
-
-    def held(self, pod: PodFacts) -> list[Share]:
-        """Return what a pod holds on its node."""
-        return [share for node_name, share in self._of_pod.get(pod.pod.uid, ()) if node_name == pod.node_name]
-
-    def enter(self, share: Share) -> str:
-        """Count a share if it fits; return why not."""
-        others = self._shares[share.uuid]
-        why = why_not(share, others, self._cards[share.uuid].capacity)
-        if why:
-            return f"the card {why}: it would be listed as a conflict"
-        others.append(share)
-        return ""
-
-
-Cards = frozenset[tuple[str, str]]
-"""Request, or `request/alternative`, and UUID of a card."""
-
-PODS_NAMED = 5
-
-
-def claim_findings(snapshot: ClusterSnapshot, lacking: AbstractSet[str]) -> Iterator[AuditFinding]:
-    """Yield what claims and ledger say of each other; nothing where claims were not read.
-
-    `lacking` are the UIDs of pods of which it is known that they lack shares.
-    """
-    if snapshot.claims is None:
-        return
-    held = _held(snapshot)
-    for (pod_uid, ref), (holder, node_name, cards) in held.items():
-        pod = snapshot.pods.get(pod_uid)
-        if holder.state is HolderState.ALLOCATED and pod is not None and pod.needs_cards == node_name:
-            yield from _holder(pod, ref, cards, snapshot.claims.get(ref.uid))
-    for pod in snapshot.pods.values():
-        yield from _joined(pod, snapshot.claims)
-    known = {ref.uid for _, ref in held}
-    for claim in snapshot.claims.values():
-        if claim.cards and claim.uid not in known and not lacking & {*claim.users}:
-            yield _unknown(claim, snapshot)
-
-
-def _held(snapshot: ClusterSnapshot) -> dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]]:
-    """Return what the ledger gives by claims: pod and claim -> a holder of it, its node, and the cards."""
-    found: dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]] = {}
-    for seen in snapshot.cards:
-        card: Card = seen.stored.card
-        for holder in seen.stored.holders or ():
-            for part in holder.share.containers:
-                if part.claim is not None:
-                    key = holder.pod.uid, part.claim
-                    _, _, before = found.get(key, (holder, card.node_name, frozenset()))
-                    entry = part.name.partition("/")[2], card.uuid
-                    found[key] = holder, card.node_name, before | {entry}
-    return found
-
-
-def _holder(pod: PodFacts, ref: ClaimRef, cards: Cards, claim: SeenClaim | None) -> Iterator[AuditFinding]:
-    first = min(uuid for _, uuid in cards)
-    if claim is None:
-        detail = f"ResourceClaim {ref.name} is gone, or another one has its name"
-        yield _finding(AuditFindingKind.CLAIM_GONE, pod, first, detail)
-        return
-    detail = _differs(pod, cards, claim)
-    if detail:
-        alone = {*claim.consumers} <= {pod.pod.uid}
-        action = AllocateClaim(pod.pod, ref) if alone else None
-        yield _finding(AuditFindingKind.CLAIM_DIFFERS, pod, first, f"ResourceClaim {ref.name} {detail}", action)
-
-
-def _differs(pod: PodFacts, cards: Cards, claim: SeenClaim) -> str:
-    """Say what a claim does not say of its holder; empty if it says what the ledger does."""
-    if not claim.cards:
-        return f"is not allocated; the ledger has {_cards(cards)} for it"
-    if claim.cards != cards:
-        return f"is allocated to {_cards(claim.cards)}; the ledger has {_cards(cards)} for it"
-    return "" if pod.pod.uid in claim.consumers else "does not name the pod as one that may use it"
-
-
-def _joined(pod: PodFacts, claims: Mapping[str, SeenClaim]) -> Iterator[AuditFinding]:
-    """Yield claims of which others hold the cards, and that do not name the pod."""
-    for each in pod.request.joined if pod.request is not None and pod.needs_cards else ():
-        claim = claims.get(each.uid)
-        if claim is not None and pod.pod.uid not in claim.consumers:
-            detail = f"ResourceClaim {claim.name} does not name the pod as one that may use it"
-            yield _finding(AuditFindingKind.CLAIM_DIFFERS, pod, "", detail)
-
-
-def _unknown(claim: SeenClaim, snapshot: ClusterSnapshot) -> AuditFinding:
-    """Return that the ledger has nothing for a claim. What no pod uses is taken back."""
-    names = dict(zip(claim.consumers, claim.consumer_names, strict=True))
-    users = [names[uid] for uid in claim.users if uid in names]
-    more = f" and {len(users) - PODS_NAMED} more" if len(users) > PODS_NAMED else ""
-    used = f"pods that use it: {', '.join(users[:PODS_NAMED])}{more}" if users else "no pod uses it"
-    detail = f"ResourceClaim {claim} is allocated to {_cards(claim.cards)}; {used}"
-    action = None if users else DeallocateClaim(claim)
-    first = min(uuid for _, uuid in claim.cards)
-    return AuditFinding(
-        AuditFindingKind.CLAIM_UNKNOWN, claim.node_name, f"{claim}, {first}", None, readable(detail), action
-    )
-
-
-def _finding(
-    kind: AuditFindingKind, pod: PodFacts, card: str, detail: str, action: AllocateClaim | None = None
-) -> AuditFinding:
-    return AuditFinding(kind, pod.node_name, card, pod.pod, readable(detail), action)
-
-
-def _cards(cards: Cards) -> str:
-    named = sorted({uuid for _, uuid in cards})
-    return f"card {named[0]}" if len(named) == 1 else f"cards {', '.join(named)}"

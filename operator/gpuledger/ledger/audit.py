@@ -1,38 +1,174 @@
 """The cluster's books compared with each other: facts in, findings out. Nothing is read, nothing is written.
 
 The ledger is the authority on who holds what; pods and nodes say who should. An annotation is only a view of the
-ledger, and is compared with it last.
+ledger, and is compared with it last. A ResourceClaim's status is compared with the ledger in the same way.
+
+`AuditFindingKind` lists the differences that an audit finds, each with its remedy, and the actions of --fix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import cached_property
+from typing import Self
 
-from gpuledger.ledger.adoption import (
-    Action,
-    Adopt,
-    Annotate,
-    AuditFinding,
-    AuditFindingKind,
-    ClearConflict,
-    DeleteCard,
-    Judge,
-    claim_findings,
-    lacks_cards,
-    missing_shares,
-    readable,
-)
+from gpuledger.ledger.adoption import Adopt, SnapshotCards, lacks_cards, missing_shares
 from gpuledger.ledger.entry import why_not
 from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import ClusterSnapshot, PodFacts, SeenCard
-from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Holder, HolderState, Misfit, Share, StoredCard, fitting_variant
+from gpuledger.model.request import PodRequest, SeenClaim
+from gpuledger.model.share import ClaimRef, Holder, HolderState, Misfit, Pod, Share, StoredCard, fitting_variant
 
 OVERDUE_AFTER = timedelta(minutes=1)
 """How long after its deadline a holder may still be there: the operator looks again soon after, not at once."""
+
+
+DETAIL_LENGTH = 500
+"""Longer details are cut: parts of them come from annotations, which anybody can fill."""
+
+
+class AuditFindingKind(StrEnum):
+    """What can differ, in the order in which it is shown. `remedy` says how to fix it."""
+
+    remedy: str
+
+    def __new__(cls, value: str, remedy: str) -> Self:
+        """Return a member with its remedy."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.remedy = remedy
+        return kind
+
+    # Holders whose pod has no right to them.
+    POD_GONE = "pod-gone", "--fix releases the share, which counts a little longer: its processes may still run."
+    POD_FINISHED = "pod-finished", "--fix removes the holder."
+    POD_NOT_BOUND = "pod-not-bound", "--fix takes the share back, and makes a late Binding fail."
+    OVERDUE = "overdue", "--fix ends the overdue holder. Check that the operator runs: it should have done so."
+    SPARE_HOLDER = "spare-holder", "--fix removes the holder: the pod has all its cards without it."
+    OTHER_NODE = "other-node", "Enter the pod's cards on its own node (--fix --adopt), or delete the pod."
+    HOLDS_MORE = "holds-more", "Delete the pod when you can: which of its cards it does not need is unknown."
+
+    # Pods that the ledger does not know as they are.
+    NOT_ENTERED = "not-entered", "Delete the pod, or enter its shares from its annotation with --fix --adopt."
+    PARTLY_ENTERED = "partly-entered", "Delete the pod, or enter what is missing from its annotation: --fix --adopt."
+    NOT_ADOPTABLE = "not-adoptable", "Correct what the detail names, or delete the pod."
+    UNREADABLE_POD = "unreadable-pod", "Delete the pod: its request can't be read, so the ledger does not count it."
+    ANNOTATION_DIFFERS = "annotation-differs", "--fix rewrites the annotation from the ledger."
+
+    # ResourceClaims.
+    CLAIM_GONE = "claim-gone", "Delete the pod when you can: its containers can't start again without the claim."
+    CLAIM_DIFFERS = "claim-differs", "--fix rewrites the claim's status from the ledger, if no other pod uses it."
+    CLAIM_UNKNOWN = (
+        "claim-unknown",
+        "Delete its pods: another scheduler has given it cards of the ledger's. --fix takes back what no pod uses.",
+    )
+
+    # Cards.
+    OVER_CAPACITY = "over-capacity", "Delete pods of this card until the others fit: the card has become smaller."
+    TOO_MANY_SLOTS = "too-many-slots", "Delete pods of this card until the others have slots."
+    WRONG_TOTAL = "wrong-total", "Apply this release's CRD, whose rules forbid it, and correct the card's status."
+    NOT_ALONE = "not-alone", "Delete one of the pods, and apply this release's CRD, whose rules forbid it."
+    CONFLICT = "conflict", "Delete the pod, or make room on the card and enter the share with --fix --adopt."
+    CONFLICT_OVER = "conflict-over", "--fix removes it from the card's list."
+    ABANDONED_CARD = "abandoned-card", "--fix deletes the card: no pod holds it."
+    ABANDONED_HOLDERS = (
+        "abandoned-holders",
+        "Bring the card back, or delete its pods; the operator then deletes the card.",
+    )
+    MOVED_CARD = "moved-card", "Check that the operator runs: it moves a card that no pod holds."
+
+    # Nodes.
+    TWO_NODES = "two-nodes", "Correct the register of the node that does not have the card."
+    NOT_IN_LEDGER = "not-in-ledger", "Check that the operator runs: it enters each card that its node reports."
+    UNREADABLE_REGISTER = "unreadable-register", "Correct the node's register, which its agent writes."
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Have the pod's shares judged as the operator does: gone, finished, not bound, or bound elsewhere."""
+
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Annotate:
+    """Tell the pod what the ledger says."""
+
+    pod: Pod
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCard:
+    """Delete a card that no pod holds, if it is still as it was read."""
+
+    stored: StoredCard
+
+
+@dataclass(frozen=True, slots=True)
+class ClearConflict:
+    """Take a pod off the list of a card's conflicts."""
+
+    uuid: str
+    pod_uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateClaim:
+    """Tell a pod's claim what the ledger says."""
+
+    pod: Pod
+    claim: ClaimRef
+
+
+@dataclass(frozen=True, slots=True)
+class DeallocateClaim:
+    """Take back an allocation that no pod uses, if the claim still names nobody else than it did."""
+
+    claim: SeenClaim
+
+
+Action = Judge | Annotate | Adopt | DeleteCard | ClearConflict | AllocateClaim | DeallocateClaim
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFinding:
+    """One difference. `action` is what repairs it, None where a person decides."""
+
+    kind: AuditFindingKind
+    node: str = ""
+    card: str = ""
+    """UUID of a card."""
+    pod: Pod | None = None
+    detail: str = ""
+    action: Action | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """The subject of the finding: another read that shows the same has a finding with the same key."""
+        return (self.kind, self.node, self.card, self.pod.uid if self.pod else "")
+
+    @property
+    def place(self) -> tuple[int, str, str, str, str]:
+        """Sort key: by kind, then by what it is about."""
+        return (
+            list(AuditFindingKind).index(self.kind),
+            self.node,
+            self.card,
+            str(self.pod or ""),
+            self.pod.uid if self.pod else "",
+        )
+
+
+def readable(text: str) -> str:
+    """Return a text that is safe to print, whatever an annotation had in it."""
+    clean = "".join(character if character.isprintable() else "?" for character in text[: DETAIL_LENGTH + 1])
+    return clean if len(clean) <= DETAIL_LENGTH else clean[: DETAIL_LENGTH - 1] + "…"
 
 
 def findings(snapshot: ClusterSnapshot) -> tuple[AuditFinding, ...]:
@@ -40,7 +176,7 @@ def findings(snapshot: ClusterSnapshot) -> tuple[AuditFinding, ...]:
     audit = _Audit(snapshot)
     pods = list(audit.pods())
     lacking = {finding.pod.uid for finding in pods if finding.pod}
-    found = [*audit.holders(), *pods, *claim_findings(snapshot, lacking), *audit.cards(), *audit.nodes()]
+    found = [*audit.holders(), *pods, *_claim_findings(snapshot, lacking), *audit.cards(), *audit.nodes()]
     return tuple(sorted(found, key=lambda finding: finding.place))
 
 
@@ -50,19 +186,12 @@ class _Audit:
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._stored = [seen.stored for seen in snapshot.cards]
+        taking_pods = (stored.card for stored in self._stored if stored.holders is not None)
+        self._cards = SnapshotCards(snapshot, taking_pods)
 
     @cached_property
     def _by_uuid(self) -> dict[str, StoredCard]:
         return {stored.card.uuid: stored for stored in self._stored}
-
-    @cached_property
-    def _held(self) -> dict[str, list[tuple[Card, Holder]]]:
-        """Pod UID -> what it holds, by node and index."""
-        held: dict[str, list[tuple[Card, Holder]]] = {}
-        for stored in sorted(self._stored, key=lambda stored: (stored.card.node_name, stored.card.place)):
-            for holder in stored.holders or ():
-                held.setdefault(holder.pod.uid, []).append((stored.card, holder))
-        return held
 
     @cached_property
     def _reports(self) -> dict[str, dict[str, Card]]:
@@ -77,7 +206,7 @@ class _Audit:
 
     def holders(self) -> Iterator[AuditFinding]:
         """Find holders whose pod has no right to them."""
-        for held in self._held.values():
+        for held in self._cards.held.values():
             for card, holder in held:
                 kind, detail = self._holder(card, holder)
                 if kind is not None:
@@ -110,13 +239,9 @@ class _Audit:
             )
         return None, ""
 
-    def _here(self, pod: PodFacts) -> list[Share]:
-        """Return what a bound pod holds on its own node."""
-        return [h.share for card, h in self._held.get(pod.pod.uid, ()) if card.node_name == pod.node_name]
-
     def _rightful(self, pod: PodFacts) -> list[Share] | None:
         """Return what is the pod's of what it holds on its node; None if that is too little, or can't be told."""
-        here = self._here(pod)
+        here = self._cards.held_by(pod)
         if pod.request is None or lacks_cards(here, pod.request):
             return None
         if fitting_variant(here, pod.request):
@@ -135,7 +260,7 @@ class _Audit:
                 yield from self._pod(pod)
 
     def _pod(self, pod: PodFacts) -> Iterator[AuditFinding]:
-        here = self._here(pod)
+        here = self._cards.held_by(pod)
         if pod.request is not None and lacks_cards(here, pod.request):
             yield from self._lacking(pod, pod.request, here)
             return
@@ -154,14 +279,14 @@ class _Audit:
         if pod.annotated is not None or pod.bad_annotation or pod.old is None:
             return False
         try:
-            return not missing_shares(pod, rightful, self)
+            return not missing_shares(pod, rightful, self._cards)
         except BadInput:
             return False
 
     def _lacking(self, pod: PodFacts, request: PodRequest, here: Sequence[Share]) -> Iterator[AuditFinding]:
         asked = f"it asks for {_count(request.cards, 'card')} and holds {len(here)}"
         try:
-            missing = missing_shares(pod, here, self)
+            missing = missing_shares(pod, here, self._cards)
         except BadInput as error:
             yield _finding(AuditFindingKind.NOT_ADOPTABLE, pod.node_name, "", pod, f"{asked}; {error}")
             return
@@ -171,16 +296,6 @@ class _Audit:
             named = ", ".join(f"{share.uuid} ({_words(share.amounts)})" for share in new)
             action = Adopt(pod.pod, pod.node_name, new)
             yield _finding(kind, pod.node_name, "", pod, f"{asked}; its annotation names {named}", action)
-
-    def card(self, uuid: str) -> Card | None:
-        """Return a card that takes pods."""
-        stored = self._by_uuid.get(uuid)
-        return None if stored is None or stored.holders is None else stored.card
-
-    def cards_of(self, node_name: str) -> Sequence[Card]:
-        """Return a node's cards that take pods."""
-        here = (seen.stored for seen in self._snapshot.cards if seen.stored.card.node_name == node_name)
-        return [stored.card for stored in here if stored.holders is not None]
 
     def _is_known_conflict(self, pod: PodFacts, share: Share) -> bool:
         stored = self._by_uuid[share.uuid]
@@ -337,3 +452,93 @@ def _pods(users: Sequence[Holder | Misfit]) -> str:
     """Name the first pods and count the rest."""
     named = ", ".join(str(user.pod) for user in users[:5])
     return f"pods {named}" + (f" and {len(users) - 5} more" if len(users) > 5 else "")
+
+
+Cards = frozenset[tuple[str, str]]
+"""Request, or `request/alternative`, and UUID of a card."""
+
+PODS_NAMED = 5
+
+
+def _claim_findings(snapshot: ClusterSnapshot, lacking: AbstractSet[str]) -> Iterator[AuditFinding]:
+    """Yield what claims and ledger say of each other; nothing where claims were not read.
+
+    `lacking` are the UIDs of pods of which it is known that they lack shares.
+    """
+    if snapshot.claims is None:
+        return
+    held = _held_by_claims(snapshot)
+    for (pod_uid, ref), (holder, node_name, cards) in held.items():
+        pod = snapshot.pods.get(pod_uid)
+        if holder.state is HolderState.ALLOCATED and pod is not None and pod.needs_cards == node_name:
+            yield from _holder_of_claim(pod, ref, cards, snapshot.claims.get(ref.uid))
+    for pod in snapshot.pods.values():
+        yield from _joined(pod, snapshot.claims)
+    known = {ref.uid for _, ref in held}
+    for claim in snapshot.claims.values():
+        if claim.cards and claim.uid not in known and not lacking & {*claim.users}:
+            yield _unknown(claim, snapshot)
+
+
+def _held_by_claims(snapshot: ClusterSnapshot) -> dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]]:
+    """Return what the ledger gives by claims: pod and claim -> a holder of it, its node, and the cards."""
+    found: dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]] = {}
+    for seen in snapshot.cards:
+        card: Card = seen.stored.card
+        for holder in seen.stored.holders or ():
+            for part in holder.share.containers:
+                if part.claim is not None:
+                    key = holder.pod.uid, part.claim
+                    _, _, before = found.get(key, (holder, card.node_name, frozenset()))
+                    entry = part.name.partition("/")[2], card.uuid
+                    found[key] = holder, card.node_name, before | {entry}
+    return found
+
+
+def _holder_of_claim(pod: PodFacts, ref: ClaimRef, cards: Cards, claim: SeenClaim | None) -> Iterator[AuditFinding]:
+    first = min(uuid for _, uuid in cards)
+    if claim is None:
+        detail = f"ResourceClaim {ref.name} is gone, or another one has its name"
+        yield _finding(AuditFindingKind.CLAIM_GONE, pod.node_name, first, pod, detail)
+        return
+    detail = _differs(pod, cards, claim)
+    if detail:
+        alone = {*claim.consumers} <= {pod.pod.uid}
+        action = AllocateClaim(pod.pod, ref) if alone else None
+        detail = f"ResourceClaim {ref.name} {detail}"
+        yield _finding(AuditFindingKind.CLAIM_DIFFERS, pod.node_name, first, pod, detail, action)
+
+
+def _differs(pod: PodFacts, cards: Cards, claim: SeenClaim) -> str:
+    """Say what a claim does not say of its holder; empty if it says what the ledger does."""
+    if not claim.cards:
+        return f"is not allocated; the ledger has {_cards(cards)} for it"
+    if claim.cards != cards:
+        return f"is allocated to {_cards(claim.cards)}; the ledger has {_cards(cards)} for it"
+    return "" if pod.pod.uid in claim.consumers else "does not name the pod as one that may use it"
+
+
+def _joined(pod: PodFacts, claims: Mapping[str, SeenClaim]) -> Iterator[AuditFinding]:
+    """Yield claims of which others hold the cards, and that do not name the pod."""
+    for each in pod.request.joined if pod.request is not None and pod.needs_cards else ():
+        claim = claims.get(each.uid)
+        if claim is not None and pod.pod.uid not in claim.consumers:
+            detail = f"ResourceClaim {claim.name} does not name the pod as one that may use it"
+            yield _finding(AuditFindingKind.CLAIM_DIFFERS, pod.node_name, "", pod, detail)
+
+
+def _unknown(claim: SeenClaim, snapshot: ClusterSnapshot) -> AuditFinding:
+    """Return that the ledger has nothing for a claim. What no pod uses is taken back."""
+    names = dict(zip(claim.consumers, claim.consumer_names, strict=True))
+    users = [names[uid] for uid in claim.users if uid in names]
+    more = f" and {len(users) - PODS_NAMED} more" if len(users) > PODS_NAMED else ""
+    used = f"pods that use it: {', '.join(users[:PODS_NAMED])}{more}" if users else "no pod uses it"
+    detail = f"ResourceClaim {claim} is allocated to {_cards(claim.cards)}; {used}"
+    action = None if users else DeallocateClaim(claim)
+    first = min(uuid for _, uuid in claim.cards)
+    return _finding(AuditFindingKind.CLAIM_UNKNOWN, claim.node_name, f"{claim}, {first}", None, detail, action)
+
+
+def _cards(cards: Cards) -> str:
+    named = sorted({uuid for _, uuid in cards})
+    return f"card {named[0]}" if len(named) == 1 else f"cards {', '.join(named)}"

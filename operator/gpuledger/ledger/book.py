@@ -515,3 +515,8 @@ class Ledger:
         self._rooms.pop(node_name, None)
         self.touches.touch(node_name)
         self.on_change()
+
+
+def has_kept(ledger: Ledger, pod_uid: str) -> bool:
+    """Return whether a pod holds something, something is on hold for it, or promised to it."""
+    return bool(ledger.hold_of(pod_uid) or ledger.holders_of(pod_uid) or ledger.promises.claims_of(pod_uid))

@@ -15,6 +15,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Protocol
 
+from attrs import define
+
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.node import node_facts
@@ -27,6 +29,7 @@ from gpuledger.formats.kubernetes.pod import (
     was_tried,
 )
 from gpuledger.kube_api.reads import CLUSTERS_OWN
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.holds import Hosts
@@ -38,8 +41,7 @@ from gpuledger.model.share import StoredCard
 from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.inventory import InventoryKeeper
-from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
+from gpuledger.workflows.inventory import InventoryKeeper, StuckKubelets
 from gpuledger.workflows.journal.journal import check_age, state_rolled_back
 from gpuledger.workflows.list_and_watch import (
     EventsDuringList,
@@ -52,9 +54,8 @@ from gpuledger.workflows.list_and_watch import (
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.workloads import NodesByRules
-from gpuledger.workflows.release.deadlines import TerminationReports
-from gpuledger.workflows.release.release import PodReleaser
-from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.release import PodReleaser, TerminationReports
+from gpuledger.workflows.repair import Adopter
 
 
 class BoundPodTracker(Protocol):
@@ -124,52 +125,32 @@ NEEDED_PAUSE_S = 1.0
 """Between the end of a watch and the comparison that follows: several watches may have ended at once."""
 
 
+@define(eq=False, slots=False)
 class ClusterObserver:
     """Takes in one object at a time, or all of them."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        inventory: InventoryKeeper,
-        releaser: PodReleaser,
-        ends: TerminationReports,
-        placer: PodPlacer,
-        waiting: WaitingPods,
-        members: Members,
-        adopter: Adopter,
-        starts: StuckKubelets,
-        preemption: Preemption,
-        node_rules: NodesByRules,
-        cards_watched: WatchedUpTo,
-        host_tracker: HostTracker,
-        bound_trackers: Sequence[BoundPodTracker],
-        pending_trackers: Sequence[PendingPodTracker],
-        reader: KubeStore,
-        read_request: Callable[[Json], PodRequest | None],
-        dialects: Dialects,
-        scheduler_names: Sequence[str],
-        counts: Counts,
-    ) -> None:
-        self._ledger = ledger
-        self._inventory = inventory
-        self._releaser = releaser
-        self._ends = ends
-        self._placer = placer
-        self._waiting = waiting
-        self._members = members
-        self._adopter = adopter
-        self._starts = starts
-        self._preemption = preemption
-        self._node_rules = node_rules
-        self._cards_watched = cards_watched
-        self._host_tracker = host_tracker
-        self._bound_trackers = (host_tracker, *bound_trackers)
-        self._pending_trackers = pending_trackers
-        self._reader = reader
-        self._read_request = read_request
-        self._dialects = dialects
-        self._scheduler_names = scheduler_names
-        self._counts = counts
+    _ledger: Ledger
+    _inventory: InventoryKeeper
+    _releaser: PodReleaser
+    _ends: TerminationReports
+    _placer: PodPlacer
+    _waiting: WaitingPods
+    _members: Members
+    _adopter: Adopter
+    _starts: StuckKubelets
+    _preemption: Preemption
+    _node_rules: NodesByRules
+    _cards_watched: WatchedUpTo
+    _host_tracker: HostTracker
+    _bound_trackers: Sequence[BoundPodTracker]
+    _pending_trackers: Sequence[PendingPodTracker]
+    _reader: KubeStore
+    _read_request: Callable[[Json], PodRequest | None]
+    _dialects: Dialects
+    _scheduler_names: Sequence[str]
+    _counts: Counts
+
+    def __attrs_post_init__(self) -> None:
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = EventsDuringList()  # names
@@ -217,7 +198,7 @@ class ClusterObserver:
             self._take_card(stored_card(allocation), gone)
         self._cards_watched.note(version_of(allocation))
 
-    def cards_listing(self) -> Callable[[set[str]], None]:
+    def cards_listing(self) -> Listed:
         """Record that the watch of cards lists them; return what notes that it has."""
         return self._cards_watched.listing()
 
@@ -297,15 +278,10 @@ class ClusterObserver:
             return
         self._observe_pending(pod)
 
-    def pending_listing(self) -> Callable[[set[str]], None]:
+    def pending_listing(self) -> Listed:
         """Note who waits; return what forgets those of them that are not in the list read since."""
         before = self._maybe_refused.union(*(tracker.known_pending() for tracker in self._pending_trackers))
-
-        def listed(uids: set[str]) -> None:
-            for uid in before - uids:
-                self._wait_no_more(uid)
-
-        return listed
+        return forgetting(before, self._wait_no_more)
 
     def _observe_pending(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.other import limits_of, used_of
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.quotas import Quotas
@@ -103,16 +104,9 @@ class NamespaceQuotas:
         """Return the UIDs of those of a namespace."""
         return self._of_namespace.get(namespace, ())
 
-    def listing(self) -> Callable[[set[str]], None]:
+    def listing(self) -> Listed:
         """Note what is known; return what forgets those that are not in the list read since."""
-        before = set(self._known)
-
-        def listed(uids: set[str]) -> None:
-            for uid in before - uids:
-                self._forget(uid)
-            self.listed.set()
-
-        return listed
+        return forgetting(self._known, self._forget, self.listed.set)
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker: what is on hold for a pod counts for its namespace."""

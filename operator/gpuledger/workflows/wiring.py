@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuledger.configuration.settings import Settings
@@ -10,10 +11,12 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
+from gpuledger.model.json_object import Json
+from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
+from gpuledger.placement.group import GangPlanner
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_pod import BindFailures, PodBinder
-from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.binding.place_pod import PodPlacer
@@ -24,15 +27,15 @@ from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import COME_S, GangPlans, KeptPlaces
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.report import GangReporter, GangTrials, follow_gangs
-from gpuledger.workflows.inventory.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology
-from gpuledger.workflows.inventory.stuck_kubelets import StuckKubelets
+from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import WatchedUpTo
+from gpuledger.workflows.namespace_allowances import CostlyQuestions, SelectorAccounts
 from gpuledger.workflows.observe_cluster import ClusterObserver, HostTracker
 from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter, PodWarner, RefusedByScheduler
-from gpuledger.workflows.pending.requeue import ClaimRequeuer, GangRequeuer
+from gpuledger.workflows.pending.requeue import ClaimRequeuer, GangRequeuer, WorkloadRequeuer
 from gpuledger.workflows.pending.trail import DemandHistory, Trail
 from gpuledger.workflows.pending.waiting_pods import PodRequeuer, WaitingPods
 from gpuledger.workflows.preemption.execute import Deadlines, PreemptionExecutor
@@ -43,15 +46,102 @@ from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption, SimilarMembers
-from gpuledger.workflows.queues.explain_workload import WorkloadExplainer
-from gpuledger.workflows.queues.wiring import Queues, connect_queues, follow_up
+from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
+from gpuledger.workflows.queues.reclaim import CheckMessages, Reclaimer, WorkloadExplainer
+from gpuledger.workflows.queues.reservations import Reservations
+from gpuledger.workflows.queues.workloads import KueueObjects, NodesByRules, SeatReader, WorkloadPods
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaFence, QuotaGate, QuotaStatusWriter
-from gpuledger.workflows.release.deadlines import ReleaseDeadlines, ReleaseTimes, TerminationReports
-from gpuledger.workflows.release.release import PodReleaser
-from gpuledger.workflows.repair.adopt import Adopter
-from gpuledger.workflows.resource_claims.claims import ClaimBook
-from gpuledger.workflows.resource_claims.selector_accounts import SelectorAccounts
+from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
+from gpuledger.workflows.repair import Adopter
+from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, ClaimWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """The parts that deal with Kueue. Where it is not turned on, they know nothing and cost next to nothing."""
+
+    nodes: NodesByRules
+    pods: WorkloadPods
+    objects: KueueObjects
+    reader: SeatReader
+    reservations: Reservations
+    writer: CheckWriter
+    check: CardCheck
+    lost: WorkloadRequeuer
+    listed: asyncio.Event
+    """Set when workloads were read once, or there are none."""
+
+    def next_due_s(self) -> float | None:
+        """Return when something is to be done though nothing has changed; None: never, as far as is known."""
+        due = [due_s for due_s in (self.check.next_due_s(), self.lost.next_due_s()) if due_s is not None]
+        return min(due, default=None)
+
+    async def give_room(self) -> bool:
+        """Give room to workloads that wait for it; return whether some have to be tried in the next turn."""
+        self.lost.retry_overdue()
+        return await self.check.give_room()
+
+
+def connect_queues(
+    ledger: Ledger,
+    chooser: Chooser,
+    waiting: WaitingPods,
+    read_request: Callable[[Json], PodRequest | None],
+    store: KubeStore,
+    claims: ClaimBook,
+    settings: Settings,
+    counts: Counts,
+    clock: Clock,
+    is_active: Callable[[], bool],
+) -> Queues:
+    """Return the parts that others need; see `follow_up` for the rest."""
+    nodes, pods, objects = NodesByRules(settings.kueue), WorkloadPods(), KueueObjects(clock)
+    reader = SeatReader(read_request, objects, nodes, claims, clock)
+    reservations, writer = Reservations(ledger), CheckWriter(store, counts, clock, is_active)
+    check = CardCheck(
+        ledger=ledger,
+        planner=GangPlanner(ledger, chooser),
+        waiting=waiting,
+        objects=objects,
+        reservations=reservations,
+        pods=pods,
+        reader=reader,
+        writer=writer,
+        reserve_s=settings.kueue_reserve_s,
+        clock=clock,
+    )
+    claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else check.on_due())
+    lost = WorkloadRequeuer(check, pods, writer, settings.kueue_retry_s, clock)
+    return Queues(
+        nodes=nodes,
+        pods=pods,
+        objects=objects,
+        reader=reader,
+        reservations=reservations,
+        writer=writer,
+        check=check,
+        lost=lost,
+        listed=asyncio.Event(),
+    )
+
+
+def follow_up(
+    queues: Queues,
+    ledger: Ledger,
+    explainer: PodExplainer,
+    lives: PodLifecycles,
+    read_request: Callable[[Json], PodRequest | None],
+    store: KubeStore,
+    clock: Clock,
+) -> WorkloadExplainer:
+    """Have something done about workloads for which there is no room; return what tells people about workloads."""
+    take_back = Reclaimer(
+        ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
+    )
+    no_room = CheckMessages(ledger, queues.check, take_back, explainer, clock)
+    queues.check.on_no_room.append(no_room.found)
+    return WorkloadExplainer(store, queues.check, queues.reader, no_room, read_request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,7 +452,6 @@ def connect(
     )
     workload_explainer = follow_up(queues, ledger, explainer, lives, placement.request, store, clock)
     refused_by_scheduler = RefusedByScheduler(placement.request)
-    pod_warner = PodWarner(placement.warnings, events, counts, is_active)
     pod_condition_writer = PodConditionWriter(
         explainer=explainer,
         store=store,
@@ -371,6 +460,7 @@ def connect(
         clock=clock,
         is_active=is_active,
     )
+    host_tracker = HostTracker(ledger.hosts, placement.host, bool(dialects.elsewhere), settings.scheduler_names)
     observer = ClusterObserver(
         ledger=ledger,
         inventory=inventory,
@@ -382,10 +472,10 @@ def connect(
         adopter=adopter,
         starts=starts,
         preemption=preemption,
-        host_tracker=HostTracker(ledger.hosts, placement.host, bool(dialects.elsewhere), settings.scheduler_names),
+        host_tracker=host_tracker,
         node_rules=queues.nodes,
         cards_watched=cards_watched,
-        bound_trackers=(claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
+        bound_trackers=(host_tracker, claim_book, turns, lives, learner, members, queues.pods, releaser, starts),
         pending_trackers=(
             claim_book,
             learner,
@@ -394,7 +484,7 @@ def connect(
             placer,
             preemption,
             lookalikes,
-            pod_warner,
+            PodWarner(placement.warnings, events, counts, is_active),
             quotas,
             queues.pods,
             queues.reservations,

@@ -10,11 +10,11 @@ from gpuledger.command_line.commands import audit
 from gpuledger.command_line.commands.audit import as_json, as_lines
 from gpuledger.command_line.options import ended_by_errors
 from gpuledger.command_line.program import main
-from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind, Judge
+from gpuledger.ledger.audit import AuditFinding, AuditFindingKind, Judge
 from gpuledger.model.errors import Unreachable
 from gpuledger.model.share import Pod
 from gpuledger.reports.tables import Terminal
-from gpuledger.workflows.repair.audit import Report
+from gpuledger.workflows.repair import Report
 
 POD = Pod("uid-a", "default", "a")
 LONG_UUID = "GPU-" + "0123456789abcdef." * 14 + "end"

@@ -19,11 +19,12 @@ from gpuledger.command_line.commands.history import history_lines
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
-from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind, Step
+from gpuledger.ledger.adoption import Step
+from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.share import Pod
 from gpuledger.reports.tables import Terminal
-from gpuledger.workflows.repair.audit import Report
+from gpuledger.workflows.repair import Report
 
 Json = dict[str, Any]
 

@@ -16,15 +16,15 @@ from fakes.objects import a_pod_object
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.scheduler_connection import served
-from gpuledger.controller.telemetry.metrics import Metrics
-from gpuledger.formats.scheduler import BindArguments, FilterArguments, PreemptArguments
+from gpuledger.controller.telemetry.metrics import Measured, Metrics
+from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.counts import Counts, JournalCounts
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
@@ -86,10 +86,10 @@ class World:
         chooser = Chooser(ledger, Policy())
         waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts, StoppedClock())
         unlinked = NodesWithoutTopology(ledger, Policy())
-        metrics = Metrics(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
+        measured = Measured(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
         self.server = ExtenderServer(
-            placer, preemption, metrics, self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
+            placer, preemption, Metrics(measured), self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
         )
 
 

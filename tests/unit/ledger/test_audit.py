@@ -7,18 +7,19 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from builders import a_card, a_holder, a_pod, a_request, a_share, mib, stored
-from gpuledger.ledger.adoption import (
+from gpuledger.ledger.adoption import Adopt
+from gpuledger.ledger.audit import (
     DETAIL_LENGTH,
-    Adopt,
+    OVERDUE_AFTER,
     Annotate,
     AuditFinding,
     AuditFindingKind,
     ClearConflict,
     DeleteCard,
     Judge,
+    findings,
     readable,
 )
-from gpuledger.ledger.audit import OVERDUE_AFTER, findings
 from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, NodeReport, OldDevices, PodFacts, SeenCard
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Misfit, Share, StoredCard

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from builders import a_card, a_holder, a_pod, a_request, a_share, mib, stored
-from gpuledger.ledger.adoption import AllocateClaim, AuditFinding, AuditFindingKind, DeallocateClaim, missing_shares
-from gpuledger.ledger.audit import findings
+from gpuledger.ledger.adoption import missing_shares
+from gpuledger.ledger.audit import AllocateClaim, AuditFinding, AuditFindingKind, DeallocateClaim, findings
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard, ClusterSnapshot, NodeReport, PodFacts, SeenCard

@@ -15,10 +15,9 @@ import pytest
 import uvloop
 from aiohttp import web
 
+from gpuledger import serving
 from gpuledger.controller.scheduler_connection import Answer, served
-from gpuledger.serving import application, port
-from gpuledger.serving.application import application_served
-from gpuledger.serving.port import Limits, Port
+from gpuledger.serving import Limits, Port, application_served
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -160,7 +159,7 @@ def test_while_all_are_being_answered_the_next_one_waits_and_nobody_is_cut_off(i
 def test_a_head_that_does_not_come_ends_the_connection(
     in_loop: Loop, begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 0.1)
+    monkeypatch.setattr(serving, "HEAD_S", 0.1)
 
     async def test() -> None:
         async with (
@@ -177,7 +176,7 @@ def test_a_head_that_does_not_come_ends_the_connection(
 
 
 def test_a_head_that_comes_byte_by_byte_has_no_more_time(in_loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 0.2)
+    monkeypatch.setattr(serving, "HEAD_S", 0.2)
 
     async def test() -> None:
         async with application_served(Site().application(), "127.0.0.1", 0) as at, clients(at, 1) as (one,):
@@ -222,8 +221,7 @@ def test_a_defect_of_ours_is_in_the_log(in_loop: Loop, caplog: pytest.LogCapture
 
 
 def test_a_body_that_does_not_come_ends_the_connection(in_loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 0.1)
-    monkeypatch.setattr(application, "HEAD_S", 0.1)
+    monkeypatch.setattr(serving, "HEAD_S", 0.1)
 
     async def answer(body: bytes, is_heard: Callable[[], bool]) -> Answer:
         return Answer(body)
@@ -245,8 +243,8 @@ def test_a_body_that_does_not_come_ends_the_connection(in_loop: Loop, monkeypatc
 def test_a_connection_may_rest_between_requests_but_not_for_ever(
     in_loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 0.05)
-    monkeypatch.setattr(port, "IDLE_S", 0.4)
+    monkeypatch.setattr(serving, "HEAD_S", 0.05)
+    monkeypatch.setattr(serving, "IDLE_S", 0.4)
 
     async def answer(body: bytes, is_heard: Callable[[], bool]) -> Answer:
         return Answer(body)
@@ -270,7 +268,7 @@ def test_a_connection_may_rest_between_requests_but_not_for_ever(
 def test_what_came_while_the_process_stood_still_counts_as_in_time(
     in_loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 0.1)
+    monkeypatch.setattr(serving, "HEAD_S", 0.1)
 
     async def test() -> None:
         async with application_served(Site().application(), "127.0.0.1", 0) as at, clients(at, 1) as (one,):
@@ -287,7 +285,7 @@ def test_what_came_while_the_process_stood_still_counts_as_in_time(
 def test_clients_that_begin_no_tls_take_no_more_connections_either(
     in_loop: Loop, monkeypatch: pytest.MonkeyPatch, certificate: tuple[Path, Path]
 ) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 1.0)
+    monkeypatch.setattr(serving, "HEAD_S", 1.0)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     trust = ssl.create_default_context(cafile=str(certificate[0]))
@@ -348,7 +346,7 @@ def test_descriptors_that_run_out_do_not_end_the_server() -> None:
 def test_a_server_takes_as_many_descriptors_as_the_process_may_have() -> None:
     code = (
         "import resource\n"
-        "from gpuledger.serving.port import raise_descriptor_limit\n"
+        "from gpuledger.serving import raise_descriptor_limit\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
         "print(raise_descriptor_limit())"
     )

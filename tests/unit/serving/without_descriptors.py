@@ -8,7 +8,7 @@ import sys
 
 from aiohttp import web
 
-from gpuledger.serving.application import application_served
+from gpuledger.serving import application_served
 
 _, MOST = resource.getrlimit(resource.RLIMIT_NOFILE)
 FEW = 64

@@ -16,7 +16,7 @@ from fakes.virtual_time import LoopClock
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workflows.repair.audit import Auditor, Report
+from gpuledger.workflows.repair import Auditor, Report
 
 NODES = [f"node-{number}" for number in range(10)]
 PODS_PER_S = 100

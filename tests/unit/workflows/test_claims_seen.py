@@ -14,7 +14,7 @@ from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import ClaimRef, Holder, Pod, Share
-from gpuledger.workflows.repair.adopt import SETTLE_S
+from gpuledger.workflows.repair import SETTLE_S
 from gpuledger.workflows.resource_claims.claims import Kind
 
 Json = dict[str, Any]

@@ -15,7 +15,7 @@ from fakes.virtual_time import settle
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import StateRolledBack
 from gpuledger.model.share import Pod
-from gpuledger.workflows.release.release import SUSPECT_DELAY_S
+from gpuledger.workflows.release import SUSPECT_DELAY_S
 
 CARDS = cards_of("node-a", 5)
 CARD = CARDS[0]

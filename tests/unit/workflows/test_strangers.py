@@ -20,9 +20,8 @@ from gpuledger.model.card import Amounts, CardPhase
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import DEFAULT_GRACE_S, Misfit, Pod
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.release.deadlines import ReleaseTimes
-from gpuledger.workflows.repair.adopt import SETTLE_S
-from gpuledger.workflows.repair.audit import Auditor, AuditSettings
+from gpuledger.workflows.release import ReleaseTimes
+from gpuledger.workflows.repair import SETTLE_S, Auditor, AuditSettings
 
 Json = dict[str, Any]
 CARD_MIB, SLOTS = 16_384, 10

@@ -18,16 +18,14 @@ from gpuledger.command_line.options import (
     settings_in_use,
     settings_option,
 )
-from gpuledger.command_line.output import plural
-from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
+from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.json_object import Json
 from gpuledger.reports.tables import Cell, Column, Terminal, gathered, nodes_named, ruled, title_of
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
-    from gpuledger.ledger.adoption import Step
-    from gpuledger.workflows.repair.audit import Auditor, AuditSettings, Report
+    from gpuledger.workflows.repair import AuditSettings, Report
 
 Row = tuple[AuditFinding, bool]
 """A finding, and whether it was repaired."""
@@ -69,6 +67,10 @@ def audit(
         named = named_settings(settings_file, kubeconfig, context)
 
         async def compare(client: KubeClient) -> Report:
+            from gpuledger.kube_api.writes import KubeStore
+            from gpuledger.workflows.repair import Auditor
+            from gpuledger.workflows.system_clock import SystemClock
+
             settings = await settings_in_use(client, named)
             auditor = auditor_of(client, audit_settings(settings, settle_s))
             return await auditor.repair(adopt) if fix else await auditor.look()
@@ -87,8 +89,8 @@ def audit(
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
     """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.workflows.release.deadlines import ReleaseTimes
-    from gpuledger.workflows.repair.audit import AuditSettings
+    from gpuledger.workflows.release import ReleaseTimes
+    from gpuledger.workflows.repair import AuditSettings
 
     return AuditSettings(
         scheduler_names=scheduler_names or settings.scheduler_names,

@@ -38,18 +38,25 @@ from gpuledger.model.refusal import Reason
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
 from gpuledger.workflows.gangs.members import Members
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.repair.adopt import Adopter
+from gpuledger.workflows.repair import Adopter
 
 NumberOf = Callable[[], Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorState:
-    """What is asked for and is not in the workflows' counters. None: unknown."""
+class Measured:
+    """The parts that are measured, and what else is asked for at each scrape. None: unknown."""
 
-    is_active: Callable[[], bool]
+    ledger: Ledger
+    chooser: Chooser
+    counts: Counts
+    journal: JournalCounts
+    waiting: WaitingPods
+    adopter: Adopter
+    unlinked: NodesWithoutTopology
+    is_active: Callable[[], bool] = lambda: True
     is_synced: Callable[[], bool] | None = None
     pending_by_reason: NumberOf | None = None
     """Reason -> pods that wait for it."""
@@ -62,25 +69,8 @@ class OperatorState:
 class ProcessMetrics(Collector):
     """One sample for each, or for each value of one label."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        counts: Counts,
-        journal: JournalCounts,
-        waiting: WaitingPods,
-        adopter: Adopter,
-        unlinked: NodesWithoutTopology,
-        state: OperatorState,
-    ) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
-        self._counts = counts
-        self._journal = journal
-        self._waiting = waiting
-        self._adopter = adopter
-        self._unlinked = unlinked
-        self._state = state
+    def __init__(self, measured: Measured) -> None:
+        self._measured = measured
 
     def collect(self) -> Iterator[Metric]:
         """Yield all of them."""
@@ -91,34 +81,34 @@ class ProcessMetrics(Collector):
         yield self._workloads()
 
     def _counters(self) -> Iterator[Metric]:
-        for family in (*self._counts.registry.collect(), *self._journal.registry.collect()):
+        for family in (*self._measured.counts.registry.collect(), *self._measured.journal.registry.collect()):
             if family.type == "counter":  # without a sample for each that says when it was made
                 family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         text = "Comparisons of a node with a kind of request"
-        yield CounterMetricFamily("gpuledger_shape_evaluations", text, value=self._chooser.evaluations)
+        yield CounterMetricFamily("gpuledger_shape_evaluations", text, value=self._measured.chooser.evaluations)
 
     def _gauges(self) -> Iterator[Metric]:
-        state, cards = self._state, list(self._ledger.entries())
+        measured, cards = self._measured, list(self._measured.ledger.entries())
         holders = sum(len(card.holders) for card in cards)
         yield GaugeMetricFamily("gpuledger_cards", "Cards in the ledger", value=len(cards))
         yield GaugeMetricFamily("gpuledger_holders", "Shares in the ledger", value=holders)
         text = "Bound pods that lack shares in the ledger, as of the last comparison with full lists"
-        yield GaugeMetricFamily("gpuledger_pods_without_shares", text, value=len(self._adopter))
+        yield GaugeMetricFamily("gpuledger_pods_without_shares", text, value=len(measured.adopter))
         text = "Nodes whose cards report no links, if the cluster's policy is topology"
-        yield GaugeMetricFamily("gpuledger_nodes_without_links", text, value=sum(1 for _ in self._unlinked))
+        yield GaugeMetricFamily("gpuledger_nodes_without_links", text, value=sum(1 for _ in measured.unlinked))
         text = "Whether this operator writes: its kube-scheduler holds the Lease"
-        yield GaugeMetricFamily("gpuledger_leader", text, value=int(state.is_active()))
+        yield GaugeMetricFamily("gpuledger_leader", text, value=int(measured.is_active()))
         synced = GaugeMetricFamily("gpuledger_ready", "Whether the operator has read the ledger and answers")
-        if state.is_synced is not None:
-            synced.add_metric([], int(state.is_synced()))
+        if measured.is_synced is not None:
+            synced.add_metric([], int(measured.is_synced()))
         yield synced
         info = GaugeMetricFamily("gpuledger_build_info", "1, with the operator's version", labels=["version"])
         info.add_metric([gpuledger.__version__], 1)
         yield info
 
     def _quotas(self) -> Iterator[Metric]:
-        labels, quotas = ["namespace", "quota", "key"], self._ledger.quotas
+        labels, quotas = ["namespace", "quota", "key"], self._measured.ledger.quotas
         limit = GaugeMetricFamily("gpuledger_namespace_quota_limit", "What ResourceQuotas allow of GPUs", labels=labels)
         text = "What the namespace's pods have of that, holds included"
         used = GaugeMetricFamily("gpuledger_namespace_quota_used", text, labels=labels)
@@ -135,16 +125,16 @@ class ProcessMetrics(Collector):
             "kept for it, admitted: its pods may come"
         )
         found = GaugeMetricFamily("gpuledger_queued_workloads", text, labels=["state"])
-        for state, number in (self._state.workloads_by_state or dict)().items():
+        for state, number in (self._measured.workloads_by_state or dict)().items():
             found.add_metric([state], number)
         return found
 
     def _who_waits(self) -> Iterator[Metric]:
-        members, gangs = self._state.members, 0
+        measured, members, gangs = self._measured, self._measured.members, 0
         of_gangs = members.refused() if members else []
         if members:
             gangs = sum(1 for _ in members.waiting())
-        pods = len(self._waiting) + len(of_gangs)
+        pods = len(measured.waiting) + len(of_gangs)
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=pods)
         text = "Gangs that wait: fewer of their pods are bound than have to start together"
         yield GaugeMetricFamily("gpuledger_waiting_gangs", text, value=gangs)
@@ -153,14 +143,14 @@ class ProcessMetrics(Collector):
             "kube-scheduler: it has no node for them by itself"
         )
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
-        if self._state.pending_by_reason is not None:
-            numbers = {**dict.fromkeys(map(str, Reason), 0), **self._state.pending_by_reason()}
+        if measured.pending_by_reason is not None:
+            numbers = {**dict.fromkeys(map(str, Reason), 0), **measured.pending_by_reason()}
             for reason, number in sorted(numbers.items()):
                 by_reason.add_metric([reason], number)
         yield by_reason
         text = "Creation time of the pod that has been waiting longest; absent if none waits"
         oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text)
-        created = [*(pod.rank[1] for pod in self._waiting.in_order()), *(member.since for member in of_gangs)]
+        created = [*(pod.rank[1] for pod in measured.waiting.in_order()), *(member.since for member in of_gangs)]
         created_s = map(_timestamp_s, created)
         known_s = [each for each in created_s if each is not None]
         if known_s:
@@ -225,35 +215,17 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        counts: Counts,
-        journal: JournalCounts,
-        waiting: WaitingPods,
-        adopter: Adopter,
-        unlinked: NodesWithoutTopology,
-        *,
-        is_active: Callable[[], bool] = lambda: True,
-        is_synced: Callable[[], bool] | None = None,
-        pending_by_reason: NumberOf | None = None,
-        members: Members | None = None,
-        workloads_by_state: NumberOf | None = None,
-        per_card: bool = True,
-        per_pod: bool = True,
-        compatibility: Sequence[str] = (),
+        self, measured: Measured, *, per_card: bool = True, per_pod: bool = True, compatibility: Sequence[str] = ()
     ) -> None:
-        self._ledger = ledger
-        self._is_active = is_active
-        self._quotas = CompatibleQuotas(ledger.quotas, compatibility)
+        self._measured = measured
+        self._quotas = CompatibleQuotas(measured.ledger.quotas, compatibility)
         self._sheets: list[Sheet] = [
             *(CARD_SHEETS if per_card else ()),
             *([POD_SHEET] if per_pod else ()),
             *(sheet for name in dict.fromkeys(compatibility) for sheet in COMPATIBLE[name]),
         ]
-        state = OperatorState(is_active, is_synced, pending_by_reason, members, workloads_by_state)
         self._registry = CollectorRegistry()
-        self._registry.register(ProcessMetrics(ledger, chooser, counts, journal, waiting, adopter, unlinked, state))
+        self._registry.register(ProcessMetrics(measured))
         ProcessCollector(registry=self._registry)
         self.filter_seconds = self._histogram(
             "filter_seconds",
@@ -293,9 +265,9 @@ class Metrics:
 
     def _begin(self) -> tuple[Scrape | None, Sums]:
         sums = Sums()
-        if not self._is_active():
+        if not self._measured.is_active():
             return None, sums
-        return Scrape(list(self._ledger.entries()), self._sheets, sums.count), sums
+        return Scrape(list(self._measured.ledger.entries()), self._sheets, sums.count), sums
 
     def _text(self, scrape: Scrape | None, sums: Sums) -> Iterator[bytes]:
         yield generate_latest(self._registry)

@@ -22,6 +22,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Container, Iter
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
@@ -47,7 +49,7 @@ from gpuledger.placement.choose import Ranking
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.journal.journal import Entered, Journal
 from gpuledger.workflows.quota import QuotaFence
-from gpuledger.workflows.release.release import PodReleaser
+from gpuledger.workflows.release import PodReleaser
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
 from gpuledger.workflows.tasks import gather_all, sleep_backoff
 
@@ -198,28 +200,21 @@ class EnteredAhead:
 NOTHING = EnteredAhead()
 
 
+@define(eq=False, slots=False)
 class PodBinder:
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        store: KubeStore,
-        releaser: PodReleaser,
-        turns: DevicePluginQueue,
-        bind_timeout_s: float,
-        clock: Clock,
-        claims: ClaimWriter,
-        quota_fence: QuotaFence,
-    ) -> None:
-        self._clock = clock
-        self._quota_fence = quota_fence
-        self._claims = claims
-        self._turns = turns
-        self._journal = journal
-        self._store = store
-        self._releaser = releaser
-        self._timeout_s = min(BINDING_TIMEOUT_S, bind_timeout_s)
+    _journal: Journal
+    _store: KubeStore
+    _releaser: PodReleaser
+    _turns: DevicePluginQueue
+    _bind_timeout_s: float
+    _clock: Clock
+    _claims: ClaimWriter
+    _quota_fence: QuotaFence
+
+    def __attrs_post_init__(self) -> None:
+        self._timeout_s = min(BINDING_TIMEOUT_S, self._bind_timeout_s)
         self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
 
     async def enter(self, pod: Pod, placement: Placement) -> EnteredAhead:

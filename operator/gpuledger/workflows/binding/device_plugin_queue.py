@@ -20,6 +20,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from attrs import define
+
 from gpuledger.formats.dialects.assignments import (
     LOCK_ANNOTATION,
     VOLCANO_PHASE,
@@ -66,28 +68,21 @@ class _Queue:
     waiting: int = 0  # who waits here, or is about to
 
 
+@define(eq=False, slots=False)
 class DevicePluginQueue:
     """Hands out turns at the device plugins of nodes."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        dialects: Dialects,
-        store: KubeStore,
-        counts: Counts,
-        timeout_s: float,
-        clock: Clock,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._ledger = ledger
-        self._dialects = dialects
-        self._answer_names = dialects.answers()
-        self._store = store
-        self._counts = counts
-        self._clock = clock
-        self._is_active = is_active
-        self._lock = HamiLock(store, timeout_s, clock)
-        self._timeout_s = timeout_s
+    _ledger: Ledger
+    _dialects: Dialects
+    _store: KubeStore
+    _counts: Counts
+    _timeout_s: float
+    _clock: Clock
+    _is_active: Callable[[], bool] = lambda: True
+
+    def __attrs_post_init__(self) -> None:
+        self._answer_names = self._dialects.answers()
+        self._lock = HamiLock(self._store, self._timeout_s, self._clock)
         self._queues: dict[Key, _Queue] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
         self._over: set[str] = set()  # UIDs of bound pods that had their turn: none gets a second one

@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from attrs import define
+
 from gpuledger.formats.dialects.pod_reader import PodReader, ResourceNames, resource_names
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.unsupported import PodWarning
@@ -41,8 +43,7 @@ from gpuledger.formats.kubernetes.pod import (
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.kept import has_kept
+from gpuledger.ledger.book import Ledger, has_kept
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
 from gpuledger.model.json_object import Json
@@ -186,30 +187,21 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """After a nomination that kube-scheduler has refused: then more is asked of nodes than was known here."""
 
 
+@define(eq=False, slots=False)
 class AheadNominator:
     """Follows which pods queue, and what kube-scheduler asks."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        store: KubeStore,
-        settings: PlacementSettings,
-        least_nodes: int,
-        reservations: Reservations,
-        counts: Counts,
-        clock: Clock,
-        is_active: Callable[[], bool],
-    ) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
-        self._store = store
-        self._settings = settings
-        self._least_nodes = least_nodes
-        self._reservations = reservations
-        self._counts = counts
-        self._clock = clock
-        self._is_active = is_active
+    _ledger: Ledger
+    _chooser: Chooser
+    _store: KubeStore
+    _settings: PlacementSettings
+    _least_nodes: int
+    _reservations: Reservations
+    _counts: Counts
+    _clock: Clock
+    _is_active: Callable[[], bool]
+
+    def __attrs_post_init__(self) -> None:
         self._unasked = UpcomingPods()
         self._node_sets = NodeSets()
         self._feasible: BoundedMap[bytes, NodeSet] = BoundedMap(

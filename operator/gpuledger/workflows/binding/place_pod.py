@@ -17,6 +17,8 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identity, resource_version
 from gpuledger.formats.resource_claims.claims import has_claims
@@ -34,18 +36,18 @@ from gpuledger.model.share import Holder, HolderState, Placement, Pod, fitting_v
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.binding.bind_pod import Bind, BindFailures, OpenBindRequest, PodBinder, SeenPod
-from gpuledger.workflows.binding.costly_questions import CostlyQuestions
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.namespace_allowances import CostlyQuestions
 from gpuledger.workflows.pending.requeue import ClaimRequeuer
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota import QuotaGate
-from gpuledger.workflows.release.release import PodReleaser
+from gpuledger.workflows.release import PodReleaser
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
 from gpuledger.workflows.tasks import Step, nothing, run_cooperatively, run_to_end
@@ -194,53 +196,43 @@ logger = logging.getLogger(__name__)
 Refusals = dict[str, Refusal]  # by node name
 
 
+@define(eq=False, slots=False)
 class PodPlacer:
     """Answers the scheduler's questions about pods."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        binder: PodBinder,
-        store: KubeStore,
-        releaser: PodReleaser,
-        waiting: WaitingPods,
-        turns: DevicePluginQueue,
-        settings: PlacementSettings,
-        counts: Counts,
-        clock: Clock,
-        trail: Trail,
-        gangs: Gangs,
-        failures: BindFailures,
-        quota_gate: QuotaGate,
-        reservations: Reservations,
-        claims: ClaimWriter,
-        claim_waker: ClaimRequeuer,
-        ahead: AheadNominator,
-        costly: CostlyQuestions,
-    ) -> None:
-        self._ledger, self._chooser = ledger, chooser
-        self._store, self._releaser = store, releaser
-        self._waiting, self._turns = waiting, turns
-        self._settings = settings
-        self._counts = counts
-        self._binder = binder
-        self._claims = claims
-        self._ahead, self._costly = ahead, costly
-        self._answers = FilterResponses(ledger, counts, trail, settings.who_preempts, claim_waker)
-        self._entered = EnteredShares(ledger)
+    _ledger: Ledger
+    _chooser: Chooser
+    _binder: PodBinder
+    _store: KubeStore
+    _releaser: PodReleaser
+    _waiting: WaitingPods
+    _turns: DevicePluginQueue
+    _settings: PlacementSettings
+    _counts: Counts
+    _clock: Clock
+    _trail: Trail
+    _gangs: Gangs
+    _failures: BindFailures
+    _quota_gate: QuotaGate
+    _reservations: Reservations
+    _claims: ClaimWriter
+    _claim_waker: ClaimRequeuer
+    _ahead: AheadNominator
+    _costly: CostlyQuestions
+
+    def __attrs_post_init__(self) -> None:
+        self._answers = FilterResponses(
+            self._ledger, self._counts, self._trail, self._settings.who_preempts, self._claim_waker
+        )
+        self._entered = EnteredShares(self._ledger)
         self._first_pods = ClaimAllocationLock(lambda uid: uid in self._held or uid in self._binds)
-        self._clock = clock
-        self._request = settings.request
+        self._request = self._settings.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
         self._binds: dict[str, Bind] = {}  # pod UID -> its bind in progress
         self.on_refused = Listeners[[str]]()
         """Called with the UID of a pod that no node could take."""
         self.before_filter: Callable[[str], Awaitable[None]] = nothing
         """Awaited with the UID of a pod before its Filter is answered."""
-        self._failures, self._trail = failures, trail
-        self._gangs, self._quota_gate = gangs, quota_gate
-        self._reservations = reservations
 
     def is_binding(self, pod_uid: str) -> bool:
         """Return whether a bind of the pod is in progress: then no other part may judge its shares."""

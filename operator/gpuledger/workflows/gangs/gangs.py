@@ -23,6 +23,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from attrs import define
+
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import GangIncomplete, GpuledgerError
@@ -190,47 +192,41 @@ def too_little(minimum: int, limit: QuotaLimit | None) -> Refusal:
 _Gathered = tuple[SeenPod, EnteredAhead]
 
 
+@define(eq=False, slots=False)
 class Gangs:
     """Places and binds the members of gangs that are not complete."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        members: Members,
-        plans: GangPlans,
-        kept_places: KeptPlaces,
-        waker: GangRequeuer,
-        wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None],
-        gather_s: float,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._members = members
-        self._plans = plans
-        self._kept_places = kept_places
-        self._waker = waker
-        self._wait_alone = wait_alone
-        self._gather_s = gather_s
-        self._clock = clock
+    _ledger: Ledger
+    _members: Members
+    _plans: GangPlans
+    _kept_places: KeptPlaces
+    _waker: GangRequeuer
+    _wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None]
+    _gather_s: float
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._gatherings: dict[GangName, BindBarrier] = {}
         self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
-        self._turns = ExclusiveTurns(members.waits)
-        self.precedence = StarvationGuard(ledger, members, plans, kept_places, clock)
-        self.precedence.on_over.append(lambda: waker.look_again_in(0.0))
+        self._turns = ExclusiveTurns(self._members.waits)
+        self.precedence = StarvationGuard(self._ledger, self._members, self._plans, self._kept_places, self._clock)
+        self.precedence.on_over.append(lambda: self._waker.look_again_in(0.0))
         self._pauses = BindBackoff()
-        self._early = ArrivalWindow(clock, self._never_complete)
+        self._early = ArrivalWindow(self._clock, self._never_complete)
         self._node_sets = NodeSets()
-        self.on_due = waker.on_due
+        self.on_due = self._waker.on_due
         self.on_stage = Listeners[[GangState, GangStage, str]]()
         """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
         self.on_refused = Listeners[[str]]()
         """Called with the UID of a member that is refused."""
         self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
         """Called when members that stood in Bind are not bound, with why."""
-        members.on_gone.append(self._member_is_gone)
-        members.on_bound.append(self._member_is_bound)
-        members.on_newcomer.append(self._member_comes)
-        members.on_minimum.extend((lambda of: plans.forget(of), self._may_be_complete, self._member_is_bound))
+        self._members.on_gone.append(self._member_is_gone)
+        self._members.on_bound.append(self._member_is_bound)
+        self._members.on_newcomer.append(self._member_comes)
+        self._members.on_minimum.extend(
+            (lambda of: self._plans.forget(of), self._may_be_complete, self._member_is_bound)
+        )
 
     # Filter.
 

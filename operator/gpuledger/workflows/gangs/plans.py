@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
+from attrs import define
+
+from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
@@ -204,27 +206,20 @@ class _Try(NamedTuple):
     """The amounts that the limits of its namespace left."""
 
 
+@define(eq=False, slots=False)
 class GangPlans:
     """Keeps room for gangs."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        kept_places: KeptPlaces,
-        avoided: Callable[[str], Collection[str]],
-        gather_s: float,
-        next_try_s: float,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
-        self._planner = GangPlanner(ledger, chooser)
-        self._kept_places = kept_places
-        self._avoided = avoided
-        self._gather_s = gather_s
-        self._next_try_s = next_try_s
-        self._clock = clock
+    _ledger: Ledger
+    _chooser: Chooser
+    _kept_places: KeptPlaces
+    _avoided: Callable[[str], Collection[str]]
+    _gather_s: float
+    _next_try_s: float
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
+        self._planner = GangPlanner(self._ledger, self._chooser)
         self._planning: set[GangName] = set()
         self._in_vain = 0  # changes of the ledger by tries that have found no room
         self._tried: WeakKeyDictionary[GangState, _Try] = WeakKeyDictionary()  # gangs that have found no room

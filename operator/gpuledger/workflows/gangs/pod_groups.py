@@ -1,23 +1,35 @@
-"""PodGroups of gangs: of those kinds that a pod has named, as far as they can be read."""
+"""What PodGroups say of gangs: of those kinds that a pod has named, as far as they can be read.
+
+A kind that no pod names costs nothing. One that a pod names, and that the API server does not have, is asked for again
+every few seconds while the pod waits.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from gpuledger.formats.kubernetes.gang import OF_WAY, PODGROUPS, GroupWords, name_of, pod_group
+from gpuledger.kube_api.reads import pod_groups_of
+from gpuledger.kube_api.watch import Api, Listed, forgetting
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay, PodGroup
 from gpuledger.model.json_object import Json
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional
 
 logger = logging.getLogger(__name__)
 
 
 NOT_READ_YET = "PodGroups have not been read yet"
+NO_SUCH_KIND = "the API server has no such kind"
+
+LOOK_S = 5.0
+"""Between two looks whether a kind is there by now."""
 
 
 class _Known(NamedTuple):
@@ -26,7 +38,7 @@ class _Known(NamedTuple):
 
 
 class PodGroups:
-    """Follows PodGroups. A kind that no pod names is not read at all: see pod_group_watch.py."""
+    """Knows PodGroups. A kind that no pod names is not read at all."""
 
     def __init__(self, counts: Counts) -> None:
         self._counts = counts
@@ -72,22 +84,32 @@ class PodGroups:
             logger.error("podgroup %s can't be used: %s", name, said.problem)
         self.on_change(name)
 
-    def listing(self, words: GroupWords) -> Callable[[set[str]], None]:
-        """Record the known PodGroups of a kind; return a function that forgets those missing in a later list."""
+    def listing(self, words: GroupWords) -> Listed:
+        """Note what is known of a kind; return what forgets those that are not in the list read since."""
         before = {known.uid: name for name, known in self._known.items() if name.way is words.way}
-
-        def listed(uids: set[str]) -> None:
-            for uid in before.keys() - uids:
-                self._forget(before[uid], uid)
-            self._tell(words.way, "")
-
-        return listed
+        return forgetting(before, lambda uid: self._forget(before[uid], uid), lambda: self._tell(words.way, ""))
 
     def can_not_be_read(self, words: GroupWords, why: str) -> None:
         """Note why a kind can't be read: the API server has none, or does not allow it."""
         for name in [name for name in self._known if name.way is words.way]:
             del self._known[name]
         self._tell(words.way, why)
+
+    async def follow(self, api: Api, is_named: Callable[[GangWay], bool]) -> None:
+        """Follow PodGroups until cancelled; `is_named` returns whether a pod names one of a kind at the moment."""
+        async with asyncio.TaskGroup() as following:
+            for words in PODGROUPS:
+                kind = OptionalKind(
+                    paths=[pod_groups_of(words.api_group, version) for version in words.versions],
+                    wanted=self.named[words.way],
+                    observe=partial(self.observe, words),
+                    listing=partial(self.listing, words),
+                    can_not_be_read=partial(self.can_not_be_read, words),
+                    missing=NO_SUCH_KIND,
+                    look_s=LOOK_S,
+                    is_wanted=partial(is_named, words.way),
+                )
+                following.create_task(follow_optional(api, kind), name=f"follow PodGroups of {words.api_group}")
 
     async def first_tried(self) -> None:
         """Wait until each kind that a pod has named was read, or could not be."""

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from secrets import token_hex
 
+from attrs import define
+
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -281,7 +283,7 @@ class Journal:
                 counts=self.counts,
                 on_lost=self.on_lost,
                 clock=self._clock,
-                gather_s=gather_s,
+                pause_s=gather_s,
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
@@ -293,33 +295,25 @@ class Journal:
             del self._writers[writer.uuid]
 
 
+@define(eq=False, slots=False)
 class _CardWriter:
     """Writes what is waiting for one card, and ends."""
 
-    def __init__(
-        self,
-        uuid: str,
-        ledger: Ledger,
-        store: KubeStore,
-        reader: CardReader,
-        turns: asyncio.Semaphore,
-        counts: JournalCounts,
-        on_lost: Listeners[[str]],
-        clock: Clock,
-        gather_s: float,
-    ) -> None:
-        self.uuid = uuid
+    uuid: str
+    _ledger: Ledger
+    _store: KubeStore
+    _reader: CardReader
+    _turns: asyncio.Semaphore
+    _counts: JournalCounts
+    _on_lost: Listeners[[str]]
+    _clock: Clock
+    _pause_s: float
+    """How long it waits for more changes before it writes the next time."""
+
+    def __attrs_post_init__(self) -> None:
         self.waiting: list[Entry] = []
         self.task: asyncio.Task[None] | None = None
-        self._ledger = ledger
-        self._store = store
-        self._reader = reader
-        self._turns = turns
-        self._counts = counts
-        self._on_lost = on_lost
-        self._clock = clock
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._pause_s = gather_s
         self._stale = False
         """The last write was refused, or had no answer: what memory knows of the card has to be read again."""
 

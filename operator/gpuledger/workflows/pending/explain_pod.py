@@ -14,6 +14,8 @@ from functools import partial
 from heapq import merge
 from itertools import chain
 
+from attrs import define
+
 from gpuledger.formats.dialects.pod_reader import ResourceNames
 from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.kubernetes.constraints import against_rules, lacking, taken_of
@@ -29,8 +31,7 @@ from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, queue_of, w
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.kept import has_kept
+from gpuledger.ledger.book import Ledger, has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, Unreachable, WorkLimitExceeded
@@ -161,38 +162,25 @@ in hundreds, and they come from few templates."""
 ASKS_KEPT = 4
 
 
+@define(eq=False, slots=False)
 class PodExplainer:
     """Explains pods, one at a time and in slices: the scheduler's questions go first."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        waiting: WaitingPods,
-        store: KubeStore,
-        read_request: Callable[[Json], PodRequest | None],
-        read_warnings: Callable[[Json], Sequence[PodWarning]],
-        read_words: Callable[[Json, str], ResourceNames],
-        scheduler_names: Sequence[str],
-        held_pod: Callable[[str], Pod | None],
-        gangs: GangTrials,
-        members: Members,
-        seat_name: Callable[[str], str],
-        lives: PodLifecycles,
-        clock: Clock,
-    ) -> None:
-        self._seat_name = seat_name
-        self._clock = clock
-        self._lives = lives
-        self._ledger = ledger
-        self._waiting = waiting
-        self._store = store
-        self._read_request = read_request
-        self._read_warnings = read_warnings
-        self._read_words = read_words
-        self._scheduler_names = scheduler_names
-        self._held_pod = held_pod
-        self._gangs = gangs
-        self._members = members
+    _ledger: Ledger
+    _waiting: WaitingPods
+    _store: KubeStore
+    _read_request: Callable[[Json], PodRequest | None]
+    _read_warnings: Callable[[Json], Sequence[PodWarning]]
+    _read_words: Callable[[Json, str], ResourceNames]
+    _scheduler_names: Sequence[str]
+    _held_pod: Callable[[str], Pod | None]
+    _gangs: GangTrials
+    _members: Members
+    _seat_name: Callable[[str], str]
+    _lives: PodLifecycles
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
         self._found: BoundedMap[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = BoundedMap(ASKS_KEPT)
 
@@ -463,24 +451,16 @@ UNKNOWN = Refusal(Reason.GANG, "the pod waits for its gang")
 """Of a member that was refused before this operator has started."""
 
 
+@define(eq=False, slots=False)
 class WhyWaiting:
     """Reports on the pods that wait."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        waiting: WaitingPods,
-        members: Members,
-        refused_by_scheduler: RefusedByScheduler,
-        queue_of: Callable[[str], str] = lambda uid: "",
-    ) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
-        self._waiting = waiting
-        self._members = members
-        self._refused_by_scheduler = refused_by_scheduler
-        self._queue_of = queue_of
+    _ledger: Ledger
+    _chooser: Chooser
+    _waiting: WaitingPods
+    _members: Members
+    _refused_by_scheduler: RefusedByScheduler
+    _queue_of: Callable[[str], str] = lambda uid: ""
 
     @property
     def edition(self) -> tuple[int, int, int]:

@@ -19,6 +19,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from attrs import define
+
 from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.kubernetes.other import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity
@@ -52,30 +54,25 @@ class Explainer(Protocol):
         """Return all that there is to say of a pod that was just read, as of a few seconds ago if it may be."""
 
 
+@define(eq=False, slots=False)
 class PodConditionWriter:
     """Writes a condition and an Event for pods that stay pending too long."""
 
-    def __init__(
-        self,
-        explainer: Explainer,
-        store: KubeStore,
-        event_recorder: EventRecorder,
-        after_s: float,
-        clock: Clock,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._explainer = explainer
-        self._store = store
-        self._event_recorder = event_recorder
-        self._after_s = after_s
-        self._clock = clock
+    _explainer: Explainer
+    _store: KubeStore
+    _event_recorder: EventRecorder
+    _after_s: float
+    _clock: Clock
+    _is_active: Callable[[], bool] = lambda: True
+
+    def __attrs_post_init__(self) -> None:
         self._written: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when its condition is written
         self._complete: dict[str, bool] = {}  # UID of a written member of a gang -> whether all others had been created
         self.writes = 0
         """How many conditions were written so far."""
-        self.worker = KeyedWorker(self._write, PODS_AT_ONCE, is_active, self._namespace_of)
+        self.worker = KeyedWorker(self._write, PODS_AT_ONCE, self._is_active, self._namespace_of)
 
     def observe(self, record: Record) -> None:
         """Observe what has happened to a pod: a refusal comes only with another reason than the last one."""

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.workload import CheckState, WorkloadName
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
@@ -182,22 +184,17 @@ class ClaimRequeuer:
             self.refused(pod)
 
 
+@define(eq=False, slots=False)
 class WorkloadRequeuer:
     """Has Kueue evict and queue again an admitted workload whose pods find no cards: they may be gone, or taken."""
 
-    def __init__(
-        self,
-        check: CardCheck,
-        pods: WorkloadPods,
-        writer: CheckWriter,
-        after_s: float,
-        clock: Clock,
-    ) -> None:
-        self._check = check
-        self._pods = pods
-        self._writer = writer
-        self._after_s = after_s
-        self._clock = clock
+    _check: CardCheck
+    _pods: WorkloadPods
+    _writer: CheckWriter
+    _after_s: float
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._since: dict[str, float] = {}  # UID of a pod that was refused -> since when
 
     def refused(self, pod_uid: str) -> None:

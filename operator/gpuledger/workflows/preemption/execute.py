@@ -23,6 +23,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, is_finished, nominated_node, resource_version
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -52,28 +54,18 @@ CARDS_NAMED = 2
 """In the Event of a victim, by their UUIDs."""
 
 
+@define(eq=False, slots=False)
 class Evictor:
     """Evicts the victims of promised shares."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        store: KubeStore,
-        lives: PodLifecycles,
-        leavers: ChosenVictims,
-        event_recorder: EventRecorder,
-        counts: Counts,
-        trail: Trail,
-        despite_budgets: bool,
-    ) -> None:
-        self._ledger = ledger
-        self._store = store
-        self._lives = lives
-        self._event_recorder = event_recorder
-        self._counts = counts
-        self._trail = trail
-        self._despite_budgets = despite_budgets
-        self._leavers = leavers
+    _ledger: Ledger
+    _store: KubeStore
+    _lives: PodLifecycles
+    _leavers: ChosenVictims
+    _event_recorder: EventRecorder
+    _counts: Counts
+    _trail: Trail
+    _despite_budgets: bool
 
     def forget(self, pod_uid: str) -> None:
         """Record that no pod leaves for a pod any more."""
@@ -292,41 +284,38 @@ READY_WAIT_S = 1.0
 """How long a request for a pod waits for room that no pod uses any more. Until it is reserved takes two writes."""
 
 
+@define(eq=False, slots=False)
 class PreemptionExecutor:
     """Brings preemptions to their end, both the operator's and kube-scheduler's."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        journal: Journal,
-        store: KubeStore,
-        waiting: WaitingPods,
-        lives: PodLifecycles,
-        leavers: ChosenVictims,
-        gang_rooms: GangRooms,
-        event_recorder: EventRecorder,
-        counts: Counts,
-        despite_budgets: bool,
-        deadlines: Deadlines,
-        is_binding: Callable[[str], bool],
-        clock: Clock,
-        trail: Trail,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.trail = trail
-        self.nominator = Nominator(store, clock)
-        self._ledger = ledger
-        self._journal = journal
-        self._store = store
-        self._waiting = waiting
-        self._lives = lives
-        self._gang_rooms = gang_rooms
-        self._event_recorder = event_recorder
-        self._counts = counts
-        self._evictor = Evictor(ledger, store, lives, leavers, event_recorder, counts, trail, despite_budgets)
-        self._deadlines = deadlines
-        self._clock = clock
-        self._is_binding = is_binding
+    _ledger: Ledger
+    _journal: Journal
+    _store: KubeStore
+    _waiting: WaitingPods
+    _lives: PodLifecycles
+    _leavers: ChosenVictims
+    _gang_rooms: GangRooms
+    _event_recorder: EventRecorder
+    _counts: Counts
+    _despite_budgets: bool
+    _deadlines: Deadlines
+    _is_binding: Callable[[str], bool]
+    _clock: Clock
+    trail: Trail
+    _is_active: Callable[[], bool] = lambda: True
+
+    def __attrs_post_init__(self) -> None:
+        self.nominator = Nominator(self._store, self._clock)
+        self._evictor = Evictor(
+            self._ledger,
+            self._store,
+            self._lives,
+            self._leavers,
+            self._event_recorder,
+            self._counts,
+            self.trail,
+            self._despite_budgets,
+        )
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
@@ -335,7 +324,7 @@ class PreemptionExecutor:
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
         self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
         self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
-        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, is_active)
+        self.worker = KeyedWorker(self._look, PODS_AT_ONCE, self._is_active)
 
     # Called by other parts.
 

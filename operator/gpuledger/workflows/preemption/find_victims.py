@@ -15,6 +15,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.other import budget
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
@@ -226,30 +228,19 @@ async def answered(question: Question, below: Cost | None, work: StepBudget) -> 
     return question.answer(below, work)
 
 
+@define(eq=False, kw_only=True, slots=False)
 class VictimFinder:
     """Looks at the ledger of now."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        policy: Policy,
-        lives: PodLifecycles,
-        mates: EvictedTogether,
-        leavers: ChosenVictims,
-        stays: Callable[[str], bool],
-        reader: KubeStore,
-        clock: Clock,
-    ) -> None:
-        """Take what there is. `stays` tells of which pods others decide whether they leave, or which make no room."""
-        self._ledger = ledger
-        self._policy = policy
-        self._lives = lives
-        self._mates = mates
-        self._leavers = leavers
-        self._stays = stays
-        self._reader = reader
-        self._clock = clock
+    _ledger: Ledger
+    _policy: Policy
+    _lives: PodLifecycles
+    _mates: EvictedTogether
+    _leavers: ChosenVictims
+    _stays: Callable[[str], bool]
+    """Takes a pod's UID. Of those for which it is true, others decide whether they leave, or they make no room."""
+    _reader: KubeStore
+    _clock: Clock
 
     async def find(
         self,

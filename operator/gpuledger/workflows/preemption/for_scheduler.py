@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s, pod_identity
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.kube_api.writes import KubeStore
@@ -37,25 +39,16 @@ from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.tasks import gather_all
 
 
+@define(eq=False, kw_only=True, slots=False)
 class RoomClaimer:
     """Lists claims at the API server: any operator can go on from there."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        journal: Journal,
-        store: KubeStore,
-        lives: PodLifecycles,
-        clock: Clock,
-        timeout_s: float,
-    ) -> None:
-        self._ledger = ledger
-        self._journal = journal
-        self._store = store
-        self._lives = lives
-        self._clock = clock
-        self._timeout_s = timeout_s
+    _ledger: Ledger
+    _journal: Journal
+    _store: KubeStore
+    _lives: PodLifecycles
+    _clock: Clock
+    _timeout_s: float
 
     async def claim(
         self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
@@ -107,24 +100,16 @@ class RoomClaimer:
         return max(graces_s, default=DEFAULT_GRACE_S)
 
 
+@define(eq=False, slots=False)
 class Beginnings:
     """Begins preemptions, and passes them on to the carrier."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        claimer: RoomClaimer,
-        carrier: PreemptionExecutor,
-        leavers: ChosenVictims,
-        event_recorder: EventRecorder,
-        counts: Counts,
-    ) -> None:
-        self._ledger = ledger
-        self._claimer = claimer
-        self._carrier = carrier
-        self._leavers = leavers
-        self._event_recorder = event_recorder
-        self._counts = counts
+    _ledger: Ledger
+    _claimer: RoomClaimer
+    _carrier: PreemptionExecutor
+    _leavers: ChosenVictims
+    _event_recorder: EventRecorder
+    _counts: Counts
 
     def are_within_quota(self, rooms: Iterable[tuple[Pod, Victims]]) -> bool:
         """Return whether the namespace of each of some pods may have the room for all of them."""
@@ -214,32 +199,20 @@ HARD_STEPS = 2 * WORK_LIMIT
 """Steps for a pod of several containers while kube-scheduler waits for the answer: some 0.2 s."""
 
 
+@define(eq=False, slots=False)
 class SchedulersPreemption:
     """Answers kube-scheduler."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        waiting: WaitingPods,
-        finder: VictimFinder,
-        carrier: PreemptionExecutor,
-        beginnings: Beginnings,
-        mates: EvictedTogether,
-        counts: Counts,
-        settings: PreemptionSettings,
-        read_request: Callable[[Json], PodRequest | None],
-        is_fresh: Callable[[str], bool],
-    ) -> None:
-        self._ledger = ledger
-        self._waiting = waiting
-        self._finder = finder
-        self._carrier = carrier
-        self._beginnings = beginnings
-        self._mates = mates
-        self._counts = counts
-        self._settings = settings
-        self._read_request = read_request
-        self._is_fresh = is_fresh
+    _ledger: Ledger
+    _waiting: WaitingPods
+    _finder: VictimFinder
+    _carrier: PreemptionExecutor
+    _beginnings: Beginnings
+    _mates: EvictedTogether
+    _counts: Counts
+    _settings: PreemptionSettings
+    _read_request: Callable[[Json], PodRequest | None]
+    _is_fresh: Callable[[str], bool]
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
         """Return the node, one at most, on which these and additional victims make room for the pod.

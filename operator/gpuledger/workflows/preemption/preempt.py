@@ -16,6 +16,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.pod import is_unschedulable, may_preempt
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.ledger.book import Ledger
@@ -58,37 +60,36 @@ _Look = tuple[int, NodeSet | None]
 """How much had happened, and which nodes kube-scheduler would take."""
 
 
+@define(eq=False, slots=False)
 class Preemption:
     """Decides which pending pods preempt others."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        waiting: WaitingPods,
-        finder: VictimFinder,
-        carrier: PreemptionExecutor,
-        beginnings: Beginnings,
-        mates: EvictedTogether,
-        event_recorder: EventRecorder,
-        counts: Counts,
-        settings: PreemptionSettings,
-        read_request: Callable[[Json], PodRequest | None],
-        clock: Clock,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._ledger = ledger
-        self._waiting = waiting
-        self._finder = finder
-        self._carrier = carrier
-        self._event_recorder = event_recorder
-        self._counts = counts
-        self._settings = settings
-        self._beginnings = beginnings
+    _ledger: Ledger
+    _waiting: WaitingPods
+    _finder: VictimFinder
+    _carrier: PreemptionExecutor
+    _beginnings: Beginnings
+    _mates: EvictedTogether
+    _event_recorder: EventRecorder
+    _counts: Counts
+    _settings: PreemptionSettings
+    _read_request: Callable[[Json], PodRequest | None]
+    _clock: Clock
+    _is_active: Callable[[], bool] = lambda: True
+
+    def __attrs_post_init__(self) -> None:
         self._for_scheduler = SchedulersPreemption(
-            ledger, waiting, finder, carrier, beginnings, mates, counts, settings, read_request, self._is_fresh
+            self._ledger,
+            self._waiting,
+            self._finder,
+            self._carrier,
+            self._beginnings,
+            self._mates,
+            self._counts,
+            self._settings,
+            self._read_request,
+            self._is_fresh,
         )
-        self._clock = clock
-        self._is_active = is_active
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
         self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far

@@ -17,6 +17,8 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.constraints import where_it_can_go
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
@@ -76,42 +78,27 @@ _Look = tuple[int, int, tuple[str, ...]]
 """How much had happened, how often kube-scheduler had named other nodes, and which members there were."""
 
 
+@define(eq=False, slots=False)
 class GangPreemption:
     """Decides for which gangs others have to leave."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        members: Members,
-        gangs: Gangs,
-        kept_places: KeptPlaces,
-        waiting: WaitingPods,
-        finder: GangVictimFinder,
-        carrier: PreemptionExecutor,
-        beginnings: Beginnings,
-        lookalikes: SimilarMembers,
-        single: Preemption,
-        event_recorder: EventRecorder,
-        counts: Counts,
-        settings: PreemptionSettings,
-        clock: Clock,
-        is_active: Callable[[], bool],
-    ) -> None:
-        self._ledger = ledger
-        self._members = members
-        self._gangs = gangs
-        self._kept_places = kept_places
-        self._waiting = waiting
-        self._finder = finder
-        self._carrier = carrier
-        self._beginnings = beginnings
-        self._lookalikes = lookalikes
-        self._single = single
-        self._event_recorder = event_recorder
-        self._counts = counts
-        self._settings = settings
-        self._clock = clock
-        self._is_active = is_active
+    _ledger: Ledger
+    _members: Members
+    _gangs: Gangs
+    _kept_places: KeptPlaces
+    _waiting: WaitingPods
+    _finder: GangVictimFinder
+    _carrier: PreemptionExecutor
+    _beginnings: Beginnings
+    _lookalikes: SimilarMembers
+    _single: Preemption
+    _event_recorder: EventRecorder
+    _counts: Counts
+    _settings: PreemptionSettings
+    _clock: Clock
+    _is_active: Callable[[], bool]
+
+    def __attrs_post_init__(self) -> None:
         self._looked_at: WeakKeyDictionary[GangState, _Look] = WeakKeyDictionary()  # those that nothing can be done for
         self._rests_until_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
         self._forbidden: WeakKeyDictionary[GangState, tuple[str, ...]] = WeakKeyDictionary()  # budgets reported

@@ -5,7 +5,8 @@ once; their room is reserved, and the check says Ready. Waiting workloads are tr
 priority first, then earlier quota reservation first. If the cards are used by another workload that has to give them
 back by Kueue's own rules, that one is evicted as a whole: see reclaim.py.
 
-The check is written only as long as the workload is unchanged since it was read.
+The check is written only as long as the workload is unchanged since it was read. Kueue's objects are followed while the
+API server has them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
+from functools import partial
+
+from attrs import define
 
 from gpuledger.formats.kubernetes.other import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, check_patch, workload
-from gpuledger.kube_api.writes import KubeStore
+from gpuledger.kube_api.watch import Api, Listed, Listing, all_of, follow, forgetting
+from gpuledger.kube_api.writes import WORKLOADS, KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound, ShareRefused, WorkLimitExceeded
@@ -28,6 +33,7 @@ from gpuledger.placement.group import GangPlanner, Trial
 from gpuledger.placement.group import Seat as Planned
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.list_and_watch import served_path
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workloads import (
@@ -151,33 +157,22 @@ NO_CARDS = "its pods ask for no cards"
 OTHERS = "cards are looked for when its other checks are ready: "
 
 
+@define(eq=False, kw_only=True, slots=False)
 class CardCheck:
     """Follows workloads, and reserves cards for them."""
 
-    def __init__(
-        self,
-        *,
-        ledger: Ledger,
-        planner: GangPlanner,
-        waiting: WaitingPods,
-        objects: KueueObjects,
-        reservations: Reservations,
-        pods: WorkloadPods,
-        reader: SeatReader,
-        writer: CheckWriter,
-        reserve_s: float,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._planner = planner
-        self._waiting = waiting
-        self._objects = objects
-        self._reservations = reservations
-        self._pods = pods
-        self._reader = reader
-        self._writer = writer
-        self._reserve_s = reserve_s
-        self._clock = clock
+    _ledger: Ledger
+    _planner: GangPlanner
+    _waiting: WaitingPods
+    _objects: KueueObjects
+    _reservations: Reservations
+    _pods: WorkloadPods
+    _reader: SeatReader
+    _writer: CheckWriter
+    _reserve_s: float
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._known: dict[str, QueuedWorkload] = {}  # UID of a workload -> it
         self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
         self._round = Round[QueuedWorkload](lambda each: each.workload.uid, lambda each: each.workload.name.namespace)
@@ -224,15 +219,9 @@ class CardCheck:
         if queued.workload.is_admitted and not was_admitted:
             self._reservations.extend(queued.workload.name, now_s + self._reserve_s)
 
-    def listing(self) -> Callable[[set[str]], None]:
+    def listing(self) -> Listed:
         """Note which workloads are known; return what forgets those that are not in the list read since."""
-        before = set(self._known)
-
-        def listed(uids: set[str]) -> None:
-            for uid in before - uids:
-                self._forget(uid)
-
-        return listed
+        return forgetting(self._known, self._forget)
 
     def _forget(self, uid: str) -> None:
         queued = self._known.pop(uid, None)
@@ -443,3 +432,56 @@ class CardCheck:
             self.on_due()
 
         self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, done)
+
+
+LOOK_S = 5.0
+"""Between two looks whether Kueue is installed by now."""
+
+LISTS_WAIT_S = 10.0
+"""Workloads are read after what says which of them are ours, unless that takes longer."""
+
+
+async def follow_queues(
+    api: Api, store: KubeStore, objects: KueueObjects, check: CardCheck, listed: asyncio.Event
+) -> None:
+    """Follow them until cancelled. `listed` is set when all were read once, or there are none."""
+    while True:
+        try:
+            await served_path(api, [WORKLOADS])
+        except ApiError as error:
+            if not isinstance(error, NotFound):
+                logger.warning("Kueue's workloads can't be listed, retrying: %s", error)
+            listed.set()
+            await asyncio.sleep(LOOK_S)
+            continue
+        logger.info("Kueue is installed: following its workloads")
+        async with asyncio.TaskGroup() as kinds, AsyncExitStack() as listening:
+            changed = asyncio.Event()
+            objects.on_change.append(changed.set)
+            listening.callback(objects.on_change.remove, changed.set)
+            active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
+            known, others = list[asyncio.Event](), list[asyncio.Task[None]]()
+            for path, observe, listing in objects.followed():
+                known.append(asyncio.Event())
+                steps = follow(api, path, {}, observe, _listing(listing, known[-1]), while_served=True)
+                others.append(kinds.create_task(steps))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTS_WAIT_S):
+                    for each in known:
+                        await each.wait()
+            await follow(api, WORKLOADS, {}, check.observe, _listing(check.listing, listed), while_served=True)
+            for task in (active, *others):
+                task.cancel()
+        check.listing()(set())  # Kueue is gone, and its workloads with it
+
+
+async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio.Event) -> None:
+    while True:
+        await changed.wait()
+        changed.clear()
+        await objects.report_active(store)
+
+
+def _listing(listing: Listing, done: asyncio.Event) -> Listing:
+    """Return the same, which sets an event when a list was read."""
+    return partial(all_of, listing, lambda: lambda _: done.set())

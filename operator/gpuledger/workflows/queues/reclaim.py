@@ -8,34 +8,43 @@ each is evicted as a whole, by the check.
 Source of the rules: pkg/scheduler/preemption of Kueue 0.19.2. Left out: `borrowWithinCohort`, cohorts of cohorts, fair
 sharing. Where these would allow more, nothing is taken back beyond what Kueue has taken.
 
-Where no workload has to give cards back, the check's message tells people why.
+Where no workload has to give cards back, the check's message tells people why; and whoever asks why a workload waits is
+answered in Kueue's words for quota, and node by node for cards.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from attrs import define
 
 from gpuledger.formats.kubernetes.workload import (
     CheckState,
     ClusterQueue,
+    PodSet,
     Usage,
     Workload,
     WorkloadName,
+    pod_sets,
     usage,
 )
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.json_object import Json
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState
 from gpuledger.placement.group import Trial
-from gpuledger.reports.explanation import NodeReason, in_short
+from gpuledger.reports.explanation import NodeReason, in_short, request_text
+from gpuledger.reports.gang import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
 from gpuledger.workflows.queues.reservations import Reservations, Seat
-from gpuledger.workflows.queues.workloads import KueueObjects, QueuedWorkload, Stage, WorkloadPods, asking
+from gpuledger.workflows.queues.workloads import KueueObjects, QueuedWorkload, SeatReader, Stage, WorkloadPods, asking
 from gpuledger.workflows.tasks import KeyedWorker, Throttle, in_slices
 
 logger = logging.getLogger(__name__)
@@ -55,28 +64,20 @@ class _Eviction:
     until_s: float
 
 
+@define(eq=False, slots=False)
 class Reclaimer:
     """Looks at the workloads of now."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        check: CardCheck,
-        reservations: Reservations,
-        pods: WorkloadPods,
-        lives: PodLifecycles,
-        objects: KueueObjects,
-        writer: CheckWriter,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._check = check
-        self._reservations = reservations
-        self._pods = pods
-        self._lives = lives
-        self._objects = objects
-        self._writer = writer
-        self._clock = clock
+    _ledger: Ledger
+    _check: CardCheck
+    _reservations: Reservations
+    _pods: WorkloadPods
+    _lives: PodLifecycles
+    _objects: KueueObjects
+    _writer: CheckWriter
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._evicted: dict[WorkloadName, _Eviction] = {}
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
@@ -264,25 +265,20 @@ class Look:
     """Why nodes do not take that one, the nearest first."""
 
 
+@define(eq=False, slots=False)
 class CheckMessages:
     """Tells workloads why they wait, and has others give cards back.
 
     Each workload has its turn now and then, and of each namespace one at a time.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        check: CardCheck,
-        take_back: Reclaimer,
-        explainer: PodExplainer,
-        clock: Clock,
-    ) -> None:
-        self._ledger = ledger
-        self._check = check
-        self._take_back = take_back
-        self._explainer = explainer
-        self._clock = clock
+    _ledger: Ledger
+    _check: CardCheck
+    _take_back: Reclaimer
+    _explainer: PodExplainer
+    _clock: Clock
+
+    def __attrs_post_init__(self) -> None:
         self._throttle = Throttle()
         self._latest: dict[
             str, tuple[QueuedWorkload, Sequence[Seat]]
@@ -321,3 +317,61 @@ class CheckMessages:
             text = f"{len(trial.placed)} of {len(seats)} pods find cards at once. For the next one, {text}"
         pod_set = next((seat.pod_set for seat in seats if seat.key == first.pod.uid), "")
         return Look(text, pod_set, nodes)
+
+
+@define(eq=False, slots=False)
+class WorkloadExplainer:
+    """Explains workloads, one at a time."""
+
+    _store: KubeStore
+    _check: CardCheck
+    _reader: SeatReader
+    _no_room: CheckMessages
+    _read_request: Callable[[Json], PodRequest | None]
+
+    async def explain(self, namespace: str, name: str) -> WorkloadReport:
+        """Return all that there is to say of a workload, named by itself or by its job.
+
+        Raises NotFound, and what else the API server says.
+        """
+        found = await self._find(namespace, name)
+        report = workload_report(found)
+        queued = self._check.find(WorkloadName(report.namespace, report.name))
+        if queued is not None and self._check.is_waiting(queued):
+            report = await self._with_nodes(report, queued)
+        pods = [self._text(each) for each in pod_sets(found)]
+        return replace(report, pods=pods)
+
+    async def stop(self) -> None:
+        """Look at no workload any more."""
+        await self._no_room.worker.stop()
+
+    async def _with_nodes(self, report: WorkloadReport, queued: QueuedWorkload) -> WorkloadReport:
+        """Return the report of a workload that waits for cards, with why its pods find none at this moment."""
+        try:
+            looked = await self._no_room.look(queued, await self._reader.seats(queued))
+        except BadInput as error:
+            return replace(report, state=WorkloadState.NO_CARDS, summary=f"can't be placed: {error}")
+        summary = looked.text or report.summary
+        state = WorkloadState.NO_CARDS
+        return replace(report, state=state, summary=summary, example=looked.pod_set, nodes=looked.nodes)
+
+    async def _find(self, namespace: str, name: str) -> Json:
+        try:
+            return await self._store.workload(namespace, name)
+        except NotFound:
+            async for page in self._store.workloads(namespace):
+                for each in page:
+                    if is_named(each, name):
+                        return each
+        text = f"namespace {namespace} has no workload of Kueue, and no job with one, that is called {name!r}"
+        raise NotFound(text, 404)
+
+    def _text(self, pod_set: PodSet) -> str:
+        pods = "1 pod" if pod_set.count == 1 else f"{pod_set.count} pods"
+        try:
+            request = self._read_request(pod_set.pod)
+        except BadInput as error:
+            return f"{pod_set.name}: {pods}, whose request can't be read: {error}"
+        asks = request_text(request) if request else "no GPU"
+        return f"{pod_set.name}: {pods}, {asks}{' for each' if pod_set.count > 1 and request else ''}"

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from sys import intern
 from typing import Any
 
 import orjson
+from attrs import define
 
 from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, node_rules, pod_rules, refused_by_rules
 from gpuledger.formats.kubernetes.pod import is_finished
@@ -35,7 +37,8 @@ from gpuledger.formats.kubernetes.workload import (
     workload_of,
     workload_text,
 )
-from gpuledger.kube_api.writes import KubeStore
+from gpuledger.kube_api.watch import Listed, Listing, forgetting
+from gpuledger.kube_api.writes import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, KubeStore
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
 from gpuledger.model.gang import MOST_MEMBERS
@@ -138,27 +141,17 @@ class KueueObjects:
                 self._checks[uid] = name, None
         return failed
 
-    def listing_checks(self) -> Callable[[set[str]], None]:
-        """Return a function that forgets the checks missing in a later list."""
-        return _forgets(self._checks)
-
-    def listing_queues(self) -> Callable[[set[str]], None]:
-        """Return a function that forgets the ClusterQueues missing in a later list."""
-        return _forgets(self._queues)
-
-    def listing_flavors(self) -> Callable[[set[str]], None]:
-        """Return a function that forgets the flavors missing in a later list."""
-        return _forgets(self._flavors)
+    def followed(self) -> list[tuple[str, Callable[[Json, bool], None], Listing]]:
+        """Return each kind's path, and what is called of it: see `follow`."""
+        return [
+            (ADMISSION_CHECKS, self.check, partial(_listing, self._checks)),
+            (FLAVORS, self.flavor, partial(_listing, self._flavors)),
+            (CLUSTER_QUEUES, self.queue, partial(_listing, self._queues)),
+        ]
 
 
-def _forgets(known: dict[str, Any]) -> Callable[[set[str]], None]:
-    before = set(known)
-
-    def listed(uids: set[str]) -> None:
-        for uid in before - uids:
-            known.pop(uid, None)
-
-    return listed
+def _listing(known: dict[str, Any]) -> Listed:
+    return forgetting(known, lambda uid: known.pop(uid, None))
 
 
 MOST_CONDITIONS = 256
@@ -289,22 +282,15 @@ class QueuedWorkload:
         return Pod(key, name.namespace, name.name, self.workload.priority, 0)
 
 
+@define(eq=False, slots=False)
 class SeatReader:
     """Reads what the pods of workloads ask for."""
 
-    def __init__(
-        self,
-        read_request: Callable[[Json], PodRequest | None],
-        objects: KueueObjects,
-        nodes: NodesByRules,
-        claims: ClaimBook,
-        clock: Clock,
-    ) -> None:
-        self._claims = claims
-        self._read_request = read_request
-        self._objects = objects
-        self._nodes = nodes
-        self._clock = clock
+    _read_request: Callable[[Json], PodRequest | None]
+    _objects: KueueObjects
+    _nodes: NodesByRules
+    _claims: ClaimBook
+    _clock: Clock
 
     @property
     def changes(self) -> int:

@@ -38,7 +38,7 @@ from gpuledger.formats.resource_claims.claims import (
 )
 from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.kube_api.reads import claim_objects_of
-from gpuledger.kube_api.watch import Api, follow
+from gpuledger.kube_api.watch import Api, Listed, forgetting
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Payer
 from gpuledger.model.clock import Listeners
@@ -47,7 +47,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, SeenClaim
 from gpuledger.model.share import Pod, StoredCard
 from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.list_and_watch import skipping_bad_objects
+from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional, skipping_bad_objects
 from gpuledger.workflows.tasks import gather_all
 
 NAMESPACE_BYTES = 2 * 1024 * 1024
@@ -473,17 +473,10 @@ class ClaimBook:
         self._tell(claim.owner)
         self.on_claim(name)
 
-    def listing(self, kind: Kind) -> Callable[[set[str]], None]:
+    def listing(self, kind: Kind) -> Listed:
         """See `follow`."""
-        before = self._kept.uids(kind)
-
-        def listed(uids: set[str]) -> None:
-            for name, uid in before.items():
-                if uid not in uids:
-                    self._forget(kind, name, uid)
-            self._tried[kind].set()
-
-        return listed
+        before = {uid: name for name, uid in self._kept.uids(kind).items()}
+        return forgetting(before, lambda uid: self._forget(kind, before[uid], uid), self._tried[kind].set)
 
     def can_not_be_read(self, kind: Kind, why: str) -> None:
         """Record that a kind can't be read."""
@@ -598,36 +591,22 @@ LOOK_S = 30.0
 """Between two looks whether a kind can be read by now."""
 
 NO_SUCH_KIND = "the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34"
-DENIED = "the operator's account may not list these: apply rbac.yaml of this release"
 
 
 async def follow_claims(api: Api, book: ClaimBook) -> None:
     """Follow all three kinds until cancelled."""
     await book.wanted.wait()
     await asyncio.to_thread(evaluation.load)
-    async with asyncio.TaskGroup() as kinds:
-        kinds.create_task(book.read_what_pods_name(), name="read claims that pods name")
+    async with asyncio.TaskGroup() as following:
+        following.create_task(book.read_what_pods_name(), name="read claims that pods name")
         for kind in Kind:
-            kinds.create_task(_follow_kind(api, book, kind), name=f"follow {kind}")
-
-
-async def _follow_kind(api: Api, book: ClaimBook, kind: Kind) -> None:
-    path = claim_objects_of(kind)
-    while True:
-        if await _can_be_read(api, book, kind, path):
-            await follow(api, path, {}, partial(book.observe, kind), partial(book.listing, kind), while_served=True)
-        await asyncio.sleep(LOOK_S)
-
-
-async def _can_be_read(api: Api, book: ClaimBook, kind: Kind, path: str) -> bool:
-    try:
-        await api.request("GET", path, parameters={"limit": "1"})
-    except NotFound:
-        book.can_not_be_read(kind, NO_SUCH_KIND)
-    except Denied:
-        book.can_not_be_read(kind, DENIED)
-    except ApiError as error:
-        logger.info("%s can't be listed, retrying: %s", path, error)
-    else:
-        return True
-    return False
+            optional = OptionalKind(
+                paths=[claim_objects_of(kind)],
+                wanted=book.wanted,
+                observe=partial(book.observe, kind),
+                listing=partial(book.listing, kind),
+                can_not_be_read=partial(book.can_not_be_read, kind),
+                missing=NO_SUCH_KIND,
+                look_s=LOOK_S,
+            )
+            following.create_task(follow_optional(api, optional), name=f"follow {kind}")

@@ -11,8 +11,8 @@ import pytest
 
 from builders import a_card, a_share
 from fakes.usage import a_used_card, a_used_share, an_agent_server, an_answer
-from gpuledger.controller.web import source
-from gpuledger.controller.web.source import AgentsUsage
+from gpuledger.controller.web import feed
+from gpuledger.controller.web.feed import AgentsUsage
 from gpuledger.formats.kubernetes.node import AgentPod
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.share import Holder, Pod
@@ -30,7 +30,7 @@ ANSWER = an_answer("gpu-1", [a_used_card(CARD, 1_300, 37)], [a_used_share(CARD, 
 @pytest.fixture
 def near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let agents be on a loopback address, where the tests' own are."""
-    monkeypatch.setattr(source, "host_of", str)
+    monkeypatch.setattr(feed, "host_of", str)
 
 
 def usage_of(ports: dict[str, int], address: str = "127.0.0.1") -> AgentsUsage:
@@ -129,7 +129,7 @@ async def test_names_that_the_ledger_does_not_know_are_dropped() -> None:
 
 @pytest.mark.usefixtures("near")
 async def test_an_agent_that_takes_its_time_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "AGENT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(feed, "AGENT_TIMEOUT_S", 0.1)
     go_on = threading.Event()
 
     def answer(_: str) -> Said:
@@ -139,13 +139,13 @@ async def test_an_agent_that_takes_its_time_keeps_nobody_waiting(monkeypatch: py
     with an_agent_server(answer) as port:
         found = await usage_of({"gpu-1": port}).answers()
         go_on.set()
-    assert found["gpu-1"] == source.NO_ANSWER
+    assert found["gpu-1"] == feed.NO_ANSWER
 
 
 @pytest.mark.usefixtures("near")
 async def test_who_was_not_asked_in_time_is_not_asked_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "AT_ONCE", 1)
-    monkeypatch.setattr(source, "ALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(feed, "AT_ONCE", 1)
+    monkeypatch.setattr(feed, "ALL_TIMEOUT_S", 0.2)
     go_on = threading.Event()
 
     def answer(_: str) -> Said:
@@ -155,7 +155,7 @@ async def test_who_was_not_asked_in_time_is_not_asked_any_more(monkeypatch: pyte
     with an_agent_server(answer) as port:
         found = await usage_of({"gpu-1": port, "gpu-2": port}).answers()
         go_on.set()
-    assert set(found.values()) == {source.NO_TIME}
+    assert set(found.values()) == {feed.NO_TIME}
 
 
 @pytest.mark.usefixtures("near")

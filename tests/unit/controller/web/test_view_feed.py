@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from builders import a_card
 from fakes.virtual_time import VirtualTimeLoop
 from gpuledger.controller.web import feed as view_feed
-from gpuledger.controller.web.feed import Feed, FeedChange
+from gpuledger.controller.web.feed import Feed, FeedChange, LedgerSource
 from gpuledger.reports.cards import CardReport, NodeCards
 
 Json = dict[str, Any]
@@ -58,6 +58,11 @@ class StubSource:
 INTERVAL_S = view_feed.INTERVAL_S
 
 
+def a_feed(source: StubSource, first_edition: int | None = None) -> Feed:
+    """Return the feed of a source."""
+    return Feed(cast(LedgerSource, source), first_edition)
+
+
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_feed, "INTERVAL_S", 0.0)
@@ -66,7 +71,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def fed(count: int) -> tuple[StubSource, Feed, int]:
     """Return nodes, a feed that has looked at them once, and its edition."""
     source = StubSource(count)
-    feed = Feed(source)
+    feed = a_feed(source)
     await feed.refresh()
     return source, feed, feed.edition
 
@@ -92,7 +97,7 @@ async def test_a_page_hears_that_its_replica_is_no_longer_the_active_one() -> No
 
 async def test_nothing_is_done_for_nobody() -> None:
     source = StubSource(3)
-    Feed(source)
+    a_feed(source)
     source.change("node-1", "hot")
     await asyncio.sleep(0)
     assert (source.asked, source.looked) == ([], 0)
@@ -100,7 +105,7 @@ async def test_nothing_is_done_for_nobody() -> None:
 
 async def test_the_work_ends_when_the_last_one_leaves() -> None:
     source = StubSource(3)
-    feed = Feed(source)
+    feed = a_feed(source)
     async with feed.watch():
         await feed.next(feed.edition, 5)
     looked = source.looked
@@ -112,7 +117,7 @@ async def test_the_work_ends_when_the_last_one_leaves() -> None:
 
 async def test_a_node_is_encoded_again_only_after_a_change() -> None:
     source = StubSource(5)
-    feed = Feed(source)
+    feed = a_feed(source)
     await feed.refresh()
     source.asked.clear()
     source.change("node-3", "hot")
@@ -142,7 +147,7 @@ async def test_an_error_in_what_is_shown_does_not_end_the_page(
     monkeypatch.setattr(view_feed, "FAULT_PAUSE_S", 0.0)
     source = StubSource(1)
     good, source.waiting = source.waiting, lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    feed = Feed(source)
+    feed = a_feed(source)
     async with feed.watch():
         await asyncio.sleep(0)
         while "data can't be updated" not in caplog.text:  # noqa: ASYNC110 - nobody tells us
@@ -171,7 +176,7 @@ async def test_who_reads_slowly_gets_many_changes_as_one() -> None:
 
 async def test_a_node_that_goes_while_others_are_sent_is_left_out_and_named_next_time() -> None:
     source = StubSource(3)
-    feed = Feed(source)
+    feed = a_feed(source)
     await feed.refresh()
     change = feed.since(None)
     source.change("node-1", None)
@@ -214,7 +219,7 @@ async def test_the_memory_is_given_back_a_while_after_the_last_look(monkeypatch:
 
 
 async def test_editions_of_another_process_are_unknown() -> None:
-    earlier, later = Feed(StubSource(1), first_edition=1_000), Feed(StubSource(1), first_edition=2_000)
+    earlier, later = a_feed(StubSource(1), first_edition=1_000), a_feed(StubSource(1), first_edition=2_000)
     await earlier.refresh()
     await later.refresh()
     assert later.since(earlier.edition).full
@@ -224,7 +229,7 @@ async def test_editions_of_another_process_are_unknown() -> None:
 
 async def test_others_have_the_event_loop_while_a_large_cluster_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_feed, "SLICE_S", 0.0)
-    feed, turns = Feed(StubSource(200)), 0
+    feed, turns = a_feed(StubSource(200)), 0
 
     async def somebody_else() -> None:
         nonlocal turns
@@ -239,7 +244,7 @@ async def test_others_have_the_event_loop_while_a_large_cluster_is_encoded(monke
 
 
 async def test_a_large_message_comes_in_chunks() -> None:
-    feed = Feed(StubSource(2_000))
+    feed = a_feed(StubSource(2_000))
     await feed.refresh()
     sizes = [len(chunk) for chunk in feed.chunks(feed.since(None))]
     assert sum(sizes) > 4 * view_feed.CHUNK_BYTES
@@ -247,7 +252,7 @@ async def test_a_large_message_comes_in_chunks() -> None:
 
 
 async def test_all_who_wait_are_let_go_at_the_end() -> None:
-    feed = Feed(StubSource(1))
+    feed = a_feed(StubSource(1))
     await feed.refresh()
     waiting = [asyncio.create_task(feed.next(feed.edition, 60)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -260,7 +265,7 @@ def test_there_are_two_messages_a_second_at_most_also_while_others_come(monkeypa
 
     async def times_of_ten_messages() -> list[float]:
         source = StubSource(1)
-        feed, clock = Feed(source), asyncio.get_running_loop().time
+        feed, clock = a_feed(source), asyncio.get_running_loop().time
 
         async def change_and_come() -> None:
             for number in range(10_000):

@@ -13,11 +13,17 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.usage import measure
 from fakes.view_cluster import ViewCluster, with_gangs
-from gpuledger.controller.web import access, view_server
 from gpuledger.controller.web import feed as view_feed
-from gpuledger.controller.web.access import LocalAccess, TokenAccess, access_for, is_loopback
-from gpuledger.controller.web.source import LedgerSource
-from gpuledger.controller.web.view_server import ViewServer, page_files
+from gpuledger.controller.web import view_server
+from gpuledger.controller.web.feed import LedgerSource
+from gpuledger.controller.web.view_server import (
+    LocalAccess,
+    TokenAccess,
+    ViewServer,
+    access_for,
+    is_loopback,
+    page_files,
+)
 from gpuledger.model.errors import Unreachable
 
 Json = dict[str, Any]
@@ -66,7 +72,7 @@ def reviewer() -> Reviewer:
 
 @pytest.fixture
 def three_tokens_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "TOKENS_KNOWN", 3)
+    monkeypatch.setattr(view_server, "TOKENS_KNOWN", 3)
 
 
 @pytest.fixture
@@ -228,8 +234,8 @@ async def test_a_verdict_does_not_last(guarded: Client, reviewer: Reviewer, monk
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 200
     reviewer.allowed.clear()
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 200
-    late_s = asyncio.get_running_loop().time() + access.ALLOWED_S
-    monkeypatch.setattr(access, "_now_s", lambda: late_s)
+    late_s = asyncio.get_running_loop().time() + view_server.ALLOWED_S
+    monkeypatch.setattr(view_server, "_now_s", lambda: late_s)
     assert (await guarded.get("/v1/history", headers=bearer("reader"))).status == 403
 
 
@@ -253,7 +259,7 @@ async def test_a_stream_ends_when_its_token_does(
     guarded: Client, reviewer: Reviewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_server, "HEARTBEAT_S", 0.01)
-    monkeypatch.setattr(access, "ALLOWED_S", 0.02)
+    monkeypatch.setattr(view_server, "ALLOWED_S", 0.02)
     response = await guarded.get("/v1/changes", headers=bearer("reader"))
     await message(response)
     reviewer.allowed.clear()

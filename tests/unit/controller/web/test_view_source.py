@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from builders import a_card, a_holder, a_ledger, a_share, cards_of, occupy, stored
-from gpuledger.controller.web.source import LedgerSource
+from gpuledger.controller.web.feed import LedgerSource
 from gpuledger.ledger.book import Ledger
 
 

@@ -13,7 +13,7 @@ from fakes.operator_parts import an_operator
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
-from gpuledger.workflows.binding.costly_questions import AT_ONCE_S, CHEAP_S, SHARE, CostlyQuestions
+from gpuledger.workflows.namespace_allowances import AT_ONCE_S, CHEAP_S, SHARE, CostlyQuestions
 from gpuledger.workflows.tasks import Step, run_to_end
 
 Json = dict[str, Any]

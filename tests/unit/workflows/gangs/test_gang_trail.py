@@ -13,7 +13,7 @@ from fakes.metrics import value
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.controller.telemetry.metrics import Metrics
+from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.model.gang import GatherEnd
 from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.gangs.plans import COME_S
@@ -49,7 +49,7 @@ async def start(api: ApiServer, parts: OperatorParts) -> None:
 
 def metrics(parts: OperatorParts) -> bytes:
     workflows = parts.workflows
-    return Metrics(
+    measured = Measured(
         parts.ledger,
         parts.chooser,
         parts.counts,
@@ -59,7 +59,8 @@ def metrics(parts: OperatorParts) -> bytes:
         workflows.unlinked,
         pending_by_reason=parts.why_waiting.pods_by_reason,
         members=workflows.members,
-    ).text()
+    )
+    return Metrics(measured).text()
 
 
 async def test_the_life_of_a_gang_is_told_with_its_members(api: ApiServer, parts: OperatorParts) -> None:

@@ -17,8 +17,9 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.kube_api.reads import pod_groups_of
 from gpuledger.model.errors import ApiError, Denied, NotFound, Unreachable
-from gpuledger.workflows.gangs.pod_group_watch import DENIED, LOOK_S, NO_SUCH_KIND, follow_pod_groups
+from gpuledger.workflows.gangs.pod_groups import LOOK_S, NO_SUCH_KIND
 from gpuledger.workflows.gangs.turns import QUIET_S
+from gpuledger.workflows.list_and_watch import DENIED
 
 Json = dict[str, Any]
 COSCHEDULING = pod_groups_of("scheduling.x-k8s.io", "v1alpha1")
@@ -83,7 +84,7 @@ def server(parts: OperatorParts) -> Server:
 
 @contextlib.asynccontextmanager
 async def followed(server: Server, parts: OperatorParts) -> AsyncIterator[None]:
-    task = asyncio.create_task(follow_pod_groups(server, parts.workflows.pod_groups, parts.workflows.members))
+    task = asyncio.create_task(parts.workflows.pod_groups.follow(server, parts.workflows.members.names))
     try:
         await settle()
         yield

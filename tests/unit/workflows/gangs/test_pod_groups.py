@@ -16,7 +16,7 @@ from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
 from gpuledger.model.gang import MOST_MEMBERS, GangWay
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
-from gpuledger.workflows.gangs.pod_group_watch import NO_SUCH_KIND
+from gpuledger.workflows.gangs.pod_groups import NO_SUCH_KIND
 from gpuledger.workflows.gangs.turns import QUIET_S
 from unit.workflows.gangs.test_gangs import come
 

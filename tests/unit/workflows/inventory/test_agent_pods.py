@@ -10,7 +10,7 @@ from fakes.api_server import ApiServer, Operation
 from fakes.objects import a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.controller import startup
-from gpuledger.workflows.inventory.inventory import AgentPods
+from gpuledger.workflows.inventory import AgentPods
 
 CARDS = cards_of("node-a", 2)
 CLOSED = ("Unavailable", "the node's GPU agent is not ready")

@@ -8,7 +8,7 @@ import pytest
 from builders import a_ledger, cards_of, linked_cards, stored
 from gpuledger.ledger.book import Ledger
 from gpuledger.placement.policy import Policy, Preference
-from gpuledger.workflows.inventory.inventory import NodesWithoutTopology
+from gpuledger.workflows.inventory import NodesWithoutTopology
 
 TOPOLOGY = Policy(cards=Preference.TOPOLOGY)
 

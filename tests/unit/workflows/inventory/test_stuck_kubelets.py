@@ -14,7 +14,7 @@ from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import wall
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Pod
-from gpuledger.workflows.inventory.stuck_kubelets import LATER_S, SETTLE_S
+from gpuledger.workflows.inventory import LATER_S, SETTLE_S
 
 CARDS = cards_of("node-a", 2)
 TIMEOUT_S = 60.0

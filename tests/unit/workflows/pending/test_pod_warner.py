@@ -1,6 +1,6 @@
 """A pod that says something without effect is told once for each set of words, by the active replica only."""
 
-from typing import Any
+from typing import Any, cast
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
@@ -32,7 +32,7 @@ def a_pod(**annotations: str) -> dict[str, Any]:
 
 
 def warner(recorder: Recorder, counts: Counts, active: bool = True) -> PodWarner:
-    return PodWarner(lambda pod: pod_warnings(pod, DIALECTS), recorder, counts, lambda: active)
+    return PodWarner(lambda pod: pod_warnings(pod, DIALECTS), cast(Any, recorder), counts, lambda: active)
 
 
 def test_a_pod_is_told_once_for_each_set_of_words_and_a_metric_counts() -> None:

@@ -12,8 +12,8 @@ from fakes.queue_scene import QueueScene
 from fakes.queue_server import QueueServer
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.node import NodeOffer
+from gpuledger.workflows.namespace_allowances import MOST_STEPS, STEPS_PER_S
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
-from gpuledger.workflows.resource_claims.selector_accounts import MOST_STEPS, STEPS_PER_S
 
 CLAIMS = [{"name": "gpu", "resourceClaimTemplateName": "whole"}]
 

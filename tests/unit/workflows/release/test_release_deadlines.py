@@ -18,7 +18,7 @@ from gpuledger.formats.kubernetes.annotations import (
 )
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.share import Holder, HolderState
-from gpuledger.workflows.release.deadlines import SPOKEN_WITHIN_S
+from gpuledger.workflows.release import SPOKEN_WITHIN_S
 
 CARD, ELSEWHERE = a_card(0), a_card(0, "node-b")
 Json = dict[str, Any]

@@ -20,7 +20,7 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
-from gpuledger.workflows.release.release import SUSPECT_DELAY_S
+from gpuledger.workflows.release import SUSPECT_DELAY_S
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS

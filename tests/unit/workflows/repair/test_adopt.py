@@ -16,7 +16,7 @@ from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Misfit, Pod, Share
 from gpuledger.workflows.leadership import Leadership
-from gpuledger.workflows.repair.adopt import SETTLE_S
+from gpuledger.workflows.repair import SETTLE_S
 
 CARDS = [a_card(0), a_card(1)]
 FIRST, SECOND = CARDS

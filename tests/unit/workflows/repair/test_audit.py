@@ -15,11 +15,11 @@ from fakes.virtual_time import LoopClock, now_s, settle
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
-from gpuledger.ledger.adoption import AuditFinding, AuditFindingKind
+from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Denied, Unreachable
 from gpuledger.model.share import Holder, HolderState, Misfit, Pod, Share
-from gpuledger.workflows.repair.audit import Auditor, Report
+from gpuledger.workflows.repair import Auditor, Report
 
 SETTLE_S = 2.0
 CARDS = [a_card(0), a_card(1)]

@@ -21,14 +21,14 @@ from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.node import NodeOffer
 from gpuledger.placement.choose import PAID_STEPS
 from gpuledger.workflows.binding.place_pod import FilterResult
-from gpuledger.workflows.resource_claims.claims import Kind
-from gpuledger.workflows.resource_claims.selector_accounts import (
+from gpuledger.workflows.namespace_allowances import (
     ACCOUNTS_KEPT,
     STEPS_PER_S,
     TURN_STEPS,
     SelectorAccounts,
 )
-from gpuledger.workflows.resource_claims.selector_accounts import MOST_STEPS as MOST_OF_ALL
+from gpuledger.workflows.namespace_allowances import MOST_STEPS as MOST_OF_ALL
+from gpuledger.workflows.resource_claims.claims import Kind
 
 Json = dict[str, Any]
 NODES = ["node-a", "node-b", "node-c"]

@@ -3,11 +3,12 @@
 import asyncio
 from typing import Any, cast
 
-from gpuledger.controller.startup import POSTS_AT_ONCE, Events
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.errors import NotFound
 from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
+from gpuledger.workflows.event_recorder import POSTS_AT_ONCE, EventRecorder
+from gpuledger.workflows.system_clock import SystemClock
 
 POD = Pod("uid-a", "team", "a")
 
@@ -30,11 +31,11 @@ class Client:
             raise self._error
 
 
-def events(client: Client) -> Events:
-    return Events(KubeWrites(cast(Any, client)))
+def events(client: Client) -> EventRecorder:
+    return EventRecorder(KubeWrites(cast(Any, client)), SystemClock())
 
 
-async def posted(told: Events) -> None:
+async def posted(told: EventRecorder) -> None:
     while told._tasks:
         await asyncio.wait(told._tasks)
 

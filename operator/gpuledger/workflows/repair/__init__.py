@@ -1,1 +1,0 @@
-"""Finding and repairing differences between ledger and cluster."""
