@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.cluster import COUNT, Cluster, devices, pod
-from control_plane import ControlPlane
+from cluster.shared import SharedPlane
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -43,9 +43,9 @@ def data_of(**nvidia: object) -> Json:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(shared: SharedPlane) -> Iterator[Cluster]:
     """Yield a cluster with both ConfigMaps; the operator's account may read these, and no others."""
-    with ControlPlane.run() as plane:
+    with shared.lent() as plane:
         installation = Installation(plane, {**NO_KUBELET, **SETTINGS})
         installation.install()
         stated = yaml.safe_load(installation.settings_file.read_text())

@@ -10,6 +10,7 @@ import yaml
 
 from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, RequestFailed, devices, phase, pod, uuids
 from cluster.moved_over import command, moved_over
+from cluster.shared import SharedPlane
 from fakes.device_plugins import HamiPlugin, PluginApi, VolcanoPlugin, annotations
 
 Json = dict[str, Any]
@@ -22,7 +23,7 @@ BURST_DEADLINE_S = 180.0
 
 
 @pytest.fixture(scope="module")
-def adopting() -> Iterator[Cluster]:
+def adopting(shared: SharedPlane) -> Iterator[Cluster]:
     """Yield a cluster whose operator serves the names of the other schedulers, and adopts their pods."""
     settings = {
         "extra_scheduler_names": ["volcano", "hami-scheduler"],
@@ -32,7 +33,7 @@ def adopting() -> Iterator[Cluster]:
         "release_delay_s": 1,
         "longest_release_s": 2,
     }
-    with moved_over(settings) as cluster:
+    with moved_over(shared.lent(), settings) as cluster:
         yield cluster
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from cluster.gangs import gang, names
 from cluster.preempting import HIGH, HIGHER, LOW, WHOLE, PreemptingCluster, a_pod, eight_low, preempting_cluster
+from cluster.shared import SharedPlane
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[PreemptingCluster]:
-    with preempting_cluster() as running:
+def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
+    with preempting_cluster(shared.lent()) as running:
         yield running
 
 

@@ -9,11 +9,13 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from cluster.gangs import GATHER_S, bound, gang, gang_cluster, held, looking_for_halves, member, names, set_cpu
+from control_plane import ControlPlane
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    with gang_cluster(json_storage=True) as cluster, looking_for_halves(cluster.plane.etcd_url):
+    own = ControlPlane.run(json_storage=True)  # Bindings are looked for in etcd
+    with gang_cluster(own) as cluster, looking_for_halves(cluster.plane.etcd_url):
         yield cluster
 
 

@@ -10,6 +10,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.gangs import bound, gang_cluster, held, names
 from cluster.native_groups import WAYS, create_group, groups, members, turned_on
+from cluster.shared import SharedPlane
 from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_OF_GROUPS_S
 from installation import REPOSITORY
 from native_gangs import NativeGangs
@@ -19,8 +20,8 @@ FILTERS = "gpuledger_filters_total"
 
 
 @pytest.fixture(scope="module", params=WAYS)
-def running(native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with gang_cluster(**turned_on(native, request.param)) as cluster:
+def running(with_groups: SharedPlane, native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with gang_cluster(with_groups.lent(), **turned_on(native, request.param)) as cluster:
         yield cluster
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from cluster.cluster import COUNT, Cluster, pod
 from cluster.gangs import bound, gang_cluster, held, names
+from cluster.shared import SharedPlane
 from installation import REPOSITORY
 
 Json = dict[str, Any]
@@ -24,8 +25,8 @@ KINDS = (COSCHEDULING, KOORDINATOR, VOLCANO)
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
-    with gang_cluster() as cluster:
+def running(shared: SharedPlane) -> Iterator[Cluster]:
+    with gang_cluster(shared.lent()) as cluster:
         for kind in KINDS:
             install(cluster, kind)
         yield cluster

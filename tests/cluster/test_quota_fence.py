@@ -9,6 +9,7 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from cluster.gangs import bound
+from cluster.shared import SharedPlane
 from cluster.test_quotas import GPUMEM, QUOTAS, set_quota
 from control_plane import ControlPlane
 from effort import times
@@ -42,8 +43,8 @@ class TwoActive(Cluster):
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[TwoActive]:
-    with ControlPlane.run() as plane, ExitStack() as stack:
+def cluster(shared: SharedPlane) -> Iterator[TwoActive]:
+    with shared.lent() as plane, ExitStack() as stack:
         first = Installation(plane, SETTINGS)
         second = Installation(plane, {**SETTINGS, "scheduler_name": "second"}, "second")
         for installation in (first, second):

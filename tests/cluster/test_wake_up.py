@@ -14,6 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, MERGE_PATCH, PODS, Cluster, pod
+from cluster.shared import SharedPlane
 from control_plane import ControlPlane
 from effort import times
 from faults.kinds import HoldEvents
@@ -42,9 +43,9 @@ class WatchedCluster(Cluster):
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[WatchedCluster]:
+def cluster(shared: SharedPlane) -> Iterator[WatchedCluster]:
     """Yield a full node, with some pods of each priority that wait for a share of it."""
-    with ControlPlane.run() as plane, ExitStack() as stack:
+    with shared.lent() as plane, ExitStack() as stack:
         installation = Installation(plane, NO_KUBELET)
         installation.install()
         operator, scheduler = (stack.enter_context(Proxy.before_api_server(installation.kubeconfig)) for _ in range(2))
