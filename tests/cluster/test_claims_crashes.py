@@ -136,7 +136,6 @@ def are_bound_once_and_consistent(cluster: FaultyCluster, *names: str) -> None:
     check_claims(cluster)
 
 
-@pytest.mark.promise("claims")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_pods_with_claims_are_bound_once_wherever_the_operator_dies(cluster: FaultyCluster, when: str) -> None:
     """A pod is at each step when it is killed: the write was held, or was carried out and its answer held."""

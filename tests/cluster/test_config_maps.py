@@ -154,9 +154,11 @@ def test_commands_read_it_too(cluster: Cluster) -> None:
     words = [sys.executable, "-m", "gpuledger", "audit", "--kubeconfig", str(cluster.plane.kubeconfig)]
     done = subprocess.run([*words, "--settings", str(settings)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    spec = {"settings.yaml": settings.read_text()}
-    cluster.patch("/api/v1/namespaces/gpuledger-system/configmaps/" + settings_map(cluster), {"data": spec})
+    installed = "/api/v1/namespaces/gpuledger-system/configmaps/" + settings_map(cluster)
+    before = cluster.request("GET", installed)["data"]
+    cluster.patch(installed, {"data": {"settings.yaml": settings.read_text()}})
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    cluster.patch(installed, {"data": before})
     rendered = [sys.executable, "-m", "gpuledger", "admission-policies", "--settings", str(settings)]
     env = {**os.environ, "KUBECONFIG": str(cluster.plane.kubeconfig)}
     text = subprocess.run(rendered, capture_output=True, text=True, check=True, env=env).stdout

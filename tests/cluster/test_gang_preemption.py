@@ -24,7 +24,6 @@ def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
     running.clear()
 
 
-@pytest.mark.promise("preemption")
 def test_eight_single_pods_leave_once_each_for_a_gang_of_eight(
     cluster: PreemptingCluster, say: Callable[[str], None]
 ) -> None:

@@ -57,7 +57,6 @@ def start(installation: Installation, command: tuple[str, ...], name: str) -> Ma
     return installation.operator
 
 
-@pytest.mark.promise("installing")
 def test_kopfs_command_starts_the_operator_and_a_pod_is_bound(cluster: Cluster) -> None:
     installation = cluster.installation
     port = free_port()

@@ -183,7 +183,7 @@ def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster
 
 
 @pytest.mark.promise("API server outages")
-@pytest.mark.parametrize("server", ["api_server", "etcd"])
+@pytest.mark.parametrize("server", ["api_server", pytest.param("etcd", marks=pytest.mark.long)])
 def test_a_server_that_is_killed_in_a_burst_loses_no_share_and_no_binding(cluster: FaultyCluster, server: str) -> None:
     cluster.add_nodes(BURST_NODES)
     pods = burst()[:BURST_PODS]

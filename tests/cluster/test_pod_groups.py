@@ -10,7 +10,7 @@ import pytest
 
 from cluster.cluster import COUNT, Cluster, pod
 from cluster.gangs import bound, gang_cluster, held, names
-from cluster.shared import SharedPlane
+from control_plane import ControlPlane
 from installation import REPOSITORY
 
 Json = dict[str, Any]
@@ -25,8 +25,9 @@ KINDS = (COSCHEDULING, KOORDINATOR, VOLCANO)
 
 
 @pytest.fixture(scope="module")
-def running(shared: SharedPlane) -> Iterator[Cluster]:
-    with gang_cluster(shared.lent()) as cluster:
+def running() -> Iterator[Cluster]:
+    own = ControlPlane.run()  # with their definitions: an API server is slow to give those up
+    with gang_cluster(own) as cluster:
         for kind in KINDS:
             install(cluster, kind)
         yield cluster
@@ -91,7 +92,14 @@ def members(kind: Kind, name: str, count: int) -> list[Json]:
 
 
 @pytest.mark.promise("gangs")
-@pytest.mark.parametrize("kind", KINDS, ids=["coscheduling", "koordinator", "volcano"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(COSCHEDULING, id="coscheduling", marks=pytest.mark.long),
+        pytest.param(KOORDINATOR, id="koordinator", marks=pytest.mark.long),
+        pytest.param(VOLCANO, id="volcano"),
+    ],
+)
 def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: Cluster, kind: Kind) -> None:
     cluster.add_nodes(2, gpus=4)
     create_group(cluster, kind, "large", 5)

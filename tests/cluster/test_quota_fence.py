@@ -18,8 +18,6 @@ from faults.proxy import Proxy
 from faults.requests import watching
 from installation import NO_KUBELET, Installation
 
-pytestmark = pytest.mark.promise("quotas")
-
 SETTINGS = {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}
 SHARE = {COUNT: 1, MEMORY: 1_000}
 PODS_EACH = times(20, 60)
@@ -60,6 +58,7 @@ def cluster(shared: SharedPlane) -> Iterator[TwoActive]:
         yield running
 
 
+@pytest.mark.promise("quotas")
 def test_the_operator_whose_share_comes_second_gives_it_back_and_binds_nothing(cluster: TwoActive) -> None:
     """It has not seen what the other one has entered, on another card: it finds that the quota allows its pod."""
     cluster.allow(1_000)

@@ -22,8 +22,6 @@ from faults.proxy import Proxy
 from faults.requests import FOLLOWED, watching
 from installation import NO_KUBELET, Installation
 
-pytestmark = pytest.mark.promise("quiet")
-
 PRIORITIES = (5, 4, 3, 2, 1)
 WAITING_EACH = times(5, 40)
 FREED_EACH = times(4, 8)
