@@ -14,7 +14,7 @@ from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from cluster.claims import create_class, remove_claims
 from cluster.cluster import Cluster, Connection
-from cluster.shared import SharedPlane
+from cluster.shared import NAMESPACES, SharedPlane
 from cluster.written_cards import Card
 from control_plane import ControlPlane
 from native_gangs import NativeGangs, native_gangs
@@ -89,9 +89,11 @@ def card(ledger: ControlPlane, connection: Connection) -> Card:
 def namespace(plane: ControlPlane) -> Iterator[str]:
     """Return a new namespace, which is deleted after the test."""
     name = f"test-{secrets.token_hex(4)}"
-    plane.kubectl("create", "namespace", name)
+    admin = Connection(plane)
+    admin.request("POST", NAMESPACES, {"metadata": {"name": name}})
     yield name
-    plane.kubectl("delete", "namespace", name, "--wait=false")
+    admin.request("DELETE", f"{NAMESPACES}/{name}")
+    admin.close()
 
 
 @pytest.fixture(scope="session")
