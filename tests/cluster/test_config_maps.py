@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.cluster import COUNT, Cluster, devices, pod
-from cluster.shared import SharedPlane
+from control_plane import ControlPlane
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -43,9 +43,9 @@ def data_of(**nvidia: object) -> Json:
 
 
 @pytest.fixture(scope="module")
-def cluster(shared: SharedPlane) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """Yield a cluster with both ConfigMaps; the operator's account may read these, and no others."""
-    with shared.lent() as plane:
+    with ControlPlane.run() as plane:  # the installed ConfigMap is changed
         installation = Installation(plane, {**NO_KUBELET, **SETTINGS})
         installation.install()
         stated = yaml.safe_load(installation.settings_file.read_text())
@@ -154,11 +154,9 @@ def test_commands_read_it_too(cluster: Cluster) -> None:
     words = [sys.executable, "-m", "gpuledger", "audit", "--kubeconfig", str(cluster.plane.kubeconfig)]
     done = subprocess.run([*words, "--settings", str(settings)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    installed = "/api/v1/namespaces/gpuledger-system/configmaps/" + settings_map(cluster)
-    before = cluster.request("GET", installed)["data"]
-    cluster.patch(installed, {"data": {"settings.yaml": settings.read_text()}})
+    spec = {"settings.yaml": settings.read_text()}
+    cluster.patch("/api/v1/namespaces/gpuledger-system/configmaps/" + settings_map(cluster), {"data": spec})
     assert subprocess.run(words, capture_output=True, check=False).returncode == 0
-    cluster.patch(installed, {"data": before})
     rendered = [sys.executable, "-m", "gpuledger", "admission-policies", "--settings", str(settings)]
     env = {**os.environ, "KUBECONFIG": str(cluster.plane.kubeconfig)}
     text = subprocess.run(rendered, capture_output=True, text=True, check=True, env=env).stdout
