@@ -68,6 +68,7 @@ def test_whole_cards_leave_one_by_one_for_a_queue_that_takes_back_its_own(queues
     check_once(queues.cluster)
 
 
+@pytest.mark.promise("queues")
 def test_exactly_three_of_four_leave_for_sixty_percent_of_each_card(queues: Queues) -> None:
     for name in LOW:
         queues.job(name, "low", share(4, 25), 100)
@@ -129,7 +130,6 @@ def test_between_queues_the_priority_of_pods_does_not_matter(queues: Queues) -> 
 # Quota and cards.
 
 
-@pytest.mark.promise("queues")
 def test_quota_without_cards_admits_nothing_and_says_why_as_explain_does(queues: Queues) -> None:
     cluster = queues.cluster
     for number in range(4):  # single pods, of no queue, on half of each card
