@@ -77,7 +77,7 @@ class SharedPlane:
             if not standing:
                 self._end_standing()
             yield plane
-            if not standing:
+            if self._standing is None:
                 plane.kill_programs()
             self._clean(standing)
         except BaseException:
