@@ -13,6 +13,9 @@ from side_by_side import group_of, in_order, is_computed
 
 pytest_plugins = ["reporting"]
 
+STANDING = "installed_cluster"
+"""The fixture of that cluster, of tests/cluster/conftest.py."""
+
 settings.register_profile(
     "gpuledger",
     max_examples=times(30, 200, check=10),  # others in each run
@@ -36,7 +39,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: in_order(group_of(item.nodeid)))
+    # Modules that leave their cluster to each other come one after the other: else it starts again and again.
+    standing = {group_of(item.nodeid) for item in items if STANDING in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: (*in_order(group := group_of(item.nodeid)), group in standing))
 
 
 def pytest_collection_finish() -> None:

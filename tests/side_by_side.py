@@ -35,7 +35,6 @@ BEGIN = (  # the longest first: whoever comes last has nobody to share the work 
     "node 1",
     "node 2",
     "cluster/test_preemption.py",
-    "cluster/test_audit.py",
     "cluster/test_outages.py",
     "cluster/test_crash_points.py",
     "cluster/test_replicas.py",

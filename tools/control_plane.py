@@ -299,15 +299,21 @@ class ControlPlane:
                 os.kill(program.pid, signal.SIGTERM)
         for program in reversed(self._programs):
             program.terminate()
+        self._programs.clear()
         for component in reversed(self._components):
             component.kill()  # nobody will read its data again
-        self._programs.clear()
         self._components.clear()
         if self._directory_lock is not None:
             self._kill_unknown()
             shutil.rmtree(self.directory, ignore_errors=True)
             os.close(self._directory_lock)
             self._directory_lock = None
+
+    def kill_programs(self) -> None:
+        """Kill what start_program() and start_scheduler() have started, as a crash would."""
+        for program in reversed(self._programs):
+            program.kill()
+        self._programs.clear()
 
     def _kill_unknown(self) -> None:
         """Kill the program that was just being started when a signal came: it would write into the directory again."""

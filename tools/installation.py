@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gpuledger.formats.scheduler import authorization, url_with
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"
 NAMESPACE, ACCOUNT = "gpuledger-system", "gpuledger"
+CARDS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
 JSON = "application/json"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 """Name of the account in the API server's audit log."""
@@ -63,11 +65,12 @@ class Installation:
         self._scheduler_config_file = plane.directory / f"scheduler-config{self._suffix}.yaml"
 
     def install(self) -> None:
-        """Apply CRD and manifests, and take the service account's token. Raises ControlPlaneError."""
-        self.plane.kubectl("apply", "-k", str(MANIFESTS))
-        self.plane.wait_established("gpuallocations.gpuledger.dev")
-        # Nothing here runs containers: the Deployment's two programs are started as processes instead.
-        self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
+        """Apply CRD and manifests if the plane has none, and take the account's token. Raises ControlPlaneError."""
+        if self.plane.status_of(f"{self.plane.server}{CARDS}") != HTTPStatus.OK:
+            self.plane.kubectl("apply", "-k", str(MANIFESTS))
+            self.plane.wait_established("gpuallocations.gpuledger.dev")
+            # Nothing here runs containers: the Deployment's two programs are started as processes instead.
+            self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
         self.kubeconfig = self.plane.kubeconfig_of_service_account(NAMESPACE, ACCOUNT)
         settings = yaml.safe_load((MANIFESTS / "settings.yaml").read_text())
         names = ("listen_port", "health_port", "view_port", "explain_port")

@@ -10,8 +10,8 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -235,6 +235,25 @@ class Cluster:
         amount = None if slots is None else str(slots)
         change = {"status": {"allocatable": {resource: amount}, "capacity": {resource: amount}}}
         self.patch(f"/api/v1/nodes/{node_name}/status", change)
+
+    # The operator.
+
+    def restart_operator(self) -> None:
+        """Kill the operator if it still runs, and start it."""
+        self.installation.restart_operator()
+
+    @contextmanager
+    def other_settings(self, **changes: object) -> Iterator[None]:
+        """Run the operator with other settings for a while."""
+        file = self.installation.settings_file
+        before = file.read_text()
+        file.write_text(yaml.safe_dump({**yaml.safe_load(before), **changes}))
+        try:
+            self.restart_operator()
+            yield
+        finally:
+            file.write_text(before)
+            self.restart_operator()
 
     # Pods.
 

@@ -1,4 +1,4 @@
-"""One real control plane for all tests of this directory.
+"""One real control plane for all tests of this directory, but for those whose subject it is (see shared.py).
 
 It is a failure, not a skip, when it can't be built or started: a green run means that these tests ran.
 """
@@ -14,22 +14,16 @@ from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from cluster.claims import create_class, remove_claims
 from cluster.cluster import Cluster, Connection
+from cluster.shared import NAMESPACES, SharedPlane
 from cluster.written_cards import Card
-from control_plane import ControlPlane, ControlPlaneError
-from installation import NO_KUBELET, Installation
+from control_plane import ControlPlane
 from native_gangs import NativeGangs, native_gangs
 
 HERE = Path(__file__).parent
 CRD = HERE.parents[1] / "crds" / "gpuledger.dev_gpuallocations.yaml"
 BUILD_PROBLEM = pytest.StashKey[str]()
-RELEASE_DELAY_S = 4
-"""Shorter than the default, so that the test of it need not wait; long enough to be seen on a slow machine."""
-
 NUMBERS = itertools.count(1)
 """Of the cards that tests write themselves."""
-
-UNDISTURBED_S = 3600
-"""No comparison with full lists comes while a test counts what is looked at."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
@@ -53,19 +47,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def plane(pytestconfig: pytest.Config) -> Iterator[ControlPlane]:
-    """Return the control plane that all tests share; give each test objects of its own (see `namespace`)."""
+def shared(pytestconfig: pytest.Config) -> Iterator[SharedPlane]:
+    """Yield the control plane that all modules share, each in its turn."""
     if BUILD_PROBLEM in pytestconfig.stash:
         pytest.fail(f"The control plane can't be built.\n{pytestconfig.stash[BUILD_PROBLEM]}", pytrace=False)
-    shared = ControlPlane()
-    try:
-        shared.start()
-    except ControlPlaneError as error:
-        pytest.fail(f"The control plane does not start.\n{error}", pytrace=False)
-    try:
-        yield shared
-    finally:
-        shared.stop()
+    plane = SharedPlane()
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="module")
+def plane(shared: SharedPlane) -> Iterator[ControlPlane]:
+    """Yield it to a module that needs no settings of its own; give each test objects of its own (see `namespace`)."""
+    with shared.lent(standing=True) as lent:
+        yield lent
 
 
 @pytest.fixture(scope="session")
@@ -94,9 +89,11 @@ def card(ledger: ControlPlane, connection: Connection) -> Card:
 def namespace(plane: ControlPlane) -> Iterator[str]:
     """Return a new namespace, which is deleted after the test."""
     name = f"test-{secrets.token_hex(4)}"
-    plane.kubectl("create", "namespace", name)
+    admin = Connection(plane)
+    admin.request("POST", NAMESPACES, {"metadata": {"name": name}})
     yield name
-    plane.kubectl("delete", "namespace", name, "--wait=false")
+    admin.request("DELETE", f"{NAMESPACES}/{name}")
+    admin.close()
 
 
 @pytest.fixture(scope="session")
@@ -108,20 +105,18 @@ def native() -> NativeGangs:
     return found
 
 
-@pytest.fixture(scope="session")
-def installed_cluster(plane: ControlPlane) -> Iterator[Cluster]:
-    """Yield the shared control plane with gpuledger installed and running; the control plane ends it."""
-    settings = {
-        **NO_KUBELET,
-        "release_delay_s": RELEASE_DELAY_S,
-        "longest_release_s": 6,
-        "resync_interval_s": UNDISTURBED_S,
-    }
-    installation = Installation(plane, settings)
-    installation.start()
-    shared = Cluster(plane, installation)
-    yield shared
-    shared.close()
+@pytest.fixture(scope="module")
+def with_groups(native: NativeGangs) -> Iterator[SharedPlane]:
+    """Yield a plane of the module's own: the API server has groups of pods by its feature gates."""
+    plane = SharedPlane(feature_gates=native.feature_gates, runtime_config=native.runtime_config)
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="module")
+def installed_cluster(shared: SharedPlane, plane: ControlPlane) -> Cluster:
+    """Return the shared control plane with gpuledger running, which modules leave to each other."""
+    return shared.standing()
 
 
 @pytest.fixture

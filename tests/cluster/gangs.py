@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from chaos.gang_rule import GANG, MINIMUM, GangRule
 from chaos.history import Change, History
 from cluster.cluster import COUNT, NODES, Cluster, pod
+from cluster.shared import cluster_on
 from control_plane import ControlPlane
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
+from installation import NOTHING_RUNS
 
 Json = dict[str, Any]
 
@@ -67,18 +68,14 @@ def set_cpu(cluster: Cluster, name: str, cpu: str) -> None:
     cluster.patch(f"{NODES}/{name}/status", {"status": {"allocatable": {"cpu": cpu}, "capacity": {"cpu": cpu}}})
 
 
-@contextmanager
 def gang_cluster(
-    settings: Mapping[str, object] | None = None, scheduler_flags: Sequence[str] = (), **plane: Any
-) -> Iterator[Cluster]:
-    """Run operator and kube-scheduler on a control plane of its own, on which no pod ever starts."""
-    with ControlPlane.run(**plane) as running:
-        stated = {**NO_KUBELET, **NOTHING_RUNS, "gang_gather_s": GATHER_S, **(settings or {})}
-        installation = Installation(running, stated, scheduler_flags=scheduler_flags, scheduler_changes=SHORT_BACK_OFF)
-        installation.start()
-        cluster = Cluster(running, installation)
-        yield cluster
-        cluster.close()
+    plane: AbstractContextManager[ControlPlane],
+    settings: Mapping[str, object] | None = None,
+    scheduler_flags: Sequence[str] = (),
+) -> AbstractContextManager[Cluster]:
+    """Run operator and kube-scheduler on a control plane, on which no pod ever starts."""
+    stated = {**NOTHING_RUNS, "gang_gather_s": GATHER_S, **(settings or {})}
+    return cluster_on(plane, stated, scheduler_flags, SHORT_BACK_OFF)
 
 
 class Halves:

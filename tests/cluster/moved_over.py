@@ -3,23 +3,20 @@
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from cluster.cluster import Cluster
+from cluster.shared import cluster_on
 from control_plane import ControlPlane
-from installation import MANIFESTS, NO_KUBELET, Installation
+from installation import MANIFESTS
 
 
 @contextmanager
-def moved_over(settings: Mapping[str, object]) -> Iterator[Cluster]:
+def moved_over(plane: AbstractContextManager[ControlPlane], settings: Mapping[str, object]) -> Iterator[Cluster]:
     """Yield such a cluster, with operator and kube-scheduler running."""
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, {**NO_KUBELET, **settings})
-        installation.start()
-        plane.kubectl("apply", "-k", str(MANIFESTS / "over-hami"))
-        cluster = Cluster(plane, installation)
+    with cluster_on(plane, settings) as cluster:
+        cluster.plane.kubectl("apply", "-k", str(MANIFESTS / "over-hami"))
         yield cluster
-        cluster.close()
 
 
 def command(cluster: Cluster, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:

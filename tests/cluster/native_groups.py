@@ -14,13 +14,11 @@ POD_BY_POD, OWN_CYCLE = WAYS = ("pod-by-pod", "own-cycle")
 
 
 def turned_on(native: NativeGangs, way: str) -> dict[str, Any]:
-    """Return how to run a cluster that has groups, and whose kube-scheduler tries them in one of the ways."""
+    """Return how to run what is on a plane that has groups, whose kube-scheduler tries them in one of the ways."""
     own = way == OWN_CYCLE
     return {
         "settings": {"native_gangs": own},
         "scheduler_flags": [f"--feature-gates={native.scheduler_gates}"] if own else [],
-        "feature_gates": native.feature_gates,
-        "runtime_config": native.runtime_config,
     }
 
 

@@ -6,10 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
-
-import yaml
 
 from chaos.gang_rule import GANG
 from cluster.cluster import COUNT, DEADLINE_S, Cluster, container, uuids
@@ -116,21 +114,8 @@ class PreemptingCluster(Cluster):
         self.wait(lambda: len(self.placed(app)) == number, f"{number} pods of {app} are placed", timeout_s)
         return self.placed(app)
 
-    @contextmanager
-    def other_settings(self, **changes: object) -> Iterator[None]:
-        """Run the operator with other settings for a while."""
-        file = self.installation.settings_file
-        before = file.read_text()
-        file.write_text(yaml.safe_dump({**yaml.safe_load(before), **changes}))
-        try:
-            self.restart_operator()
-            yield
-        finally:
-            file.write_text(before)
-            self.restart_operator()
-
     def restart_operator(self) -> None:
-        """Kill the operator if it still runs, and start it behind the proxy."""
+        """Start it behind the proxy."""
         self.installation.kill_operator()
         self.installation.start_operator(self.proxy.kubeconfig_from(self.installation.kubeconfig))
 
@@ -215,10 +200,12 @@ def _names_of(pod: Json) -> tuple[str | None, ...]:
 
 @contextmanager
 def preempting_cluster(
-    settings: Mapping[str, object] | None = None, scheduler_flags: Sequence[str] = (), **plane: Any
+    plane: AbstractContextManager[ControlPlane],
+    settings: Mapping[str, object] | None = None,
+    scheduler_flags: Sequence[str] = (),
 ) -> Iterator[PreemptingCluster]:
-    """Run operator and kube-scheduler on a control plane of its own; the operator behind a proxy."""
-    with ControlPlane.run(**plane) as running:
+    """Run operator and kube-scheduler on a control plane; the operator behind a proxy."""
+    with plane as running:
         installation = Installation(running, {**SETTINGS, **(settings or {})}, scheduler_flags=scheduler_flags)
         installation.install()
         with Proxy.before_api_server(installation.kubeconfig) as proxy, Kubelet(running) as kubelet:

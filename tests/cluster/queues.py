@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from cluster.cluster import Cluster
+from cluster.shared import cluster_on
+from control_plane import ControlPlane
+from installation import NOTHING_RUNS
 from kueue import API, Kueue
 
 Json = dict[str, Any]
@@ -14,6 +18,16 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CORES = "gpuledger.dev/cores"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = f"/apis/{API}/namespaces/default/workloads"
+
+
+@contextmanager
+def queues_cluster(settings: Mapping[str, object] | None = None) -> Iterator[Queues]:
+    """Run Kueue, operator and kube-scheduler on a control plane of their own: Kueue's kinds stay where they are."""
+    with ControlPlane.run() as plane:
+        kueue = Kueue(plane)
+        kueue.start()
+        with cluster_on(nullcontext(plane), {**NOTHING_RUNS, "kueue": True, **(settings or {})}) as cluster:
+            yield Queues(cluster, kueue)
 
 
 class Queues:

@@ -54,7 +54,7 @@ from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request, too_many_containers
 from gpuledger.model.errors import BadInput
-from installation import NAMESPACE, NO_KUBELET, REPOSITORY, USER, Installation
+from installation import NAMESPACE, NO_KUBELET, NOTHING_RUNS, REPOSITORY, USER, Installation
 
 pytestmark = pytest.mark.promise("admission")
 
@@ -73,8 +73,8 @@ FORGED = json.dumps({"main": [{"uuid": "GPU-0", "memoryMiB": 1, "cores": 1}]})
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster with gpuledger and the policies, once each of them is in force."""
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, NO_KUBELET)
+    with ControlPlane.run() as plane:  # policies are in force for some time after they are deleted
+        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
         installation.start()
         apply_policies(plane)
         for name in ("ignored", "claims-not"):
@@ -688,7 +688,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     changed |= {"extra_scheduler_names": ["volcano", "hami-scheduler"], "node_taint": "volcano.sh/vgpu=hami:NoSchedule"}
     file = tmp_path_factory.mktemp("policies") / "policies.yaml"
     file.write_text(policies(Settings().changed({**changed, "default_gpus": 2, "vendors": []}), KINDS))
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # beside the other policies, none of these could be told
         plane.kubectl("apply", "-f", str(file))
         connection = as_user(plane, "user")
         deadline = time.monotonic() + DEADLINE_S

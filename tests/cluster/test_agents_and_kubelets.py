@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PODS, Cluster, phase, pod, uuids
-from control_plane import ControlPlane
+from cluster.shared import SharedPlane
 from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Amounts
-from installation import NAMESPACE, USER, Installation
+from installation import NAMESPACE, USER
 
 Json = dict[str, Any]
 
@@ -29,16 +29,11 @@ OURS = ["pods", "nodes", "gpuallocations", "events"]
 
 
 @pytest.fixture(scope="module")
-def impatient() -> Iterator[Cluster]:
+def impatient(shared: SharedPlane) -> Iterator[Cluster]:
     """Yield a cluster whose operator gives kubelets a few seconds."""
-    with ControlPlane.run() as plane:
-        installation = Installation(
-            plane, {"start_timeout_s": START_TIMEOUT_S, "release_delay_s": 1, "longest_release_s": 3}
-        )
-        installation.start()
-        cluster = Cluster(plane, installation)
+    settings = {"start_timeout_s": START_TIMEOUT_S, "release_delay_s": 1, "longest_release_s": 3}
+    with shared.cluster(settings) as cluster:
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ CARD = {
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
     """Return a control plane on which nobody else installs anything."""
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # helm installs and uninstalls it
         plane.kubectl("create", "namespace", NAMESPACE)
         plane.kubectl("create", "namespace", "restricted")
         plane.kubectl("label", "namespace", "restricted", "pod-security.kubernetes.io/enforce=restricted")
@@ -144,7 +144,7 @@ MODES = ("auto", "webhook", "validating", "none")
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        pytest.param(name, mode, marks=() if mode == MODES[number % len(MODES)] else pytest.mark.long)
+        pytest.param(name, mode, marks=() if mode in MODES[number : number + 1] else pytest.mark.long)
         for number, name in enumerate(PRESETS)
         for mode in MODES
     ],

@@ -18,6 +18,7 @@ import yaml
 from claim_expressions import CORNERS, DRIVER, EVERYDAY, NODES, REFUSED, Answered, compile_selector, random_expressions
 from cluster.cluster import DEADLINE_S, Connection, Json, RequestFailed
 from cluster.kubernetes import MINOR, at_least
+from cluster.shared import SharedPlane
 from control_plane import ControlPlane
 from effort import EFFORT, seeds_for, times
 from gpuledger.formats.resource_claims.selectors import Selector, SelectorError, SelectorRefused
@@ -52,9 +53,9 @@ class Question:
 
 
 @pytest.fixture(scope="module")
-def plane() -> Iterator[ControlPlane]:
+def plane(shared: SharedPlane) -> Iterator[ControlPlane]:
     """Yield a control plane with nodes, devices and a stock kube-scheduler that may ask as often as it likes."""
-    with ControlPlane.run() as own:
+    with shared.lent() as own:
         connection = Connection(own)
         labels = {"resource.kubernetes.io/admin-access": "true"}
         connection.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})

@@ -29,6 +29,7 @@ from cluster.claims import (
 )
 from cluster.cluster import CORES, COUNT, MEMORY, PODS, RequestFailed, devices, pod
 from cluster.preempting import HIGH, LOW, PreemptingCluster, preempting_cluster
+from cluster.shared import SharedPlane
 from effort import seeds_for, times
 
 Json = dict[str, Any]
@@ -66,8 +67,8 @@ COMMON = [share("4000Mi", 10), share("8000Mi", 10, count=2)]
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[PreemptingCluster]:
-    with preempting_cluster() as running:
+def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
+    with preempting_cluster(shared.lent()) as running:
         create_class(running)
         for name, requests in TEMPLATE_REQUESTS.items():
             running.request("POST", TEMPLATES, template(name, *requests))

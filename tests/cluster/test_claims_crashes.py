@@ -30,6 +30,7 @@ from cluster.claims import (
 )
 from cluster.cluster import COUNT, MEMORY, RequestFailed
 from cluster.kubernetes import at_least
+from cluster.shared import SharedPlane
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Drop, Fault, Hold, HoldEvents, LoseAnswer
 from faults.requests import (
@@ -89,8 +90,8 @@ or_dies = pytest.mark.parametrize(
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[FaultyCluster]:
-    with faulty_cluster(SETTINGS) as running:
+def module_cluster(shared: SharedPlane) -> Iterator[FaultyCluster]:
+    with faulty_cluster(shared.lent(), SETTINGS) as running:
         create_class(running)
         running.add_nodes(NODE_COUNT, gpus=GPUS)
         running.request("POST", TEMPLATES, template("one", share("10Gi", 30)))
@@ -135,7 +136,6 @@ def are_bound_once_and_consistent(cluster: FaultyCluster, *names: str) -> None:
     check_claims(cluster)
 
 
-@pytest.mark.promise("claims")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_pods_with_claims_are_bound_once_wherever_the_operator_dies(cluster: FaultyCluster, when: str) -> None:
     """A pod is at each step when it is killed: the write was held, or was carried out and its answer held."""

@@ -11,11 +11,10 @@ import pytest
 from cluster.claims import API, CLASSES, TEMPLATES, claiming, claims_of, create_class, request, results, share, template
 from cluster.cluster import COUNT, Cluster, pod, uuids
 from cluster.kubernetes import MINOR, at_least
-from control_plane import ControlPlane
+from cluster.shared import SharedPlane
 from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.resource_claims.claims import DRIVER, ONLY_TAINT
 from gpuledger.formats.resource_claims.slices import NodeOwner, slices_of
-from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
 
@@ -27,17 +26,13 @@ pytestmark = pytest.mark.skipif(not at_least(1, 36), reason=f"Kubernetes {MINOR}
 
 
 @pytest.fixture(scope="module")
-def offering() -> Iterator[Cluster]:
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, {**NO_KUBELET, "all_drivers_scheduler_name": PROFILE})
-        installation.start()
-        cluster = Cluster(plane, installation)
+def offering(shared: SharedPlane) -> Iterator[Cluster]:
+    with shared.cluster({"all_drivers_scheduler_name": PROFILE}) as cluster:
         create_class(cluster)
         selector = {"cel": {"expression": f'device.driver == "{NIC}"'}}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": NIC}}
         cluster.request("POST", CLASSES, {**body, "spec": {"selectors": [selector]}})
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture

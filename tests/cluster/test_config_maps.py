@@ -45,7 +45,7 @@ def data_of(**nvidia: object) -> Json:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster with both ConfigMaps; the operator's account may read these, and no others."""
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # the installed ConfigMap is changed
         installation = Installation(plane, {**NO_KUBELET, **SETTINGS})
         installation.install()
         stated = yaml.safe_load(installation.settings_file.read_text())

@@ -153,7 +153,7 @@ def test_the_audit_log_names_the_account_of_a_refused_write(
 
 
 def test_an_etcd_that_was_killed_comes_back_with_what_it_had_stored() -> None:
-    with ControlPlane.run(durable=True) as plane:
+    with ControlPlane.run(durable=True) as plane:  # etcd is killed
         plane.kubectl("create", "configmap", "before")
         plane.stop_etcd()
         with pytest.raises(ControlPlaneError):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Json, container, pod, uuids
+from cluster.shared import SharedPlane
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Hold
 from faults.proxy import Armed
@@ -53,9 +54,9 @@ SHAPES = [
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[FaultyCluster]:
+def module_cluster(shared: SharedPlane) -> Iterator[FaultyCluster]:
     """Yield a node for each shape, where a bystander has a share of every card, and an empty one; all have four."""
-    with faulty_cluster(SETTINGS) as running:
+    with faulty_cluster(shared.lent(), SETTINGS) as running:
         nodes = running.add_nodes(len(SHAPES) + 1, gpus=4)
         assert {shape.node for shape in SHAPES} < {node.name for node in nodes}
         bystanders = [f"bystander-{number}" for number in range(len(SHAPES))]

@@ -64,7 +64,6 @@ def test_a_restart_writes_nothing_and_forgets_nothing(cluster: Cluster) -> None:
     cluster.check_consistent()
 
 
-@pytest.mark.promise("operator crashes")
 def test_shares_of_pods_that_end_while_the_operator_is_down_are_free_when_it_is_back(cluster: Cluster) -> None:
     cluster.add_nodes(1, gpus=2)
     cluster.create(*(pod(name, {COUNT: 1}) for name in ("deleted", "finished")))

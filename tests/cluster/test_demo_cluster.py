@@ -29,7 +29,7 @@ IGNORES_EVICTIONS: Json = {
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Cluster]:
     """Yield a cluster as `make demo` has it, without the examples."""
-    with ControlPlane.run(every_controller=True) as plane:
+    with ControlPlane.run(every_controller=True) as plane:  # as `make demo` has it
         plane.start_default_scheduler()
         installation = Installation(plane)
         installation.start()

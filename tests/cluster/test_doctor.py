@@ -92,7 +92,7 @@ class Clinic:
 @pytest.fixture(scope="module")
 def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
     """Yield a healthy cluster."""
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # with the policies, and each part of it is broken
         installation = Installation(plane, NO_KUBELET, name=POD, replicated=True)
         installation.start()
         apply_policies(plane)

@@ -27,7 +27,7 @@ CERTIFICATE = (
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Yield a shell beside a control plane of its own, with the examples' pods on the demo's nodes."""
-    with ControlPlane.run(every_controller=True) as plane:
+    with ControlPlane.run(every_controller=True) as plane:  # some of the commands uninstall it
         plane.start_default_scheduler()
         installation = Installation(plane, {"view_port": free_port()})
         installation.start()

@@ -40,7 +40,14 @@ def in_volcanos_classic_words(cards: int, position: int) -> Limits:
 
 Ask = Callable[[int, int], Limits]
 ways_to_ask = pytest.mark.parametrize(
-    "ask", [by_number, by_memory, mixed, mixed_the_other_way, in_volcanos_classic_words]
+    "ask",
+    [
+        by_number,
+        pytest.param(by_memory, marks=pytest.mark.long),
+        mixed,
+        pytest.param(mixed_the_other_way, marks=pytest.mark.long),
+        in_volcanos_classic_words,
+    ],
 )
 
 

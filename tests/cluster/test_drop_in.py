@@ -10,6 +10,8 @@ import yaml
 
 from cluster.cluster import COUNT, MEMORY, NODES, PODS, Cluster, RequestFailed, devices, phase, pod, uuids
 from cluster.moved_over import command, moved_over
+from cluster.shared import SharedPlane
+from effort import times
 from fakes.device_plugins import HamiPlugin, PluginApi, VolcanoPlugin, annotations
 
 Json = dict[str, Any]
@@ -17,12 +19,12 @@ VGPU, VGPU_MEMORY = "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"
 HAMI_REGISTER, VOLCANO_REGISTER = "hami.io/node-nvidia-register", "volcano.sh/node-vgpu-register"
 CARD_MIB = 24564
 PLUGIN_TIMEOUT_S = 5.0
-EQUAL_PODS = 50
+EQUAL_PODS = times(24, 50)
 BURST_DEADLINE_S = 180.0
 
 
 @pytest.fixture(scope="module")
-def adopting() -> Iterator[Cluster]:
+def adopting(shared: SharedPlane) -> Iterator[Cluster]:
     """Yield a cluster whose operator serves the names of the other schedulers, and adopts their pods."""
     settings = {
         "extra_scheduler_names": ["volcano", "hami-scheduler"],
@@ -32,7 +34,7 @@ def adopting() -> Iterator[Cluster]:
         "release_delay_s": 1,
         "longest_release_s": 2,
     }
-    with moved_over(settings) as cluster:
+    with moved_over(shared.lent(), settings) as cluster:
         yield cluster
 
 
@@ -135,7 +137,7 @@ class Kubelet:
 
 @pytest.mark.promise("vGPU guide")
 @pytest.mark.parametrize(("dialect", "count", "memory"), [("hami", COUNT, MEMORY), ("volcano", VGPU, VGPU_MEMORY)])
-def test_fifty_equal_pods_on_one_node_each_get_their_own_cards(
+def test_many_equal_pods_on_one_node_each_get_their_own_cards(
     cluster: Cluster, dialect: str, count: str, memory: str
 ) -> None:
     """Equal pods on eight cards: one that is mistaken for another would get a card that the ledger gave to that."""

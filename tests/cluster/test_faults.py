@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, Cluster, RequestFailed, pod, uuids
+from cluster.shared import SharedPlane
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, LoseAnswer
 from faults.proxy import Armed
@@ -18,8 +19,8 @@ RETRY_AFTER_S = 3
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[FaultyCluster]:
-    with faulty_cluster({"release_delay_s": 2, "longest_release_s": 4}) as running:
+def module_cluster(shared: SharedPlane) -> Iterator[FaultyCluster]:
+    with faulty_cluster(shared.lent(), {"release_delay_s": 2, "longest_release_s": 4}) as running:
         yield running
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from cluster.gangs import gang, names
 from cluster.preempting import HIGH, HIGHER, LOW, WHOLE, PreemptingCluster, a_pod, eight_low, preempting_cluster
+from cluster.shared import SharedPlane
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[PreemptingCluster]:
-    with preempting_cluster() as running:
+def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
+    with preempting_cluster(shared.lent()) as running:
         yield running
 
 
@@ -23,7 +24,6 @@ def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
     running.clear()
 
 
-@pytest.mark.promise("preemption")
 def test_eight_single_pods_leave_once_each_for_a_gang_of_eight(
     cluster: PreemptingCluster, say: Callable[[str], None]
 ) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from cluster.gangs import GATHER_S, bound, gang, gang_cluster, held, looking_for_halves, member, names, set_cpu
+from control_plane import ControlPlane
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    with gang_cluster(json_storage=True) as cluster, looking_for_halves(cluster.plane.etcd_url):
+    own = ControlPlane.run(json_storage=True)  # Bindings are looked for in etcd
+    with gang_cluster(own) as cluster, looking_for_halves(cluster.plane.etcd_url):
         yield cluster
 
 
@@ -93,7 +95,7 @@ def test_a_program_that_is_killed_while_members_stand_in_bind_leaves_nothing_ove
     set_cpu(cluster, node.name, "5")
     pods = gang("killed", 8, cpu="1")
     cluster.create(*pods)
-    time.sleep(GATHER_S / 2)  # some stand in Bind: there is CPU for five
+    cluster.wait(lambda: held(cluster) > 0, "some stand in Bind: there is CPU for five")
     again(cluster, program)
     assert bound(cluster) == set()
     set_cpu(cluster, node.name, "16")

@@ -9,9 +9,10 @@ import pytest
 
 from cluster.cluster import PODS, Cluster
 from cluster.gangs import Halves, bound, explained, gang, held, looking_for_halves, member, names
+from cluster.shared import cluster_on
 from control_plane import ControlPlane
 from effort import seeds_for, times
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
+from installation import NOTHING_RUNS
 
 GANGS, SIZES = 10, range(2, 7)
 NODES, CARDS_OF_NODE = 3, 8
@@ -29,13 +30,10 @@ MOST_ROUNDS = 20
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[tuple[Cluster, Halves]]:
-    with ControlPlane.run(json_storage=True) as plane, looking_for_halves(plane.etcd_url) as halves:
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
-        installation.start()
-        cluster = Cluster(plane, installation)
+    own = ControlPlane.run(json_storage=True)  # Bindings are looked for in etcd
+    with cluster_on(own, NOTHING_RUNS) as cluster, looking_for_halves(cluster.plane.etcd_url) as halves:
         cluster.add_nodes(NODES, gpus=CARDS_OF_NODE)
         yield cluster, halves
-        cluster.close()
 
 
 @pytest.fixture

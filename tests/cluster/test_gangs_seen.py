@@ -13,6 +13,7 @@ import pytest
 from cluster.cluster import Cluster
 from cluster.gangs import explained as answer_about
 from cluster.gangs import gang, gang_cluster, held, names, set_cpu
+from cluster.shared import SharedPlane
 from cluster.test_kubectl_gpuledger import Plugin
 from control_plane import free_port
 from fakes.metrics import value
@@ -24,8 +25,8 @@ TOLD_AFTER_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
-    with gang_cluster({"tell_waiting_after_s": TOLD_AFTER_S, "view_port": free_port()}) as cluster:
+def running(shared: SharedPlane) -> Iterator[Cluster]:
+    with gang_cluster(shared.lent(), {"tell_waiting_after_s": TOLD_AFTER_S, "view_port": free_port()}) as cluster:
         yield cluster
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from cluster.cluster import COUNT, NODES, PODS, RequestFailed, phase, pod
 from cluster.gangs import SHORT_BACK_OFF, bound, gang, held, looking_for_halves, member, names
+from control_plane import ControlPlane
 from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, Delay, Hold
@@ -40,8 +41,9 @@ STUBBORN_S = 6.0
 
 @pytest.fixture(scope="module")
 def module_cluster() -> Iterator[FaultyCluster]:
+    own = ControlPlane.run(json_storage=True)  # Bindings are looked for in etcd
     with (
-        faulty_cluster(SETTINGS, json_storage=True, scheduler_changes=SHORT_BACK_OFF) as running,
+        faulty_cluster(own, SETTINGS, SHORT_BACK_OFF) as running,
         looking_for_halves(running.plane.etcd_url),
     ):
         yield running

@@ -14,8 +14,6 @@ from gpuledger.formats.resource_claims.claims import DRIVER
 from hostile.machine import Machine, memory_mib
 from hostile.others import BOUND_WITHIN_S, LATE_BY_S, TIMEOUT_S, Say, lags, worst_lag_s
 
-pytestmark = pytest.mark.promise("hostile objects")
-
 Json = dict[str, Any]
 
 NAMESPACE = "greedy"
@@ -122,6 +120,7 @@ def test_a_pod_with_very_many_long_selectors_is_refused_before_any_is_compiled(a
     attacked.wait(lambda: told(attacked, "and may have 64 of 32768: write fewer"), "its author is told")
 
 
+@pytest.mark.promise("hostile objects")
 def test_many_pods_with_an_expensive_selector_each_keep_nobody_else_waiting(attacked: Cluster, say: Say) -> None:
     before = Before(attacked)
     for number in range(200):

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.cluster import COUNT, DEVICES, MEMORY, NODES, Cluster, pod
+from cluster.shared import cluster_on
 from cluster.test_audit import run_audit
 from control_plane import ControlPlane
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
-from installation import MANIFESTS, NAMESPACE, NO_KUBELET, Installation
+from installation import MANIFESTS, NAMESPACE
 
 SHARE = {COUNT: 1, MEMORY: 8000}
 DELETE_TIMEOUT_S = 240.0
@@ -21,17 +22,12 @@ KINDS = "crd,namespace,clusterrole,clusterrolebinding,validatingadmissionpolicy,
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster of its own that may be taken apart, with a pod on a card."""
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, {**NO_KUBELET, "adopt_pods": True})
-        installation.start()
-        cluster = Cluster(plane, installation)
+    with cluster_on(ControlPlane.run(), {"adopt_pods": True}) as cluster:  # its own: it is uninstalled
         cluster.add_nodes(1, gpus=2)
         cluster.create(pod("stays", SHARE))
         cluster.wait_bound("stays")
         cluster.settle()
         yield cluster
-        cluster.close()
-        installation.kill_operator()
 
 
 def objects(cluster: Cluster) -> dict[tuple[str, str], int]:

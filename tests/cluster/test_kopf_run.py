@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
-from control_plane import ControlPlane, ManagedProcess, free_port
+from cluster.shared import SharedPlane
+from control_plane import ManagedProcess, free_port
 from installation import NO_KUBELET, Installation
 
 EXIT_S = 15.0
@@ -24,8 +25,8 @@ BY_KOPF = ("-m", "kopf", "run", "--module=gpuledger.controller.kopf_frame", "--a
 
 
 @pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    with ControlPlane.run() as plane:
+def installation(shared: SharedPlane) -> Iterator[Installation]:
+    with shared.lent() as plane:
         installed = Installation(plane, {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4})
         installed.install()
         installed.start_scheduler()
@@ -56,7 +57,6 @@ def start(installation: Installation, command: tuple[str, ...], name: str) -> Ma
     return installation.operator
 
 
-@pytest.mark.promise("installing")
 def test_kopfs_command_starts_the_operator_and_a_pod_is_bound(cluster: Cluster) -> None:
     installation = cluster.installation
     port = free_port()

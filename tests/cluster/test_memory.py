@@ -92,7 +92,13 @@ def operator_mib(cluster: Cluster) -> int:
         pytest.param(lambda: longest_claims(MANY), id="of 1.3 MB", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("listed", [True, False], ids=["in the first list", "as they are created"])
+@pytest.mark.parametrize(
+    "listed",
+    [
+        pytest.param(True, id="in the first list"),
+        pytest.param(False, id="as they are created", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.timeout(900)
 def test_claims_that_nobody_uses_take_no_memory(
     claims: Cluster, unused: Callable[[], Iterator[Json]], listed: bool, say: Any, request: pytest.FixtureRequest

@@ -13,6 +13,7 @@ import pytest
 
 from cluster.cluster import COUNT, NODES, PODS, Cluster, phase, pod, uuids
 from cluster.moved_over import command, moved_over
+from cluster.shared import SharedPlane
 
 Json = dict[str, Any]
 
@@ -34,8 +35,8 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def mixed() -> Iterator[Cluster]:
-    with moved_over(SETTINGS) as cluster:
+def mixed(shared: SharedPlane) -> Iterator[Cluster]:
+    with moved_over(shared.lent(), SETTINGS) as cluster:
         yield cluster
 
 

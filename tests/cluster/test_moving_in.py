@@ -12,6 +12,8 @@ import yaml
 
 from cluster.cluster import CORES, COUNT, MEMORY, PODS, Cluster, pod
 from cluster.moved_over import command, moved_over
+from cluster.shared import SharedPlane
+from control_plane import ControlPlane
 from documents.journey import Journey
 from documents.pages import ROOT, commands_of
 from documents.shell import Shell, for_cluster
@@ -31,14 +33,21 @@ QUICK = {"tell_waiting_after_s": 1.0, "release_delay_s": 2.0, "plugin_timeout_s"
 
 
 @pytest.fixture(scope="module")
-def by_a_person() -> Iterator[Cluster]:
-    with moved_over({**PRESET, **QUICK, "adopt_pods": False}) as cluster:
+def by_a_person(shared: SharedPlane) -> Iterator[Cluster]:
+    with moved_over(shared.lent(), {**PRESET, **QUICK, "adopt_pods": False}) as cluster:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def by_the_operator() -> Iterator[Cluster]:
-    with moved_over({**PRESET, **QUICK}) as cluster:
+@pytest.fixture
+def by_the_operator(by_a_person: Cluster) -> Iterator[Cluster]:
+    with by_a_person.other_settings(adopt_pods=PRESET["adopt_pods"]):
+        yield by_a_person
+
+
+@pytest.fixture
+def by_the_document() -> Iterator[Cluster]:
+    own = ControlPlane.run()  # the document's commands install and scale gpuledger
+    with moved_over(own, {**PRESET, **QUICK, "adopt_pods": False}) as cluster:
         yield cluster
 
 
@@ -198,9 +207,9 @@ def hamis_cluster(cluster: Cluster, directory: Path) -> Journey:
     return Journey(Shell(directory, for_cluster(cluster.plane.kubeconfig, directory) | settings), INSTEAD)
 
 
-def test_the_way_in_and_back_to_hami(by_a_person: Cluster, tmp_path: Path) -> None:
+def test_the_way_in_and_back_to_hami(by_the_document: Cluster, tmp_path: Path) -> None:
     """By the commands of docs/moving-over.md, in its order: no step leaves a pod uncounted, on either side."""
-    cluster, journey = by_a_person, hamis_cluster(by_a_person, tmp_path)
+    cluster, journey = by_the_document, hamis_cluster(by_the_document, tmp_path)
     run(cluster, "old")
     cluster.installation.kill_operator()
 

@@ -160,7 +160,6 @@ def test_every_command_reaches_the_cluster_that_is_named(
     assert failed == {}
 
 
-@pytest.mark.promise("plugin")
 @pytest.mark.parametrize("kubectl", [True, False], ids=["kubectl", "alone"])
 @pytest.mark.parametrize("argv", WITHOUT_FILES)
 def test_without_a_cluster_every_command_says_so_in_one_line_and_ends_with_two(

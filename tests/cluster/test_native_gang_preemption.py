@@ -10,12 +10,15 @@ import pytest
 from cluster.gangs import names
 from cluster.native_groups import OWN_CYCLE, POD_BY_POD, create_group, groups, members, turned_on
 from cluster.preempting import HIGH, PREEMPTION_TIMEOUT_S, PreemptingCluster, eight_low, preempting_cluster
+from cluster.shared import SharedPlane
 from native_gangs import NativeGangs
 
 
 @pytest.fixture(scope="module", params=[pytest.param(POD_BY_POD, marks=pytest.mark.long), OWN_CYCLE])
-def running(native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[PreemptingCluster]:
-    with preempting_cluster(**turned_on(native, request.param)) as running:
+def running(
+    with_groups: SharedPlane, native: NativeGangs, request: pytest.FixtureRequest
+) -> Iterator[PreemptingCluster]:
+    with preempting_cluster(with_groups.lent(), **turned_on(native, request.param)) as running:
         yield running
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.gangs import bound, gang_cluster, held, names
-from cluster.native_groups import WAYS, create_group, groups, members, turned_on
-from gpuledger.formats.scheduler import LONGEST_BACK_OFF_OF_GROUPS_S
+from cluster.native_groups import OWN_CYCLE, POD_BY_POD, create_group, groups, members, turned_on
+from cluster.shared import SharedPlane
+from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_OF_GROUPS_S
 from installation import REPOSITORY
 from native_gangs import NativeGangs
 
@@ -18,9 +19,9 @@ EXAMPLE = REPOSITORY / "examples" / "asking" / "gang-kubernetes.yaml"
 FILTERS = "gpuledger_filters_total"
 
 
-@pytest.fixture(scope="module", params=WAYS)
-def running(native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    with gang_cluster(**turned_on(native, request.param)) as cluster:
+@pytest.fixture(scope="module", params=[pytest.param(POD_BY_POD, marks=pytest.mark.long), OWN_CYCLE])
+def running(with_groups: SharedPlane, native: NativeGangs, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with gang_cluster(with_groups.lent(), **turned_on(native, request.param)) as cluster:
         yield cluster
 
 

@@ -11,9 +11,8 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
-from control_plane import ControlPlane
+from cluster.shared import SharedPlane
 from gpuledger.formats.kubernetes.pod import bound_node, nominated_node
-from installation import NO_KUBELET, Installation
 
 NODES, PODS = 100, 200
 FILTERS = "gpuledger_filters_total"
@@ -25,13 +24,9 @@ OUTCOMES = {
 
 
 @pytest.fixture(scope="module")
-def nominating() -> Iterator[Cluster]:
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, {**NO_KUBELET, "nominate_ahead_nodes": NODES})
-        installation.start()
-        cluster = Cluster(plane, installation)
+def nominating(shared: SharedPlane) -> Iterator[Cluster]:
+    with shared.cluster({"nominate_ahead_nodes": NODES}) as cluster:
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture

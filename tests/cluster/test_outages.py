@@ -15,6 +15,7 @@ import pytest
 from chaos.admin import Admin
 from cluster.bursts import burst, created_meanwhile
 from cluster.cluster import COUNT, DEADLINE_S, DEVICES, NODES, PERCENT, PODS, Cluster, pod, uuids
+from control_plane import ControlPlane
 from effort import times
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Drop, EndWatch, Hold, HoldEvents
@@ -38,7 +39,8 @@ KINDS = ("pods", "nodes", "gpuallocations")
 
 @pytest.fixture(scope="module")
 def module_cluster() -> Iterator[FaultyCluster]:
-    with faulty_cluster({"release_delay_s": 2, "longest_release_s": 4}, durable=True) as running:
+    own = ControlPlane.run(durable=True)  # etcd and the API server are killed
+    with faulty_cluster(own, {"release_delay_s": 2, "longest_release_s": 4}) as running:
         yield running
 
 
@@ -181,7 +183,7 @@ def test_pods_that_end_together_are_freed_with_few_writes(cluster: FaultyCluster
 
 
 @pytest.mark.promise("API server outages")
-@pytest.mark.parametrize("server", ["api_server", "etcd"])
+@pytest.mark.parametrize("server", ["api_server", pytest.param("etcd", marks=pytest.mark.long)])
 def test_a_server_that_is_killed_in_a_burst_loses_no_share_and_no_binding(cluster: FaultyCluster, server: str) -> None:
     cluster.add_nodes(BURST_NODES)
     pods = burst()[:BURST_PODS]

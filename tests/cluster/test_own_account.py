@@ -49,7 +49,7 @@ READS = {"get", "list", "watch"}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Yield a cluster with the policies for the setting kueue, and without Kueue."""
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # with the policies of another setting
         installation = Installation(plane, NO_KUBELET)
         installation.install()
         for file in ("service_account.yaml", "rbac.yaml"):

@@ -10,6 +10,7 @@ import pytest
 
 from cluster.cluster import COUNT, Cluster, pod
 from cluster.gangs import bound, gang_cluster, held, names
+from control_plane import ControlPlane
 from installation import REPOSITORY
 
 Json = dict[str, Any]
@@ -25,7 +26,8 @@ KINDS = (COSCHEDULING, KOORDINATOR, VOLCANO)
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Cluster]:
-    with gang_cluster() as cluster:
+    own = ControlPlane.run()  # with their definitions: an API server is slow to give those up
+    with gang_cluster(own) as cluster:
         for kind in KINDS:
             install(cluster, kind)
         yield cluster
@@ -90,7 +92,14 @@ def members(kind: Kind, name: str, count: int) -> list[Json]:
 
 
 @pytest.mark.promise("gangs")
-@pytest.mark.parametrize("kind", KINDS, ids=["coscheduling", "koordinator", "volcano"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(COSCHEDULING, id="coscheduling", marks=pytest.mark.long),
+        pytest.param(KOORDINATOR, id="koordinator", marks=pytest.mark.long),
+        pytest.param(VOLCANO, id="volcano"),
+    ],
+)
 def test_a_group_that_fits_starts_and_one_that_does_not_keeps_nothing(cluster: Cluster, kind: Kind) -> None:
     cluster.add_nodes(2, gpus=4)
     create_group(cluster, kind, "large", 5)

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
-from control_plane import ControlPlane, free_port
-from gpuledger.serving import raise_descriptor_limit
+from cluster.shared import SharedPlane
+from control_plane import free_port
+from gpuledger.serving.port import raise_descriptor_limit
 from installation import NO_KUBELET, Installation
 
 pytestmark = pytest.mark.promise("ports")
@@ -34,9 +35,9 @@ Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(shared: SharedPlane) -> Iterator[Cluster]:
     """Yield a cluster whose operator may open few descriptors."""
-    with ControlPlane.run() as plane:
+    with shared.lent() as plane:
         installation = Installation(plane, {**NO_KUBELET, "view_port": free_port()})
         installation.install()
         limited = ["prlimit", f"--nofile={DESCRIPTORS}:{DESCRIPTORS}", sys.executable]

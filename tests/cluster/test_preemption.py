@@ -25,6 +25,7 @@ from cluster.preempting import (
     a_pod,
     preempting_cluster,
 )
+from cluster.shared import SharedPlane
 from effort import times
 from faults.kinds import Hold, HoldEvents
 from faults.requests import FOLLOWED, Match, watching
@@ -39,8 +40,8 @@ MANY_CARDS, MANY_PREEMPTORS = times(16, 32), times(20, 50)
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[PreemptingCluster]:
-    with preempting_cluster() as running:
+def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
+    with preempting_cluster(shared.lent()) as running:
         yield running
 
 

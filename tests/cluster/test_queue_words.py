@@ -50,7 +50,7 @@ def started(how: str, queue_words: bool) -> Iterator[Scene]:
     """Start it all; admission by policies or by the webhook."""
     if how == "policies" and not FILLS_IN:
         pytest.skip(f"policies of Kubernetes {MINOR} fill in no pods")
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # with Kueue
         kueue = Kueue(plane)
         kueue.start()
         certificate, key = map(str, plane.serving_files)

@@ -8,11 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.cluster import COUNT, DEADLINE_S, PERCENT, Cluster, pod, uuids
-from cluster.queues import Queues
-from control_plane import ControlPlane
+from cluster.queues import Queues, queues_cluster
 from effort import times
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
-from kueue import Kueue
 
 WHOLE = {COUNT: 1}
 LOW = ("low-1", "low-2", "low-3", "low-4")
@@ -29,22 +26,14 @@ def share(cards: int, percent: int) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Queues]:
-    with ControlPlane.run() as plane:
-        kueue = Kueue(plane)
-        kueue.start()
-        settings = {"kueue": True, "kueue_reserve_s": RESERVE_S, "kueue_retry_s": RETRY_S}
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, **settings})
-        installation.start()
-        cluster = Cluster(plane, installation)
+    with queues_cluster({"kueue_reserve_s": RESERVE_S, "kueue_retry_s": RETRY_S}) as queues:
         for name, value in PRIORITIES.items():
             body = {"metadata": {"name": name}, "value": value}
-            cluster.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
-        queues = Queues(cluster, kueue)
+            queues.cluster.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
         queues.add("high", 400)
         queues.add("low", 0)
         queues.add("other", 400, cohort="")
         yield queues
-        cluster.close()
 
 
 @pytest.fixture
@@ -141,7 +130,6 @@ def test_between_queues_the_priority_of_pods_does_not_matter(queues: Queues) -> 
 # Quota and cards.
 
 
-@pytest.mark.promise("queues")
 def test_quota_without_cards_admits_nothing_and_says_why_as_explain_does(queues: Queues) -> None:
     cluster = queues.cluster
     for number in range(4):  # single pods, of no queue, on half of each card

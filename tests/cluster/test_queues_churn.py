@@ -11,15 +11,13 @@ from operator import itemgetter
 
 import pytest
 
-from cluster.cluster import CORES, COUNT, PERCENT, Cluster, Json, RequestFailed
+from cluster.cluster import CORES, COUNT, PERCENT, Json, RequestFailed
 from cluster.guarantees import Job, Scene, owed
 from cluster.queues import CORES as SUM_CORES
-from cluster.queues import JOBS, WORKLOADS, Queues
-from control_plane import ControlPlane
+from cluster.queues import JOBS, WORKLOADS, Queues, queues_cluster
 from effort import seeds_for, times
 from gpuledger.formats.kubernetes.quantity import whole_number
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
-from kueue import API, Kueue
+from kueue import API
 
 OWN = {"a": 600, "b": 400, "c": 400, "d": 200}
 """Percents of cards: of 16 cards, all together."""
@@ -34,18 +32,11 @@ LABEL = "kueue.x-k8s.io/cluster-queue-name"
 
 @pytest.fixture(scope="module")
 def queues() -> Iterator[Queues]:
-    with ControlPlane.run() as plane:
-        kueue = Kueue(plane)
-        kueue.start()
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "kueue": True})
-        installation.start()
-        cluster = Cluster(plane, installation)
-        cluster.add_nodes(4, gpus=4)
-        found = Queues(cluster, kueue)
+    with queues_cluster() as found:
+        found.cluster.add_nodes(4, gpus=4)
         for name, cores in OWN.items():
             found.add(name, cores)
         yield found
-        cluster.close()
 
 
 class Churn:

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from cluster.cluster import COUNT, PERCENT, Cluster, pod
-from cluster.queues import CORES, QUEUE_LABEL, Queues
+from cluster.cluster import COUNT, PERCENT, pod
+from cluster.queues import CORES, QUEUE_LABEL, Queues, queues_cluster
 from cluster.test_kubectl_gpuledger import Plugin
-from control_plane import ControlPlane, free_port
+from control_plane import free_port
 from fakes.metrics import value
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
-from kueue import Kueue
 
 Json = dict[str, Any]
 
@@ -24,15 +22,9 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def queues() -> Iterator[Queues]:
     """Yield two queues on four cards: `low` borrows three for a job that runs, and others wait in it."""
-    with ControlPlane.run() as plane:
-        kueue = Kueue(plane)
-        kueue.start()
-        settings = {"kueue": True, "view_port": free_port()}
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, **settings})
-        installation.start()
-        cluster = Cluster(plane, installation)
+    with queues_cluster({"view_port": free_port()}) as queues:
+        cluster = queues.cluster
         cluster.add_nodes(1, gpus=4)
-        queues = Queues(cluster, kueue)
         queues.add("high", 400)
         queues.add("low", 0)
         queues.job("runs", "low", {COUNT: 1}, 100, pods=3)
@@ -45,7 +37,6 @@ def queues() -> Iterator[Queues]:
         cluster.create(gated)
         cluster.wait(lambda: bool(queues.workload("gated")), "Kueue has a workload for the pod")
         yield queues
-        cluster.close()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from installation import USER
 pytestmark = pytest.mark.promise("quiet")
 
 IDLE_S = times(15, 60)
-RETRIES = times(50, 100)
+RETRIES = times(25, 100)
 
 
 def test_a_pod_that_waits_is_patched_once_at_most_however_often_it_is_tried(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from cluster.gangs import bound
+from cluster.shared import SharedPlane
 from cluster.test_quotas import GPUMEM, QUOTAS, set_quota
 from control_plane import ControlPlane
 from effort import times
@@ -16,8 +17,6 @@ from faults.kinds import HoldEvents
 from faults.proxy import Proxy
 from faults.requests import watching
 from installation import NO_KUBELET, Installation
-
-pytestmark = pytest.mark.promise("quotas")
 
 SETTINGS = {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}
 SHARE = {COUNT: 1, MEMORY: 1_000}
@@ -42,8 +41,8 @@ class TwoActive(Cluster):
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[TwoActive]:
-    with ControlPlane.run() as plane, ExitStack() as stack:
+def cluster(shared: SharedPlane) -> Iterator[TwoActive]:
+    with shared.lent() as plane, ExitStack() as stack:
         first = Installation(plane, SETTINGS)
         second = Installation(plane, {**SETTINGS, "scheduler_name": "second"}, "second")
         for installation in (first, second):
@@ -59,6 +58,7 @@ def cluster() -> Iterator[TwoActive]:
         yield running
 
 
+@pytest.mark.promise("quotas")
 def test_the_operator_whose_share_comes_second_gives_it_back_and_binds_nothing(cluster: TwoActive) -> None:
     """It has not seen what the other one has entered, on another card: it finds that the quota allows its pod."""
     cluster.allow(1_000)

@@ -13,6 +13,7 @@ from cluster.cluster import CORES, COUNT, DEADLINE_S, MEMORY, pod
 from cluster.gangs import bound
 from cluster.test_quotas import GPUMEM, QUOTAS, Most, is_stable, set_quota
 from cluster.test_replicas import active_and_passive, require_host_names, stop, two_installations
+from control_plane import ControlPlane
 from effort import seeds_for, times
 from gpuledger.formats.kubernetes.quantity import whole_number
 
@@ -25,7 +26,8 @@ CHANGES = times(2, 6)
 def test_no_change_of_the_active_replica_lets_a_namespace_have_more(seed: int, say: Callable[[str], None]) -> None:
     require_host_names()
     dice, number, most, asked = random.Random(seed), 0, Most(), dict[str, int]()  # noqa: S311 - no secret
-    with two_installations(replicated=True, json_storage=True) as replicas, History(replicas.plane.etcd_url) as history:
+    own = ControlPlane.run(json_storage=True)  # what the namespace has is followed in etcd
+    with two_installations(own, replicated=True) as replicas, History(replicas.plane.etcd_url) as history:
         history.listeners = (most.take,)
         replicas.add_nodes(2, gpus=4)
         active, passive = active_and_passive(replicas)

@@ -11,10 +11,11 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, PERCENT, PODS, Cluster, Json, pod
 from cluster.gangs import bound, held
+from cluster.shared import cluster_on
 from control_plane import ControlPlane
 from effort import seeds_for, times
 from gpuledger.formats.kubernetes.quantity import whole_number
-from installation import NO_KUBELET, NOTHING_RUNS, USER, Installation
+from installation import NOTHING_RUNS, USER
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 GPUMEM, GPUS, OF_A100 = (f"limits.nvidia.com/{name}" for name in ("gpumem", "gpu", "gpumem.A100"))
@@ -26,14 +27,11 @@ LEAST_S = 2.0
 
 @pytest.fixture(scope="module")
 def started() -> Iterator[Cluster]:
-    with ControlPlane.run(every_controller=True) as plane:
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
-        installation.start()
-        cluster = Cluster(plane, installation)
+    own = ControlPlane.run(every_controller=True)  # with the controller of quotas
+    with cluster_on(own, NOTHING_RUNS) as cluster:
         cluster.add_nodes(1, gpus=4)
         cluster.add_nodes(1, gpus=2, model="T4")
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 from chaos.history import Change, History
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, PODS, Cluster, Json, phase, pod
 from cluster.gangs import bound, gang, held, names
+from cluster.shared import cluster_on
 from control_plane import ControlPlane
 from effort import seeds_for, times
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
+from installation import NOTHING_RUNS
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 GPUMEM, GPUS = "limits.nvidia.com/gpumem", "limits.nvidia.com/gpu"
@@ -44,14 +45,11 @@ class Most:
 @pytest.fixture(scope="module")
 def started() -> Iterator[tuple[Cluster, Most]]:
     most = Most()
-    with ControlPlane.run(json_storage=True) as plane, History(plane.etcd_url) as history:
+    own = ControlPlane.run(json_storage=True)  # what the namespace has is followed in etcd
+    with cluster_on(own, NOTHING_RUNS) as cluster, History(cluster.plane.etcd_url) as history:
         history.listeners = (most.take,)
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
-        installation.start()
-        cluster = Cluster(plane, installation)
         cluster.add_nodes(2, gpus=4)
         yield cluster, most
-        cluster.close()
         assert history.failure is None
 
 

@@ -7,12 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
 from cluster.bursts import burst
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, PERCENT, Cluster, pod
+from cluster.shared import SharedPlane
 from control_plane import ControlPlane, on_host
 from effort import times
 from installation import NO_KUBELET, Installation
@@ -21,7 +22,7 @@ from requirements import require
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpuledger-system/leases/gpuledger-scheduler"
 FAIL_OVER_S = 20.0
 """kube-scheduler's Lease lasts for 10 s, and is looked at every 1 to 2.2 s; then comes what the operator needs."""
-SPLIT_PODS = times(60, 300)
+SPLIT_NODES, SPLIT_PODS = times(4, 20), times(24, 300)
 
 
 class Replicas(Cluster):
@@ -33,19 +34,19 @@ class Replicas(Cluster):
 
 
 @contextmanager
-def two_installations(replicated: bool, json_storage: bool = False) -> Iterator[Replicas]:
-    with ControlPlane.run(json_storage=json_storage) as plane, ExitStack() as stack:
+def two_installations(plane: AbstractContextManager[ControlPlane], replicated: bool) -> Iterator[Replicas]:
+    with plane as running_plane:
         pair = [
-            Installation(plane, {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}, name, replicated)
+            Installation(running_plane, {**NO_KUBELET, "release_delay_s": 2, "longest_release_s": 4}, name, replicated)
             for name in ("replica-a", "replica-b")
         ]
         for installation in pair:
             installation.install()
             installation.start_operator()
             installation.start_scheduler()
-        running = Replicas(plane, *pair)
-        stack.callback(running.close)
+        running = Replicas(running_plane, *pair)
         yield running
+        running.close()
 
 
 def stop(*installations: Installation) -> None:
@@ -78,10 +79,10 @@ def active_and_passive(replicas: Replicas) -> tuple[Installation, Installation]:
 
 
 @pytest.fixture
-def replicas() -> Iterator[Replicas]:
+def replicas(shared: SharedPlane) -> Iterator[Replicas]:
     """Yield two replicas that follow one Lease."""
     require_host_names()
-    with two_installations(replicated=True) as running:
+    with two_installations(shared.lent(), replicated=True) as running:
         yield running
 
 
@@ -118,10 +119,10 @@ def test_the_second_replica_writes_nothing_and_takes_over_when_the_first_is_gone
 
 
 @pytest.mark.promise("never twice")
-def test_two_active_replicas_over_allocate_nothing_and_leave_nothing_behind() -> None:
+def test_two_active_replicas_over_allocate_nothing_and_leave_nothing_behind(shared: SharedPlane) -> None:
     """Split brain: both schedulers try every pod, and both operators place it."""
-    with two_installations(replicated=False) as replicas:
-        replicas.add_nodes(20)
+    with two_installations(shared.lent(), replicated=False) as replicas:
+        replicas.add_nodes(SPLIT_NODES)
         pods = burst()[:SPLIT_PODS]
         names = [body["metadata"]["name"] for body in pods]
         replicas.create(*pods)

@@ -12,29 +12,21 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, Json, pod, uuids
+from cluster.shared import UNDISTURBED_S, cluster_on
 from cluster.test_audit import run_audit
 from control_plane import ControlPlane
-from installation import NO_KUBELET, Installation
 
 HALF_MIB = 20_000
 """Of a card with 40,960 MiB."""
-
-UNDISTURBED_S = 3600
 
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Yield a cluster of its own, with one node of two cards: the shared one must not lose what others rely on."""
-    with ControlPlane.run() as plane:
-        installation = Installation(
-            plane, {**NO_KUBELET, "release_delay_s": 1, "longest_release_s": 3, "resync_interval_s": UNDISTURBED_S}
-        )
-        installation.start()
-        cluster = Cluster(plane, installation)
+    settings = {"release_delay_s": 1, "longest_release_s": 3, "resync_interval_s": UNDISTURBED_S}
+    with cluster_on(ControlPlane.run(), settings) as cluster:
         cluster.add_nodes(1, gpus=2)
         yield cluster
-        cluster.close()
-        installation.kill_operator()
 
 
 def restart_both(cluster: Cluster) -> None:

@@ -1,27 +1,19 @@
-"""What a pod prefers, where kube-scheduler is offered several nodes: it counts, and otherwise the policy does.
-
-The setting holds for kube-scheduler, too, so this control plane is not shared with other tests.
-"""
+"""What a pod prefers, where kube-scheduler is offered several nodes: it counts, and otherwise the policy does."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from cluster.cluster import COUNT, PERCENT, Cluster, Json, pod
-from control_plane import ControlPlane
-from installation import NO_KUBELET, Installation
+from cluster.shared import SharedPlane
 
 APP = {"app": "served"}
 
 
 @pytest.fixture(scope="module")
-def offering() -> Iterator[Cluster]:
-    with ControlPlane.run() as plane:
-        installation = Installation(plane, {**NO_KUBELET, "nodes_offered": 3})
-        installation.start()
-        cluster = Cluster(plane, installation)
+def offering(shared: SharedPlane) -> Iterator[Cluster]:
+    with shared.cluster({"nodes_offered": 3}) as cluster:
         yield cluster
-        cluster.close()
 
 
 @pytest.fixture

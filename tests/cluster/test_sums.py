@@ -53,7 +53,7 @@ class Summing:
 def summing(request: pytest.FixtureRequest) -> Iterator[Summing]:
     if request.param == "policies" and not FILLS_IN:
         pytest.skip(f"policies of Kubernetes {MINOR} fill in no pods")
-    with ControlPlane.run(every_controller=True) as plane:
+    with ControlPlane.run(every_controller=True) as plane:  # with policies, and the controller of quotas
         certificate, key = map(str, plane.serving_files)
         port = free_port()
         settings: Json = {**NO_KUBELET, "sum_models": SUM_MODELS}

@@ -14,14 +14,13 @@ from contextlib import ExitStack
 import pytest
 
 from cluster.cluster import COUNT, DEADLINE_S, MEMORY, MERGE_PATCH, PODS, Cluster, pod
+from cluster.shared import SharedPlane
 from control_plane import ControlPlane
 from effort import times
 from faults.kinds import HoldEvents
 from faults.proxy import Proxy
 from faults.requests import FOLLOWED, watching
 from installation import NO_KUBELET, Installation
-
-pytestmark = pytest.mark.promise("quiet")
 
 PRIORITIES = (5, 4, 3, 2, 1)
 WAITING_EACH = times(5, 40)
@@ -42,9 +41,9 @@ class WatchedCluster(Cluster):
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[WatchedCluster]:
+def cluster(shared: SharedPlane) -> Iterator[WatchedCluster]:
     """Yield a full node, with some pods of each priority that wait for a share of it."""
-    with ControlPlane.run() as plane, ExitStack() as stack:
+    with shared.lent() as plane, ExitStack() as stack:
         installation = Installation(plane, NO_KUBELET)
         installation.install()
         operator, scheduler = (stack.enter_context(Proxy.before_api_server(installation.kubeconfig)) for _ in range(2))

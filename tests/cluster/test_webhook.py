@@ -71,7 +71,7 @@ class Webhook:
 
 @pytest.fixture(scope="module")
 def webhook() -> Iterator[Webhook]:
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # with the webhook, which all requests wait for
         serving = Webhook(plane)
         serving.installation.start()
         for name in ("ignored", "claims-not"):

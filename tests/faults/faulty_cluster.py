@@ -1,11 +1,11 @@
-"""A cluster of its own whose operator and kube-scheduler work through fault proxies."""
+"""A cluster whose operator and kube-scheduler work through fault proxies."""
 
 from __future__ import annotations
 
 import json
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from cluster.cluster import DEADLINE_S, Cluster, Json
 from control_plane import ControlPlane
@@ -74,21 +74,20 @@ class FaultyCluster(Cluster):
 
 @contextmanager
 def faulty_cluster(
+    plane: AbstractContextManager[ControlPlane],
     settings: Mapping[str, object],
-    durable: bool = False,
-    json_storage: bool = False,
     scheduler_changes: Mapping[str, object] | None = None,
 ) -> Iterator[FaultyCluster]:
-    """Run a control plane with gpuledger on it, everything through proxies.
+    """Run gpuledger on a control plane, everything through proxies.
 
-    For the storage, see ControlPlane; for what changes in kube-scheduler's configuration, Installation.
+    For what changes in kube-scheduler's configuration, see Installation.
     """
-    with ControlPlane.run(durable, json_storage=json_storage) as plane, ExitStack() as stack:
-        installation = Installation(plane, {**NO_KUBELET, **settings}, scheduler_changes=scheduler_changes)
+    with plane as running, ExitStack() as stack:
+        installation = Installation(running, {**NO_KUBELET, **settings}, scheduler_changes=scheduler_changes)
         installation.install()
         api = stack.enter_context(Proxy.before_api_server(installation.kubeconfig))
         extender = stack.enter_context(Proxy(installation.extender_url))
-        cluster = FaultyCluster(plane, installation, api, extender)
+        cluster = FaultyCluster(running, installation, api, extender)
         stack.callback(cluster.close)
         cluster.start_operator()
         stack.callback(installation.kill_operator)

@@ -130,7 +130,7 @@ def starts_at_once(cluster: Cluster, beside: str, say: Say) -> None:
 
 
 @pytest.mark.promise("hostile objects")
-@pytest.mark.parametrize("never", NEVER)
+@pytest.mark.parametrize("never", [NO_LABEL, pytest.param(NO_MEMORY, marks=pytest.mark.long)])
 def test_members_that_never_come_keep_no_other_gang_from_starting(cluster: Cluster, never: str, say: Say) -> None:
     """They find cards, and kube-scheduler never asks for one of each gang; names of gangs are free."""
     before = cluster.metric(GIVEN_UP)

@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, PERCENT, Cluster, container
-from cluster.queues import CORES, QUEUE_LABEL, Queues
+from cluster.queues import CORES, QUEUE_LABEL, Queues, queues_cluster
 from cluster.queues import JOBS as ORDINARY_JOBS
-from control_plane import ControlPlane
 from hostile.acts import come_and_go, going_on
 from hostile.catalogue import NAMESPACE, PATHS, WORKLOADS, a_job, a_pod
 from hostile.conftest import delete_all, rests
 from hostile.others import BOUND_WITHIN_S, TIMEOUT_S, TOLD_AFTER_S, Others, Say, create, judged, prepare
-from installation import NO_KUBELET, NOTHING_RUNS, Installation
-from kueue import API, Kueue
+from kueue import API
 
 Json = dict[str, Any]
 
@@ -73,15 +71,9 @@ ALWAYS = "100 jobs of 256 pods that do not fit"
 
 @pytest.fixture(scope="module")
 def queues() -> Iterator[Queues]:
-    with ControlPlane.run() as plane:
-        kueue = Kueue(plane)
-        kueue.start()
-        settings = {"kueue": True, "tell_waiting_after_s": TOLD_AFTER_S, **NO_KUBELET, **NOTHING_RUNS}
-        installation = Installation(plane, settings)
-        installation.start()
-        cluster = Cluster(plane, installation)
+    with queues_cluster({"tell_waiting_after_s": TOLD_AFTER_S}) as found:
+        cluster = found.cluster
         cluster.request("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-        found = Queues(cluster, kueue)
         found.add("ordinary", 10_000)
         found.add(QUEUE, 10**9, cohort="")
         body = {"apiVersion": API, "kind": "LocalQueue", "metadata": {"name": QUEUE}, "spec": {"clusterQueue": QUEUE}}
@@ -89,7 +81,6 @@ def queues() -> Iterator[Queues]:
         cluster.add_nodes(1)
         prepare(cluster)
         yield found
-        cluster.close()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The command: how it prints, how it ends, and what it leaves behind."""
 
-import contextlib
 import os
 import re
 import signal
@@ -89,13 +88,14 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
         while not (tmp_path / "proxy.pid").exists() or not (tmp_path / "proxy.pid").read_text():
             assert process.poll() is None
             time.sleep(0.01)
-        for _ in range(3):  # Python drops a KeyboardInterrupt in a callback of a weak reference, as imports have
-            process.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=10)
-                break
-    # CPython ends itself by the signal, whatever `exit` says, after one in the `exec` of a text (dataclasses).
-    assert process.returncode in ((143,) if number == signal.SIGTERM else (130, -signal.SIGINT))
+        # The proxy can be there before the program knows of it, and a Ctrl-C gets lost in an import, now and then.
+        # Once the program waits for the proxy, a timer has a thread.
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 2:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        process.wait(timeout=30)
+    assert process.returncode == 128 + number
     assert not kubectl.proxy_runs
 
 
