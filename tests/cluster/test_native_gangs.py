@@ -11,7 +11,7 @@ from cluster.cluster import Cluster
 from cluster.gangs import bound, gang_cluster, held, names
 from cluster.native_groups import OWN_CYCLE, POD_BY_POD, create_group, groups, members, turned_on
 from cluster.shared import SharedPlane
-from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_OF_GROUPS_S
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_OF_GROUPS_S
 from installation import REPOSITORY
 from native_gangs import NativeGangs
 

@@ -19,7 +19,7 @@ import pytest
 from cluster.cluster import COUNT, MEMORY, Cluster, pod
 from cluster.shared import SharedPlane
 from control_plane import free_port
-from gpuledger.serving.port import raise_descriptor_limit
+from gpuledger.serving import raise_descriptor_limit
 from installation import NO_KUBELET, Installation
 
 pytestmark = pytest.mark.promise("ports")

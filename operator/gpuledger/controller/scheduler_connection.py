@@ -19,7 +19,7 @@ from typing import cast
 
 import httptools
 
-from gpuledger.formats.scheduler.extender import authorization
+from gpuledger.formats.scheduler import authorization
 from gpuledger.serving import Connection, Limits, Port, listening, raise_descriptor_limit
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_
 from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
 from gpuledger.controller.web.feed import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import DeveloperServer, ViewServer, access_for
-from gpuledger.formats.kubernetes.lease import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.other import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import (
     ALLOCATIONS,

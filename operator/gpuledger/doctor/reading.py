@@ -40,9 +40,9 @@ from gpuledger.formats.admission.policies import agent_policies, mutating_polici
 from gpuledger.formats.admission.rules import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission.rules import OPERATOR as OPERATOR_ACCOUNT
 from gpuledger.formats.admission.webhook import WebhookAddress, mutating_webhooks, validating_webhooks
-from gpuledger.formats.custom_resource.resource import API_VERSION, GROUP, PLURAL
-from gpuledger.formats.kubernetes.lease import LEASE_NAME
-from gpuledger.formats.kubernetes.lease import LEASE_NAMESPACE as NAMESPACE
+from gpuledger.formats.custom_resource.stored_card import API_VERSION, GROUP, PLURAL
+from gpuledger.formats.kubernetes.other import LEASE_NAME
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE as NAMESPACE
 from gpuledger.formats.kubernetes.pod import is_finished, is_ready
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS
 from gpuledger.formats.scheduler import scheduler_configuration

@@ -9,8 +9,18 @@ from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.json_object import Json
 from gpuledger.placement.policy import Policy
-from gpuledger.reports.grouping import gathered, listed, nodes_named, spans, title_of
-from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, table
+from gpuledger.reports.tables import (
+    NARROW_GAP,
+    Cell,
+    Column,
+    Terminal,
+    gathered,
+    listed,
+    nodes_named,
+    spans,
+    table,
+    title_of,
+)
 from gpuledger.what_if.cluster import ObjectCluster
 from gpuledger.what_if.gangs import GangStatus, SceneGang
 from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene

@@ -42,15 +42,7 @@ from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
-from gpuledger.simulation.object_gangs import (
-    GangOutcome,
-    Presence,
-    SceneGang,
-    SceneGangs,
-    SceneMember,
-    hold_all,
-    seats_of,
-)
+from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, hold_all, seats_of
 from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served, copied
 from gpuledger.workflows.binding.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate

@@ -24,9 +24,7 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import Dialect
-from gpuledger.model.refusal import Reason
-from gpuledger.model.request import HostAmounts, PodRequest
-from gpuledger.model.share import Share
+from gpuledger.model.share import Share, StoredCard
 from gpuledger.reports.tables import listed
 
 OURS: Json = {"metadata": {"name": DEVICE_CLASS}}

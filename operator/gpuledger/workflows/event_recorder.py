@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from gpuledger.formats.kubernetes.event import named_once, node_event, pod_event
+from gpuledger.formats.kubernetes.other import named_once, node_event, pod_event
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, Conflict

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from gpuledger.formats.kubernetes.event import condition_of
+from gpuledger.formats.kubernetes.other import condition_of
 from gpuledger.formats.kubernetes.pod import is_being_deleted, pod_identity
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, WorkLimitExceeded

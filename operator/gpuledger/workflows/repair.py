@@ -31,9 +31,8 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation, read_ends
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
 from gpuledger.formats.kubernetes.pod import bound_node, has_ended, is_finished, pod_facts, scheduler_of
-from gpuledger.formats.resource_claims.allocation import allocation
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims
-from gpuledger.formats.resource_claims.demands import allocation
+from gpuledger.formats.resource_claims.slices import allocation
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.adoption import Adopt, Step, ambiguous_cards, lacks_cards, missing_shares, not_served, plan
 from gpuledger.ledger.audit import (
@@ -56,7 +55,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard, UnaccountedPod
 from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Misfit, Pod, Share
-from gpuledger.reports.history import RecordKind
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail

@@ -17,7 +17,7 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
-from gpuledger.formats.scheduler.extender import BindArguments, FilterArguments, PreemptArguments
+from gpuledger.formats.scheduler import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
 from gpuledger.placement.choose import Chooser

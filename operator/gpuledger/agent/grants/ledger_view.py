@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey
-from gpuledger.agent.shared_read import SharedRead
+from gpuledger.agent.kubelet.slot_owners import SharedRead
 from gpuledger.formats.custom_resource.stored_card import UUID_PATTERN, stored_card
 from gpuledger.formats.kubernetes.annotations import MAX_UUID_LENGTH
 from gpuledger.formats.kubernetes.pod import annotated_cards, pod_identity

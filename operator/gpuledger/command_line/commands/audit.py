@@ -18,6 +18,7 @@ from gpuledger.command_line.options import (
     settings_in_use,
     settings_option,
 )
+from gpuledger.command_line.output import plural
 from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.json_object import Json
 from gpuledger.reports.tables import Cell, Column, Terminal, gathered, nodes_named, ruled, title_of
@@ -25,7 +26,8 @@ from gpuledger.reports.tables import Cell, Column, Terminal, gathered, nodes_nam
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
-    from gpuledger.workflows.repair import AuditSettings, Report
+    from gpuledger.ledger.adoption import Step
+    from gpuledger.workflows.repair import Auditor, AuditSettings, Report
 
 Row = tuple[AuditFinding, bool]
 """A finding, and whether it was repaired."""
@@ -67,9 +69,6 @@ def audit(
         named = named_settings(settings_file, kubeconfig, context)
 
         async def compare(client: KubeClient) -> Report:
-            from gpuledger.kube_api.writes import KubeStore
-            from gpuledger.workflows.repair import Auditor
-            from gpuledger.workflows.system_clock import SystemClock
 
             settings = await settings_in_use(client, named)
             auditor = auditor_of(client, audit_settings(settings, settle_s))
@@ -103,7 +102,7 @@ def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequenc
 def auditor_of(client: KubeClient, settings: AuditSettings) -> Auditor:
     """Return what compares and enters, through this client, by this machine's clock."""
     from gpuledger.kube_api.writes import KubeStore
-    from gpuledger.workflows.repair.audit import Auditor
+    from gpuledger.workflows.repair import Auditor
     from gpuledger.workflows.system_clock import SystemClock
 
     return Auditor(KubeStore(client), settings, clock=SystemClock())

@@ -18,7 +18,7 @@ from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.output import FROM_MEMORY, Screen, begin_cards, uncollected, utc_now, write
 from gpuledger.command_line.top import SORTS
 from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
-from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.custom_resource.stored_card import amounts_json, stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
 from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of
 from gpuledger.formats.kubernetes.quantity import resources_asked

@@ -26,8 +26,8 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from gpuledger.controller.web.feed import CHUNK_BYTES, Feed, LedgerSource, Pace
-from gpuledger.formats.custom_resource.gpu_allocation import GROUP, PLURAL
-from gpuledger.formats.kubernetes.developer import AUDIENCE, TOKEN_HEADER, namespace_of_account
+from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
+from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.kube_api.reads import KubeReviews
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, BadInput, Denied, GpuledgerError, NotFound

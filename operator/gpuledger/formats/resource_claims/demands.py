@@ -1,28 +1,25 @@
-"""From the ResourceClaims of a pod to demands of cards, and from its shares to what a claim's status says.
+"""From the ResourceClaims of a pod to demands of cards.
 
 Parameters are an object of apiVersion gpuledger.dev/v1alpha1 and kind Share in the claim's opaque configuration, such
 as {..., memoryMiB: 10240, cores: 30}: what the fields of a request can't say. Before Kubernetes 1.36, the API server
 drops `capacity` from requests, so amounts have to be here. Where both have an amount, the request's own field counts,
 because the API server has checked it.
-
-Source of the status: resource.k8s.io/v1, AllocationResult; and what kube-scheduler's plugin DynamicResources writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice, product
 from typing import Any, Final
-from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
+from gpuledger.formats.dialects.registers import MAX_CARDS
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
-from gpuledger.formats.dialects.totals import MAX_CARDS
-from gpuledger.formats.kubernetes.quantity import amount, whole_number
+from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
 from gpuledger.formats.resource_claims.claims import (
     CORES,
     DRIVER,
@@ -38,12 +35,11 @@ from gpuledger.formats.resource_claims.claims import (
     check_containers,
     claim_names,
 )
-from gpuledger.formats.resource_claims.slices import device_name, device_of
+from gpuledger.formats.resource_claims.slices import device_of
 from gpuledger.model.card import ALL_CORES, ATTRIBUTES, Card, CardFilter, CardRule, CardTest
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import Json, JsonMapping
+from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import Demand, JoinedClaim, Lifetime, PodClaim
-from gpuledger.model.share import ContainerShare, Pod, Share
 
 KIND: Final = "Share"
 
@@ -493,99 +489,3 @@ def _check_nodes(joined: list[JoinedClaim]) -> None:
             f"claims {first.name} and {second.name} are allocated on different nodes, {first.node_name} and "
             f"{second.node_name}: wait until the other pods of one of them have ended"
         )
-
-
-MOST_CONSUMERS = 256
-"""Pods that can use one claim at a time: the API server's limit for reservedFor."""
-
-
-def allocation(
-    claim: PodClaim, node_name: str, shares: Sequence[Share], cards: Mapping[str, Card], objects: ClaimObjects
-) -> Json:
-    """Return the `allocation` of a claim whose cards a pod holds; `cards` are these, by UUID.
-
-    Always the same for the same shares, so that it can be compared with what is stored.
-    """
-    entries = ((share, entry) for share in shares for entry in share.containers if claim.holds(entry.name))
-    results = [_result(claim, node_name, share, entry, cards[share.uuid]) for share, entry in entries]
-    config = list(_config_of(claim, objects))
-    devices: Json = {"results": results} | ({"config": config} if config else {})
-    node = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node_name]}]}
-    return {"devices": devices, "nodeSelector": {"nodeSelectorTerms": [node]}}
-
-
-def consumer(pod: Pod) -> Json:
-    """Return a pod as an element of `reservedFor`."""
-    return {"resource": "pods", "name": pod.name, "uid": pod.uid}
-
-
-def with_consumer(status: Mapping[str, Any], pod: Pod) -> Json:
-    """Return a claim's status with a pod among those that may use it."""
-    others = [each for each in status.get("reservedFor") or () if each.get("uid") != pod.uid]
-    return {**status, "reservedFor": [*others, consumer(pod)]}
-
-
-def without_consumers(status: Mapping[str, Any], pod_uids: Collection[str]) -> Json:
-    """Return a claim's status without pods; without its cards, too, if no other one uses them."""
-    others = [each for each in status.get("reservedFor") or () if each.get("uid") not in pod_uids]
-    kept = {name: value for name, value in status.items() if name not in ("reservedFor", "allocation", "devices")}
-    return {**status, "reservedFor": others} if others else kept
-
-
-def devices_of(status: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the devices of our driver that a claim's status has."""
-    return frozenset(name for _, name in devices_in(status.get("allocation") or {}))
-
-
-def devices_in(stored: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """Return node and name of the devices of our driver in an allocation."""
-    results = (stored.get("devices") or {}).get("results") or ()
-    return frozenset((str(each["pool"]), str(each["device"])) for each in results if each["driver"] == DRIVER)
-
-
-def is_allocated_as(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether an allocation that is stored gives the cards that are wanted.
-
-    Only where they are is compared: API servers before 1.36 drop the amounts.
-    """
-    return _places(stored) == _places(wanted)
-
-
-def _places(given: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    results = (given.get("devices") or {}).get("results") or ()
-    return sorted(tuple(str(each.get(key)) for key in ("request", "driver", "pool", "device")) for each in results)
-
-
-def _result(claim: PodClaim, node_name: str, share: Share, entry: ContainerShare, card: Card) -> Json:
-    whole = share.exclusive
-    consumed = {
-        MEMORY: f"{entry.memory_mib}Mi",
-        CORES: str(card.capacity.cores if whole else entry.cores),
-        SLOTS: str(card.capacity.number if whole else 1),
-    }
-    return {
-        "request": entry.name.partition("/")[2],
-        "driver": DRIVER,
-        "pool": node_name,
-        "device": device_name(share.uuid),
-        "shareID": str(uuid5(NAMESPACE_URL, f"{claim.uid}/{entry.name}/{share.uuid}")),
-        "consumedCapacity": consumed,
-    }
-
-
-def _config_of(claim: PodClaim, objects: ClaimObjects) -> Iterable[Json]:
-    """Yield the parameters that have counted, of the classes before those of the claim."""
-    spec = claim.wishes
-    if not isinstance(spec, ClaimSpec):
-        return
-    for wishes in spec.requests:
-        for wish in wishes:
-            found = objects.device_class(wish.device_class)
-            for each in found.config if found else ():
-                yield {"source": "FromClass", "requests": [wish.name], **_opaque(each)}
-    for each in spec.config:
-        yield {"source": "FromClaim", "requests": list(each.requests), **_opaque(each)}
-
-
-def _opaque(config: OpaqueConfig) -> Json:
-    return {"opaque": {"driver": DRIVER, "parameters": orjson.loads(config.parameters)}}

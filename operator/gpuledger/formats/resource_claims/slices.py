@@ -5,8 +5,8 @@ of a pool have one generation, which counts up when any of them changes: readers
 `resourceSliceCount` are there. `kubectl` and autoscalers read the devices, and CEL selectors are evaluated on them.
 Amounts are spelled as the API server returns them, so that what is stored can be compared with what should be.
 
-Bind writes into the status of a claim which cards it has, and which pod may use it. Source: resource.k8s.io/v1,
-AllocationResult; and what kube-scheduler's plugin DynamicResources writes there.
+Bind writes a claim's cards, and the pods that may use them, into its status. Source: resource.k8s.io/v1,
+AllocationResult; and the writes of kube-scheduler's plugin DynamicResources.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import define
 
-from gpuledger.formats.scheduler.configuration import LONGEST_BACK_OFF_S
+from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded

@@ -28,7 +28,7 @@ from weakref import WeakValueDictionary
 from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, later_version, pod_identity
 from gpuledger.formats.resource_claims.claims import PROTECTION, Claim, claim_names, read_claim
-from gpuledger.formats.resource_claims.demands import (
+from gpuledger.formats.resource_claims.slices import (
     MOST_CONSUMERS,
     allocation,
     consumer,
@@ -39,7 +39,6 @@ from gpuledger.formats.resource_claims.demands import (
     with_consumer,
     without_consumers,
 )
-from gpuledger.formats.resource_claims.slices import device_name
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock

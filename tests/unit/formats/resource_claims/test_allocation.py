@@ -5,9 +5,9 @@ from typing import Any
 
 from builders import a_card, a_pod
 from fakes.claims import OUR_CLASS
-from gpuledger.formats.custom_resource.resource import API_VERSION
+from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims, read_spec
-from gpuledger.formats.resource_claims.demands import (
+from gpuledger.formats.resource_claims.slices import (
     allocation,
     devices_of,
     is_allocated_as,

@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.virtual_time import LoopClock
 from gpuledger.formats.resource_claims.claims import PROTECTION, read_claim, read_template
-from gpuledger.formats.resource_claims.demands import MOST_CONSUMERS
+from gpuledger.formats.resource_claims.slices import MOST_CONSUMERS
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BindFailed, Conflict, NotFound, ShareRefused
 from gpuledger.model.request import Demand, JoinedClaim, PodClaim, PodRequest
