@@ -83,7 +83,7 @@ class AgentConfig:
     serves_claims: bool = False
     """Whether ResourceClaims get cards, where the kubelet has them."""
     capacity: CapacityNames | None = None
-    """The names of what the Node's capacity is to show of all cards; None if nothing."""
+    """The names under which the Node's capacity shows the amounts of all cards; None if it does not."""
     resource_slices: bool = False
     """Whether the cards are shown as ResourceSlices."""
     own_pod_uid: str = ""

@@ -118,7 +118,7 @@ Look = Callable[[Mapping[str, Collection[str]]], Awaitable[Sight]]
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a pod that may run."""
+    """The state of a pod that may run."""
 
     containers: frozenset[str] = frozenset()
     """Ids of its containers."""

@@ -43,7 +43,7 @@ class HealthServer(Collector):
         self._registry.register(self)
 
     def application(self) -> web.Application:
-        """Return what serves."""
+        """Return the application."""
         application = web.Application()
         application.router.add_get("/healthz", self._healthz)
         application.router.add_get("/readyz", self._readyz)
@@ -233,8 +233,8 @@ def compatible_metrics(
 ) -> Iterable[Metric]:
     """Yield the gauges that these values of `metrics_compatibility` ask for, each once.
 
-    `used` is UUID of a card -> what is used of it. What HAMi and Volcano call the same has HAMi's labels if both are
-    asked for.
+    `used` is UUID of a card -> its use. A metric of one name in HAMi and Volcano has HAMi's labels if both are asked
+    for.
     """
     known = [(card, used[card.uuid]) for card in cards if card.uuid in used and card.mode != MIG]
     yielded: set[str] = set()

@@ -113,7 +113,7 @@ class NodeEntry(Reconciler[Value]):
 
     @abstractmethod
     def _shown_by(self, node: Json) -> Value | None:
-        """Return what a Node shows."""
+        """Return the value that a Node has."""
 
     @abstractmethod
     async def _patch(self, wanted: Value) -> None:

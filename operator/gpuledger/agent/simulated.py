@@ -54,7 +54,7 @@ AT_ONCE = Run(0.0)
 
 
 def run_of(words: Sequence[str]) -> Run | None:
-    """Return what a command does, None where only running it would tell."""
+    """Return the outcome of a command, None where only running it would tell."""
     match words:
         case [shell, flag, script, *_] if _name(shell) in SHELLS and SCRIPT_FLAG.fullmatch(flag):
             return _script(script)
@@ -87,7 +87,7 @@ def _sleep(durations: Sequence[str]) -> Run | None:
 
 
 def _script(script: str) -> Run | None:
-    """Return what commands do one after the other, None if one of them is not understood."""
+    """Return the outcome of commands one after the other, None if one of them is not understood."""
     lasts_s, code = 0.0, 0
     try:
         for joint, words in _steps(script):
@@ -162,7 +162,7 @@ def next_status(pod: Json, now: datetime) -> Json | None:
 
 
 def _gist(status: Json) -> list[object]:
-    """Return what a kubelet writes a new status for."""
+    """Return the fields for which a kubelet writes a new status."""
     containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [(each["name"], each["restartCount"], *(each.get("state") or ())) for each in containers]
     return [bool(status.get("startTime")), status.get("phase"), states]
@@ -259,7 +259,7 @@ def _terminated(exit_code: int, begin: str, end: str) -> Json:
 
 
 def _killed(status: Json, clock: Clock) -> Json:
-    """Return what becomes of a container once its pod has ended: if it runs, it is killed."""
+    """Return the status of a container after the end of its pod: if it runs, it is killed."""
     if "running" not in status["state"]:
         return status
     end = _terminated(KILLED_EXIT_CODE, status["state"]["running"]["startedAt"], _text(clock.now))

@@ -117,7 +117,7 @@ class Helper:
         raise error_of("".join(said))
 
     def _listen(self) -> None:
-        """Read what it says later, so that it never waits for us, until nobody holds the pipe any more."""
+        """Read its later output until all writers have closed the pipe, so that it never blocks."""
         assert self._process.stdout  # noqa: S101 - it was asked for
         with self._process.stdout as said:
             for _ in said:
@@ -226,7 +226,7 @@ class ClusterAccess:
         return self._request("POST", path, body)
 
     def ask_service(self, path: str, parameters: Mapping[str, str], headers: Mapping[str, str]) -> Json:
-        """Return what a Service answers through the API server. Raises BadInput without kubectl."""
+        """Return a Service's answer through the API server. Raises BadInput without kubectl."""
         if self.kubectl is None:
             raise BadInput("kubectl is not on the PATH, and the command needs it to reach the operator")
         proxy, client = self._plain(self.kubectl)
@@ -364,7 +364,7 @@ def where_asked() -> Iterator[None]:
 
 
 def error_of(complaint: str) -> BadInput | ApiError:
-    """Return what kubectl complained of as the error that it is, in its own words."""
+    """Return kubectl's complaint as the matching error, in its own words."""
     text = " ".join(complaint.split()).removeprefix("error: ")
     from gpuledger.kube_api.plain_client import ASK_WHERE
 

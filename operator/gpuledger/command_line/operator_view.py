@@ -47,7 +47,7 @@ class View:
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(self, path: str, parameters: dict[str, str]) -> Json:
-        """Return an answer. Raises NotFound where nothing is known of what was asked for, BadInput otherwise."""
+        """Return an answer. Raises NotFound for an unknown object, BadInput otherwise."""
         request = urllib.request.Request(f"{self._url}{path}?{urlencode(parameters)}")  # noqa: S310 - checked above
         if self._token:
             request.add_header("Authorization", f"Bearer {self._token}")

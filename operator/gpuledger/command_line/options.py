@@ -116,9 +116,9 @@ def until_interrupted(
 
 
 def in_cluster(kubeconfig: str | None, context: str | None, work: Callable[[KubeClient], Awaitable[Result]]) -> Result:
-    """Return what work with a client comes to, with the caller's account.
+    """Return the result of work with a client, with the caller's account.
 
-    What goes wrong ends the program with a message and 2.
+    An error ends the program with a message and 2.
     """
     import asyncio
 
@@ -198,7 +198,7 @@ SHOWN = {"pod": "pod/NAME", "gang": "gang/NAME", "workload": "workload/NAME", "n
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What is meant: an object, or all of a kind."""
+    """A named object, or all of a kind."""
 
     kind: str
     name: str | None
@@ -206,7 +206,7 @@ class Named:
 
 
 def named_objects(words: Sequence[str], kinds: Sequence[str], all_of: Sequence[str] = ()) -> list[Named]:
-    """Return what the words name, of these kinds, in their order; of kinds in `gather_all`, all can be meant.
+    """Return the named objects, of these kinds, in their order; of kinds in `gather_all`, all can be meant.
 
     Raises BadInput with how to write it.
     """
@@ -256,7 +256,7 @@ def _neither(kinds: Sequence[str]) -> str:
 
 
 def names(cluster: ClusterAccess, kinds: Iterable[str], incomplete: str, namespace: str | None) -> list[str]:
-    """Return what a word can become: first a kind, then "card/GPU-...". Raises BadInput and ApiError."""
+    """Return the completions of a word: first a kind, then "card/GPU-...". Raises BadInput and ApiError."""
     kind, slash, begin = incomplete.partition("/")
     if not slash:
         return [f"{each}/" for each in kinds if each.startswith(kind)]
@@ -281,7 +281,7 @@ def _of_kind(cluster: ClusterAccess, kind: str, namespace: str | None) -> Iterat
 
 
 def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return what completes the names of objects in a shell. What goes wrong there completes nothing."""
+    """Return a function that completes the names of objects in a shell. An error completes nothing."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from gpuledger.command_line.cluster_access import cluster_access

@@ -34,7 +34,7 @@ NARROWEST = 120
 
 
 def terminal_of(no_color: bool = False, narrowest: int = 0) -> Terminal:
-    """Return what standard output is: colours only on a terminal, and never under NO_COLOR (https://no-color.org).
+    """Return the properties of standard output. Colours only on a terminal, never under NO_COLOR (no-color.org).
 
     A terminal with fewer columns than `narrowest` breaks the lines itself.
     """
@@ -59,7 +59,7 @@ def data(content: Any, output: str) -> str:
 
 
 def write(lines: Iterable[str]) -> None:
-    """Print lines. What the terminal's encoding lacks becomes a question mark: no error in the middle of a table."""
+    """Print lines. Characters that the terminal's encoding lacks become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
     text = "".join(f"{line}\n" for line in lines)
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))

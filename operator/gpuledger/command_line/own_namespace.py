@@ -47,7 +47,7 @@ TO_ALLOW = (
 
 
 def ask_as_developer(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
-    """Return what the operator tells of a pod or gang to its namespace; what pods tell where the account may not ask.
+    """Return the operator's explanation of a pod or gang for its namespace; its status where the account may not ask.
 
     Raises NotFound if there is no such pod or gang, ApiError and BadInput.
     """
@@ -77,7 +77,7 @@ def _ask(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
 
 
 def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
-    """Return what stands in a pod's status, in the form of an explanation."""
+    """Return a pod's status in the form of an explanation."""
     pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
     identity, node = pod_identity(pod), bound_node(pod)
     said, words = condition_of(pod, ALLOCATED), scheduler_says(pod)
@@ -92,7 +92,7 @@ def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError)
 
 
 def _workload_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
-    """Return what Kueue and the check have written into a workload's status, in the form of a report."""
+    """Return a workload's status in the form of a report."""
     found = [each for each in cluster.begin(f"/apis/{GROUP}/namespaces/{namespace}/workloads") if is_named(each, name)]
     if not found:
         raise NotFound(f"namespace {namespace} has no workload of Kueue, and no job with one, called {name!r}", 404)
@@ -101,7 +101,7 @@ def _workload_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiE
 
 
 def _members_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
-    """Return what stands in the status of a gang's pods, in the form of a report."""
+    """Return the status of a gang's pods in the form of a report."""
     named = [(gang_name_of(pod), pod) for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods")]
     gang = min((found for found, _ in named if found and found.name == name), default=None)
     pods = [pod for found, pod in named if found and found == gang]

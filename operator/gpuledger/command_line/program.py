@@ -75,7 +75,7 @@ class SectionedGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what a word can become: a command, or an option of the program itself."""
+        """Return the completions of a word: a command, or an option of the program itself."""
         named = [CompletionItem(name, help=COMMANDS[name]) for name in sorted(COMMANDS) if name.startswith(incomplete)]
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 

@@ -86,7 +86,7 @@ class ExtenderServer:
         self._scrapes = Scrapes(self._metrics.chunks, self._metrics.content_type)
 
     def questions(self) -> Mapping[str, Handler]:
-        """Return what answers kube-scheduler, by path, in the same pod: a client that reaches it can bind pods."""
+        """Return the handlers of kube-scheduler's questions, by path. A client that reaches them can bind pods."""
         return {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
@@ -173,7 +173,7 @@ def _error(text: str) -> Answer:
 
 SECRET_BYTES = 32
 SECRET = re.compile(r"[A-Za-z0-9_-]{32,128}")
-"""What needs no quoting in a URL."""
+"""Characters that need no quoting in a URL."""
 
 
 def extender_secret(path: Path | None) -> str:
@@ -195,7 +195,7 @@ def extender_secret(path: Path | None) -> str:
 
 
 def _make(path: Path) -> None:
-    """Write a secret that only this account reads; one that somebody else has written meanwhile stays."""
+    """Write a secret that only this account reads; one that another process has written meanwhile stays."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600)
     try:

@@ -125,7 +125,7 @@ class KopfFrame:
         return session(operator.client, operator.lists)
 
     async def probe(self, **_: Any) -> str:
-        """Return what Kopf's own liveness endpoint says of the ledger, where that is asked for."""
+        """Return the state of the ledger for Kopf's own liveness endpoint, where that is served."""
         return "read" if (await self._built()).workflows.observer.synced else "not read yet"
 
     async def node(self, event: kopf.RawEvent, **_: Any) -> None:
@@ -158,8 +158,8 @@ async def _stopped(task: asyncio.Task[None]) -> None:
 async def run(options: RunOptions) -> None:
     """Run until a signal.
 
-    Raises what the start has failed with, and StateRolledBack when nothing that is remembered can be trusted: whoever
-    runs the process starts it again.
+    Raises the start's errors, and StateRolledBack when nothing in memory can be trusted any more: the process has to be
+    started again.
     """
     registry = kopf.OperatorRegistry()
     frame = KopfFrame(registry, lambda: options)

@@ -31,7 +31,8 @@ HEAD_LIMIT_BYTES = 16 * 1024
 """Of the request's first line and headers."""
 
 MOST_CONNECTIONS = 4_096
-"""And half of what descriptors there are. Each Bind that waits, as for another system's device plugin, has its own."""
+"""The limit, beside half of the process's descriptors. Each waiting Bind has a connection of its own, for example one
+that waits for another system's device plugin."""
 
 LONGEST_STOP_S = 60.0
 """How long the end of the server waits for questions that are being answered. The process has less."""
@@ -41,7 +42,7 @@ JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a question is answered with.
+    """The answer to a question.
 
     The status is 200 in any case: kube-scheduler writes any other one into logs and pods, beside the URL that has the
     secret. So a text says that there is no answer; kube-scheduler fails to read it as JSON.
@@ -59,7 +60,7 @@ Handler = Callable[[bytes, Callable[[], bool]], Awaitable[Answer]]
 
 
 class SchedulerConnection(asyncio.Protocol):
-    """One connection, with one question at a time: who sends on before it is answered is cut off."""
+    """One connection, with one question at a time: a client that sends on before the answer is cut off."""
 
     def __init__(
         self, handlers: Mapping[str, Handler], proof: bytes, connections: set[SchedulerConnection], client: Connection
@@ -74,7 +75,7 @@ class SchedulerConnection(asyncio.Protocol):
         self._handler: Handler | None = None
         self._in_head, self._head_bytes = True, 0
         self.task: asyncio.Task[None] | None = None
-        """What answers a question, if one does."""
+        """The task that answers a question, if there is one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See asyncio."""
@@ -82,7 +83,7 @@ class SchedulerConnection(asyncio.Protocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See asyncio. What is being answered goes on: it looks itself whether anybody waits for it."""
+        """See asyncio. An answer in progress goes on: its handler checks whether the client is still connected."""
         if self.task is None:
             self._connections.discard(self)
 
@@ -111,7 +112,7 @@ class SchedulerConnection(asyncio.Protocol):
             self._proof = value
 
     def on_headers_complete(self) -> None:
-        """See httptools. Whoever does not know the secret does not learn what is asked here, nor that there is one."""
+        """See httptools. A client without the secret does not learn which paths exist, nor that there is a secret."""
         self._in_head, self._head_bytes = False, 0
         is_known = not self._wanted_proof or hmac.compare_digest(self._proof, self._wanted_proof)
         path = self._url.partition(b"?")[0].decode("latin-1")

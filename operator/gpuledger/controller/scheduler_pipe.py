@@ -73,10 +73,10 @@ async def given_through(path: Path, content: str) -> AsyncIterator[ConfigPipe]:
 
 
 class ConfigPipe:
-    """A thread that waits for readers: to open a pipe takes until there is one, and nothing else tells of it.
+    """A thread that waits for readers: opening a pipe blocks until there is one, and nothing else reports one.
 
-    Beside the pipe is a file with a digest of what was last given through it, which outlives this process: an operator
-    that starts with other settings knows by it that kube-scheduler, which has gone on, still has the old ones.
+    Beside the pipe is a file with a digest of the content last given through it, which outlives this process: an
+    operator that starts with other settings knows by it that kube-scheduler, which has gone on, still has the old ones.
     """
 
     def __init__(self, path: Path, content: str, loop: asyncio.AbstractEventLoop) -> None:

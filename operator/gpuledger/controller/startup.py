@@ -58,7 +58,7 @@ BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What does not stand in the settings."""
+    """Options beside the settings."""
 
     settings: Settings
     """Before the cluster was asked: of ConfigMaps that they name, only the names."""
@@ -73,11 +73,11 @@ class RunOptions:
     scheduler_pipe: Path | None = None
     """Named pipe through which that kube-scheduler gets its configuration."""
     extender_secret: Path | None = None
-    """File with the secret by which the extender knows that kube-scheduler; None: it answers whoever reaches it."""
+    """File with the secret by which the extender recognizes kube-scheduler; None: it answers every client."""
 
 
 def followed_host_name(leader_elect: bool, host_name: str | None) -> str | None:
-    """Return whose kube-scheduler is followed: that of a host, or else of this one."""
+    """Return the host whose kube-scheduler is followed: the given one, or else this one."""
     return (host_name or socket.gethostname()) if leader_elect else None
 
 
@@ -358,9 +358,9 @@ async def _follow_lease(operator: Operator) -> None:
 
 
 async def _give_room(operator: Operator) -> None:
-    """Give room to those who wait as soon as there is some: something has changed, or a hold has come to its end.
+    """Give room to waiting pods as soon as there is some: something has changed, or a hold has expired.
 
-    A new hold is a change, too: the next end is then looked up again. In a cluster at rest nothing runs.
+    A new hold is a change, too: the next expiry is then looked up again. In a cluster at rest nothing runs.
     """
     workflows = operator.workflows
     while True:

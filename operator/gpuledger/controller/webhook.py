@@ -45,7 +45,7 @@ FORBIDDEN = 403
 
 
 LIMITS = Limits(connections_per_s=50, requests_per_s=500)
-"""The API server keeps its connections. What others cost who reach the port: a tenth of a core or so."""
+"""The API server keeps its connections. Other clients that reach the port cost a tenth of a core or so."""
 
 
 class SteadyWebhookServer(kopf.WebhookServer):

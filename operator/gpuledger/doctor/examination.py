@@ -113,7 +113,7 @@ class Examination:
 
 
 def examine(facts: Facts, names: Sequence[str] = tuple(CHECKS)) -> Examination:
-    """Make the checks of these names. What one of them lacks keeps none of the others from its work."""
+    """Make the checks of these names. Facts that one of them lacks do not stop the others."""
     findings: list[Finding] = []
     checked: list[str] = []
     unread: dict[Unread, list[str]] = {}  # what could not be read -> checks that needed it

@@ -138,7 +138,7 @@ class NotCheckedError(Exception):
 
 
 def known(value: Value | Unread) -> Value:
-    """Return what was read. Raises NotCheckedError if it was not."""
+    """Return the value. Raises NotCheckedError if it could not be read."""
     if isinstance(value, Unread):
         raise NotCheckedError(value)
     return value
@@ -230,7 +230,7 @@ OPERATOR_APP = "gpuledger"
 AGENT_APP = "gpuledger-agent"
 
 LONGEST_WORDS = 300
-"""Characters of what a program says that are shown."""
+"""How many characters of a program's message are shown."""
 
 
 def name_of(found: Json) -> str:
@@ -255,7 +255,7 @@ def pods_of_app(pods: Sequence[Json], app: str) -> list[Json]:
 
 
 def why_not_ready(pod: Json, last_words: Mapping[str, str]) -> str:
-    """Return what keeps a pod from being Ready, by its status and by its log. `last_words`: pod -> end of its log."""
+    """Return the reason why a pod is not Ready, by its status and by its log. `last_words`: pod -> end of its log."""
     if not (pod.get("spec") or {}).get("nodeName"):
         return f"it has no node: {scheduler_says(pod) or 'no scheduler has reported why'}"
     container = failing_container(pod)
@@ -332,7 +332,7 @@ DEFAULTS = {"matchPolicy": "Equivalent", "scope": "*", "priority": 0}
 
 
 def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths at which an object is not as wanted. What the API server fills in by itself is none."""
+    """Yield the paths at which an object is not as wanted. Fields that the API server fills in by itself are none."""
     if isinstance(wanted, dict) and isinstance(found, dict):
         for key in wanted | found:
             inner = f"{path}.{key}" if path else str(key)

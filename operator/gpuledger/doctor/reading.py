@@ -1,7 +1,7 @@
 """Reads a cluster into facts, and renders the objects that this release would install in it.
 
-What can't be read is noted as such, and the rest is read all the same. The settings of a workload in
-the cluster are those of its ConfigMap, with all files and ConfigMaps that they name.
+Parts that can't be read are recorded as such, and the rest is read all the same. The settings of a workload in the
+cluster are those of its ConfigMap, with all files and ConfigMaps that they name.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def settings_file(workload: Json, container_name: str) -> tuple[str, str] | None
 
 
 def mounted_file(workload: Json, container_name: str, path: str) -> tuple[str, str] | None:
-    """Return ConfigMap and key of what a container finds at a path, None if that comes from elsewhere."""
+    """Return ConfigMap and key of the file that a container finds at a path, None if it comes from elsewhere."""
     return next((_config_map(workload, each, path) for each in _containers(workload, container_name)), None)
 
 
@@ -153,7 +153,7 @@ Value = TypeVar("Value")
 
 
 async def tried(what: str, needs: str, read: Callable[[], Awaitable[Value]]) -> Value | Unread:
-    """Return what is read, or why it is not."""
+    """Return the result of a read, or the reason why it failed."""
     try:
         return await read()
     except (ApiError, BadInput) as error:
@@ -168,7 +168,7 @@ def _why(error: Exception, what: str) -> str:
 
 
 def release_for(settings: Settings) -> Release:
-    """Return what goes with these settings. Raises BadInput for a table of vendors that can't be used."""
+    """Return the objects that belong to these settings. Raises BadInput for a table of vendors that can't be used."""
     dialects, names = dialects_of(settings), settings.scheduler_names
     nowhere = WebhookAddress()
     return Release(
@@ -491,7 +491,7 @@ class Reading:
         return (answer.get("status") or {}).get("allowed") is True
 
     async def _last_words(self, our_pods: Sequence[Json] | Unread) -> Mapping[str, str]:
-        """Return what pods say that are not Ready, of as many as can be asked at once."""
+        """Return the ends of the logs of pods that are not Ready, of as many as can be asked at once."""
         if isinstance(our_pods, Unread):
             return {}
         silent = [pod for pod in our_pods if not is_ready(pod) and not is_finished(pod) and failing_container(pod)]

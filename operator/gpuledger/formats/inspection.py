@@ -52,7 +52,7 @@ WORDS = "claim"
 
 
 def claim_shown(document: Mapping[str, Any], name: str, claims: ClaimObjects) -> Json:
-    """Return what a claim or a template asks for, as entries like those of containers."""
+    """Return the requests of a claim or a template, as entries like those of containers."""
     spec = document.get("spec") or {}
     try:
         found = read_spec((spec.get("spec") or {}) if document.get("kind") == TEMPLATE else spec)
@@ -65,7 +65,7 @@ def claim_shown(document: Mapping[str, Any], name: str, claims: ClaimObjects) ->
 
 
 def claims_of_pod_shown(pod: Mapping[str, Any], claims: ClaimObjects) -> tuple[list[Json], list[str], list[str]]:
-    """Return what the claims of a pod ask for, as entries; with notes, and problems."""
+    """Return the requests of a pod's claims, as entries; with notes, and problems."""
     entries: list[Json] = []
     notes: list[str] = []
     problems: list[str] = []
@@ -95,7 +95,7 @@ def _names(pod: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _entries(name: str, spec: ClaimSpec, claims: ClaimObjects) -> tuple[list[Json], list[str]]:
-    """Return what a claim prefers, and what else it takes. Raises BadInput."""
+    """Return the preferred entries of a claim, and notes on its alternatives. Raises BadInput."""
     check_selectors([spec])
     first, *others = claim_alternatives(name, 0, spec, claims, CardFilter(), Lifetime.MAIN)
     notes = [f"claim {name}: or {' and '.join(map(_in_words, way))}" for way in others]
@@ -139,7 +139,7 @@ def gang_shown(gang: Gang) -> Json:
 
 
 def gang_notes(pod: Mapping[str, Any], gang: Gang) -> list[str]:
-    """Return a sentence on a pod's gang, and one on each PodGroup that it names in vain."""
+    """Return a sentence on a pod's gang, and one on each PodGroup that does not count."""
     name = gang.name
     if name.way in OF_WAY:
         return [f"gang {name.name}: {described(name)} says how many of its pods start together"]
@@ -156,7 +156,7 @@ def words_of_group(document: Mapping[str, Any]) -> GroupWords | None:
 
 
 def pod_group_shown(document: Mapping[str, Any], words: GroupWords) -> Json:
-    """Return what a PodGroup says."""
+    """Return a PodGroup's minimum, as a note."""
     try:
         group = pod_group(document, words)
     except BadInput as error:
@@ -230,9 +230,9 @@ class _Node(_Object):
 
 
 def inspected(document: object, dialects: Dialects, claims: ClaimObjects = NO_CLAIM_OBJECTS) -> Iterator[Json]:
-    """Yield what is understood of each Node, Pod and ConfigMap of a document: one, a List, or what makes pods.
+    """Yield the reading of each Node, Pod and ConfigMap of a document: one, a List, or an object that makes pods.
 
-    `claims` say what pods' ResourceClaims ask for. What has nothing to do with GPUs is yielded with `skipped`.
+    `claims` has pods' ResourceClaims. Objects that have nothing to do with GPUs are yielded with `skipped`.
     """
     items = document.get("items") if isinstance(document, dict) else None
     for each in items if isinstance(items, list) else [document]:
@@ -240,7 +240,7 @@ def inspected(document: object, dialects: Dialects, claims: ClaimObjects = NO_CL
 
 
 def shape_problems(document: Mapping[str, Any]) -> list[str]:
-    """Return what keeps a Node or a Pod from being read at all, a sentence for each place."""
+    """Return the problems that keep a Node or a Pod from being read at all, a sentence for each place."""
     return _shape_problems(_Node if document.get("kind") == "Node" else _Pod, document)
 
 
@@ -376,7 +376,7 @@ def offers_without_cards(facts: NodeFacts) -> list[str]:
 
 
 def _not_ours(facts: NodeFacts, dialects: Dialects) -> list[str]:
-    """Return what becomes of the cards of a node that lacks our label."""
+    """Return notes on the cards of a node that lacks our label."""
     if facts.host and facts.host.cards:
         count = f"{facts.host.cards} of {dialects.elsewhere}"
         return [
@@ -475,7 +475,7 @@ def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects, said: Se
 
 
 def _vendors_selectors(pod: Json, found: Sequence[Json], dialects: Dialects) -> dict[str, list[str]]:
-    """Return what vendors' own annotations choose among the cards of the vendors that the containers ask for."""
+    """Return the choices that vendors' own annotations make among the cards of the containers' vendors."""
     asked = {each["request"]["words"] for each in found if each["request"]}
     used = [each for each in dialects.vocabularies if each.name in asked]
     kinds = ("use_model", "avoid_model", "use_uuid", "avoid_uuid")
@@ -485,7 +485,7 @@ def _vendors_selectors(pod: Json, found: Sequence[Json], dialects: Dialects) -> 
 def _request_of(
     pod: Json, container: Mapping[str, Any], dialects: Dialects
 ) -> tuple[ContainerRequest | None, list[str]]:
-    """Return what one container asks for, read as if it were alone: a bad one does not hide the others."""
+    """Return one container's request, read as if it were alone: a bad one does not hide the others."""
     alone = {"spec": {"containers": [container]}, "metadata": {"annotations": {}}}
     try:
         (request,) = container_requests(alone, dialects)

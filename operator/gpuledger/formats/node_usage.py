@@ -1,7 +1,7 @@
-"""What a node's agent answers to `GET /usage`: JSON, docs/node-agent.md has an example.
+"""The answer of a node's agent to `GET /usage`: JSON, docs/node-agent.md has an example.
 
-An agent is as trustworthy as its node. What it says is read strictly, and a reader asks for no more bytes than
-LONGEST_ANSWER_BYTES. Whether the ledger knows the cards and pods that it names is for the reader to find out.
+An agent is as trustworthy as its node. Its answer is read strictly, and a reader asks for no more bytes than
+LONGEST_ANSWER_BYTES. The reader checks whether the ledger knows the cards and pods that it names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_S = 2**40
 
 
 def read_node_usage(answer: object, node_name: str) -> NodeUsage:
-    """Return what the agent of a node answers. Raises BadInput: it can't be read, or is another node's."""
+    """Return the usage of a node from its agent's answer. Raises BadInput: it can't be read, or is another node's."""
     found = _object(answer, "the answer")
     name = _text(found, "node", "the answer")
     if name != node_name:

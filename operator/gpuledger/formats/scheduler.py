@@ -110,7 +110,7 @@ class BindArguments:
 
 @dataclass(frozen=True, slots=True)
 class PreemptArguments:
-    """A pod, and whom kube-scheduler would evict for it on each node."""
+    """A pod, and the pods that kube-scheduler would evict for it on each node."""
 
     pod: Mapping[str, Any]
     victims: Mapping[str, tuple[str, ...]]
@@ -190,10 +190,10 @@ def _json(text: bytes | memoryview) -> Any:
 def filter_answer(
     node_names: Collection[str], refused: Mapping[str, str], short_of_room: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the nodes that fit, and why the others do not.
+    """Return the nodes that fit, and the reasons of the others.
 
     Refused nodes are "unresolvable": up to Kubernetes 1.37 kube-scheduler's own preemption can't see cards, and would
-    look for victims on these nodes in vain. A later one asks for nodes that are only short of room.
+    look for victims on these nodes without success. A later one asks for nodes that are only short of room.
     """
     return {
         "Nodes": None,
@@ -383,12 +383,12 @@ _RULES = re.compile(
 nodeunschedulable."""
 
 NO_NODES = "no nodes available to schedule pods"
-"""What it writes in a cluster without any node."""
+"""kube-scheduler's message in a cluster without any node."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerWords:
-    """What kube-scheduler wrote last about a pod."""
+    """kube-scheduler's last message about a pod."""
 
     own: tuple[tuple[str, int], ...] = ()
     """Its own reasons, and for how many nodes each, most first; 0: for all of them at once."""
@@ -414,7 +414,7 @@ class SchedulerWords:
 
 
 def scheduler_words(pod: JsonMapping) -> SchedulerWords:
-    """Return what kube-scheduler wrote into a pod's status; nothing if it has not, or it can't be read."""
+    """Return kube-scheduler's message in a pod's status; nothing if there is none, or it can't be read."""
     last = condition_of(pod, "PodScheduled")
     if last is None or last.get("status") != "False":
         return SchedulerWords()
@@ -426,7 +426,7 @@ def scheduler_words(pod: JsonMapping) -> SchedulerWords:
 
 
 def read_words(message: str) -> SchedulerWords:
-    """Return what a message says; nothing if it has another form."""
+    """Return the parts of a message; nothing if it has another form."""
     if message.startswith(NO_NODES):
         return SchedulerWords(((NO_NODES, 0),), refused_all=True)
     found = _COUNTED.match(message[:LONGEST])

@@ -1,9 +1,9 @@
-"""What the API server answers: JSON, whatever users have put into it, and statuses.
+"""The API server's answers: JSON, whatever users have put into it, and statuses.
 
 Most fields are written by the API server itself. A raw extension, such as the parameters in a ResourceClaim, goes to
 every reader as its user has sent it: thousands of brackets deep, with half a surrogate pair, or with bytes that are no
-UTF-8. That is JSON to Go. If it were none to us, one claim would keep the whole list of claims from being read.
-Seen with Kubernetes 1.36.
+UTF-8. That is JSON to Go. If it were none to us, one claim would keep the whole list of claims from being read. Seen
+with Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _HALF_LENGTH = len(r"\ud83d")
 
 
 def read_json(text: bytes) -> Any:
-    """Return what a text says.
+    """Return the parsed JSON.
 
-    In one that can't be read as it is, what is too deep becomes null, and characters that are none become U+FFFD.
-    Raises orjson.JSONDecodeError for what is no JSON even then.
+    In a text that can't be read as it is, values that are too deep become null, and invalid characters become U+FFFD.
+    Raises orjson.JSONDecodeError for a text that is no JSON even then.
     """
     try:
         return orjson.loads(text)

@@ -99,7 +99,7 @@ def _existing(files: str) -> list[Path]:
 
 @contextmanager
 def _unreadable(kubeconfig: str | None) -> Iterator[None]:
-    """Turn whatever the library raises, which checks little of what it reads, into BadInput."""
+    """Turn all errors of the library, which checks little of its input, into BadInput."""
     if kubeconfig is not None and not _existing(kubeconfig):
         raise BadInput(f"kubeconfig {kubeconfig} does not exist")
     try:
@@ -113,7 +113,7 @@ def _unreadable(kubeconfig: str | None) -> Iterator[None]:
 
 
 def _renewal(loader: KubeConfigLoader) -> Any:
-    """Return what takes a new token from the user's program once the one it gave is about to end."""
+    """Return a function that takes a new token from the user's program once the one it gave is about to end."""
 
     async def renew(configuration: Configuration) -> None:
         try:

@@ -1,8 +1,8 @@
 """kubernetes-asyncio without the 850 generated modules that its packages import at once.
 
-They take half a second and 30 MB, in each agent and at each command. What is used of the library is its way to read
-credentials and its connections (`kube_api.client`); Kopf asks for two of its classes. So its packages come empty, and
-look for what they are asked for when they are asked; for anything unknown they become what the library makes of them.
+They take half a second and 30 MB, in each agent and at each command. Needed are its reader of credentials and its
+connections (`kube_api.client`); Kopf asks for two of its classes. So its packages come empty, and load names when they
+are asked for; for an unknown name they are loaded as the library has them.
 """
 
 from __future__ import annotations

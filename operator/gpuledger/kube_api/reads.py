@@ -47,7 +47,7 @@ def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
     """Return the field selector for pods of these scheduler profiles, with a node or without.
 
     On fields that can't be edited. A selector has no "or": with several names, pods of other schedulers come, too,
-    though not those of the cluster's own. With a node, they come in any case: who else gives out cards has to be seen.
+    though not those of the cluster's own. With a node, they come in any case: other systems may give cards to them.
     """
     if bound:
         every = CLUSTERS_OWN in scheduler_names
@@ -174,7 +174,7 @@ class KubeReads:
         return await self._client.request("GET", f"{CLAIMS_API}/namespaces/{namespace}/{kind}/{name}")
 
     async def pods_of_node(self, node_name: str, pick: Callable[[Json], Picked]) -> list[Picked]:
-        """Return what is picked of each pod that is bound to a node, as they are now.
+        """Return the picked part of each pod that is bound to a node, as they are now.
 
         A hundred pods can be half a gigabyte: no more than a page of them is in memory at a time.
         """
@@ -207,7 +207,7 @@ class KubeReviews:
         self._client = client
 
     async def user_of(self, token: str, audience: str = "") -> Json | None:
-        """Return whose token it is: username, uid, groups, extra. Raises ApiError.
+        """Return the user of a token: username, uid, groups, extra. Raises ApiError.
 
         None: unknown, expired, or for another audience; without one, the API server's own is meant.
         """

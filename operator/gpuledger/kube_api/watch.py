@@ -33,17 +33,17 @@ SILENCE_S = 320.0
 
 
 NOT_SERVED = 404
-"""What the API server answers about a kind that it does not have: its CustomResourceDefinition may be deleted."""
+"""The API server's answer about a kind that it does not have: its CustomResourceDefinition may be deleted."""
 
 TOO_OLD = 410
-"""What it answers about a version that it has forgotten."""
+"""Its answer about a version that it has forgotten."""
 
 EVENTS_AT_ONCE = 32
 """Events that are processed before others have their turn: a burst arrives in one piece, and each costs some 0.1 ms."""
 
 
 class Api(Protocol):
-    """What a watch needs of a client: KubeClient's requests, or another's."""
+    """The methods that a watch needs of a client: KubeClient's requests, or another's."""
 
     def request(
         self, method: str, path: str, *, parameters: Mapping[str, str] | None = None, longest_bytes: int | None = None

@@ -208,7 +208,7 @@ class KubeWrites:
 
 
 def _as_read(found: Json) -> Json:
-    """Return what makes a patch refused if the object has changed since it was read, or is another one."""
+    """Return fields that make a patch fail if the object has changed since it was read, or is another one."""
     return {"uid": found["metadata"]["uid"], "resourceVersion": found["metadata"]["resourceVersion"]}
 
 

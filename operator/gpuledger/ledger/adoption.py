@@ -50,7 +50,7 @@ def lacks_cards(shares: Sequence[Share], request: PodRequest) -> bool:
 
 
 def missing_shares(pod: PodFacts, held: Sequence[Share], cards: FindCards) -> tuple[Share, ...]:
-    """Return what the annotation gives a bound pod beyond what it holds on its node, in the order of the cards.
+    """Return the shares that a bound pod's annotation names beyond its present ones, in the order of the cards.
 
     Raises BadInput with a sentence where the annotation can't be used, or contradicts spec or ledger.
     """
@@ -196,7 +196,7 @@ class SnapshotCards:
         return [card for card in self._cards.values() if card.node_name == node_name]
 
     def held_by(self, pod: PodFacts) -> list[Share]:
-        """Return what a pod holds on its node."""
+        """Return a pod's shares on its node."""
         return [holder.share for card, holder in self.held.get(pod.pod.uid, ()) if card.node_name == pod.node_name]
 
 

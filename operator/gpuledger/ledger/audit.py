@@ -29,11 +29,11 @@ OVERDUE_AFTER = timedelta(minutes=1)
 
 
 DETAIL_LENGTH = 500
-"""Longer details are cut: parts of them come from annotations, which anybody can fill."""
+"""Longer details are cut: parts of them come from annotations, which users write."""
 
 
 class AuditFindingKind(StrEnum):
-    """What can differ, in the order in which it is shown. `remedy` says how to fix it."""
+    """The kinds of findings, in the order in which they are shown. `remedy` says how to fix it."""
 
     remedy: str
 
@@ -97,7 +97,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Annotate:
-    """Tell the pod what the ledger says."""
+    """Write the ledger's shares into the pod's annotation."""
 
     pod: Pod
     shares: tuple[Share, ...]
@@ -120,7 +120,7 @@ class ClearConflict:
 
 @dataclass(frozen=True, slots=True)
 class AllocateClaim:
-    """Tell a pod's claim what the ledger says."""
+    """Write the ledger's cards into a pod's claim."""
 
     pod: Pod
     claim: ClaimRef
@@ -128,7 +128,7 @@ class AllocateClaim:
 
 @dataclass(frozen=True, slots=True)
 class DeallocateClaim:
-    """Take back an allocation that no pod uses, if the claim still names nobody else than it did."""
+    """Take back an allocation that no pod uses, if the claim still names the same consumers."""
 
     claim: SeenClaim
 
@@ -240,7 +240,7 @@ class _Audit:
         return None, ""
 
     def _rightful(self, pod: PodFacts) -> list[Share] | None:
-        """Return what is the pod's of what it holds on its node; None if that is too little, or can't be told."""
+        """Return the shares on its node that the pod has a right to; None if they are too few, or ambiguous."""
         here = self._cards.held_by(pod)
         if pod.request is None or lacks_cards(here, pod.request):
             return None
@@ -481,7 +481,7 @@ def _claim_findings(snapshot: ClusterSnapshot, lacking: AbstractSet[str]) -> Ite
 
 
 def _held_by_claims(snapshot: ClusterSnapshot) -> dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]]:
-    """Return what the ledger gives by claims: pod and claim -> a holder of it, its node, and the cards."""
+    """Return the ledger's holders by claim: pod and claim -> a holder of it, its node, and the cards."""
     found: dict[tuple[str, ClaimRef], tuple[Holder, str, Cards]] = {}
     for seen in snapshot.cards:
         card: Card = seen.stored.card
@@ -528,7 +528,7 @@ def _joined(pod: PodFacts, claims: Mapping[str, SeenClaim]) -> Iterator[AuditFin
 
 
 def _unknown(claim: SeenClaim, snapshot: ClusterSnapshot) -> AuditFinding:
-    """Return that the ledger has nothing for a claim. What no pod uses is taken back."""
+    """Return the finding that the ledger has nothing for a claim. An unused allocation is taken back."""
     names = dict(zip(claim.consumers, claim.consumer_names, strict=True))
     users = [names[uid] for uid in claim.users if uid in names]
     more = f" and {len(users) - PODS_NAMED} more" if len(users) > PODS_NAMED else ""

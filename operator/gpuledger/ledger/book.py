@@ -209,7 +209,7 @@ class Ledger:
         return (name for name in self.touches.names() if name in known)
 
     def offer(self, node_name: str) -> NodeOffer | None:
-        """Return what the node's device plugin serves, None while it does not answer."""
+        """Return the offer of the node's device plugin, None while it does not answer."""
         return self._offers.get(node_name)
 
     def hangs(self, node_name: str) -> bool:
@@ -430,7 +430,7 @@ class Ledger:
         self._holds[pod_uid] = replace(self._holds[pod_uid], deadline_s=PINNED)
 
     def drop_hold(self, pod_uid: str) -> bool:
-        """Give back what is on hold for a pod. What it holds at the API server stays. Idempotent."""
+        """Drop a pod's hold. Its shares at the API server stay. Idempotent."""
         hold = self._holds.pop(pod_uid, None)
         if hold is None:
             return False

@@ -12,7 +12,7 @@ from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Misfit, Share, Sto
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
-    """Return what keeps a share from a card beside these others, None if it fits: "the card ..."."""
+    """Return the reason why a card can't take a share beside these others, None if it fits: "the card ..."."""
     if others and (share.exclusive or any(other.exclusive for other in others)):
         return "is not free"
     if not (share.amounts + total(other.amounts for other in others)).fits_in(capacity):
@@ -40,7 +40,7 @@ class NodeRoom:
 
     name: str
     offer: NodeOffer | None
-    """What the node's device plugin serves; None while it does not answer, and no card can be given away."""
+    """The offer of the node's device plugin; None while it does not answer, and no card can be given away."""
     cards: tuple[Card, ...]
     """All reported cards, the unhealthy ones too."""
     rooms: tuple[Room, ...]
@@ -67,8 +67,8 @@ class NodeRoom:
 class CardEntry:
     """A card with its holders (stored at the API server) and its holds (in memory, on the way there).
 
-    A pod that has both counts once, as a holder: the hold has arrived. What is promised to a pod counts, too, so that
-    no other pod gets it; as long as the victims have not left, the card is more than full by that.
+    A pod that has both counts once, as a holder: the hold has arrived. Promised shares count, too, so that no other pod
+    gets them; as long as the victims have not left, the card is more than full by that.
     """
 
     card: Card
@@ -104,11 +104,11 @@ class CardEntry:
         return self.open and self.card.healthy and not self.sick and not self.cordoned
 
     def outlook(self) -> tuple[bool, tuple[Misfit, ...], Room]:
-        """Return what decides on new shares: as long as it is equal, nothing has changed for others."""
+        """Return the state that decides on new shares: as long as it is equal, nothing has changed for others."""
         return self.takes_pods, self.misfits, self.room()
 
     def as_it_is(self) -> CardEntry:
-        """Return a copy of the line, of what counts on the card, for a search that takes a while."""
+        """Return a copy of the parts that count on the card, for a search that takes a while."""
         return replace(
             self,
             resource_version=0,
@@ -145,7 +145,7 @@ class CardEntry:
         yield from self._promised()
 
     def _promised(self) -> list[tuple[str, Share]]:
-        """Return what is promised to pods that have nothing of the card yet: it is counted before it is free."""
+        """Return the promised shares of pods that have nothing of the card yet: they count before they are free."""
         if not self.claims and not self.promises:
             return []
         promised = self.promises | {uid: claim.share for uid, claim in self.claims.items()}
@@ -153,11 +153,11 @@ class CardEntry:
         return [(uid, share) for uid, share in promised.items() if uid not in known]
 
     def used(self) -> Amounts:
-        """Return what is taken, holds included."""
+        """Return the sum of the taken amounts, holds included."""
         return total(share.amounts for share in self.shares())
 
     def stored_use(self) -> Amounts:
-        """Return what the API server counts: holders alone."""
+        """Return the sum that the API server counts: holders alone."""
         return total(holder.share.amounts for holder in self.holders.values())
 
     def takes(self, share: Share, pod_uid: str = "") -> bool:
@@ -181,7 +181,7 @@ class CardEntry:
         return why_not(claim.share, stay, self.card.capacity) is None
 
     def room(self) -> Room:
-        """Return what placement needs to know of the card."""
+        """Return the card's room, for placement."""
         if self.known_room is None:
             self.known_room = self.room_without(())
         return self.known_room

@@ -1,13 +1,13 @@
-"""What memory keeps for pods beside the holders of cards: holds, promised room, and CPU and memory of nodes.
+"""Reservations in memory beside the holders of cards: holds, promised room, and CPU and memory of nodes.
 
 A *hold* is kept for a pod until it is bound. Promised room counts before it is free: others have to leave for it. A
 promise begins in memory, and goes on as a *claim* that the API server stores with the card. When the share fits, the
 pod becomes a holder of it, which ends the claim.
 
-CPU and memory of a node are what it offers, less what our scheduler's pods request: a help for preferences, and no
-authority: pods of other schedulers are not seen here. Nodes whose cards are not in the ledger, because another device
-plugin only counts them, are here with their number; for these, pods of all schedulers count, and the kubelet is the
-authority.
+CPU and memory of a node are its allocatable amounts, less the requests of our scheduler's pods: a help for preferences,
+and no authority: pods of other schedulers are not seen here. Nodes whose cards are not in the ledger, because another
+device plugin only counts them, are here with their number; for these, pods of all schedulers count, and the kubelet is
+the authority.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Hold:
 
 
 def shares_on_hold(uuid: str, holds: Iterable[Hold]) -> dict[str, Share]:
-    """Return what is on hold on a card, by the UIDs of the pods."""
+    """Return the held shares of a card, by the UIDs of the pods."""
     return {
         hold.pod_uid: share
         for hold in holds
@@ -92,7 +92,7 @@ class Promises:
                 self._touch(entry.card.node_name)
 
     def withdraw(self, pod_uid: str) -> None:
-        """Forget what is promised to a pod in memory alone. What the API server lists stays. Idempotent."""
+        """Forget a pod's promise in memory. Its claims at the API server stay. Idempotent."""
         placement = self._placements.pop(pod_uid, None)
         if placement is None:
             return
@@ -166,7 +166,7 @@ class _Use:
 
 
 class Hosts:
-    """What pods take of each node. `touch` is called with the name of a node on which something has changed."""
+    """The amounts that pods take of each node. `touch` is called with the name of a node that has changed."""
 
     def __init__(self, touch: Callable[[str], None]) -> None:
         self._touch = touch
@@ -185,7 +185,7 @@ class Hosts:
             self._touch(node_name)
 
     def free(self, node_name: str) -> HostAmounts | None:
-        """Return what is left on a node, None if that is not known."""
+        """Return the free amounts of a node, None if they are unknown."""
         capacity = self._capacity.get(node_name)
         return None if capacity is None else capacity - self._used.get(node_name, NO_HOST)
 
@@ -201,7 +201,7 @@ class Hosts:
         return free is not None and self.counts_cards(node_name) and cards <= free.cards + own
 
     def of_pod(self, pod_uid: str) -> HostAmounts:
-        """Return what a pod takes of its node, as far as it is known."""
+        """Return the amounts that a pod takes of its node, as far as they are known."""
         use = self._uses.get(pod_uid)
         return use.amounts if use else NO_HOST
 
@@ -214,7 +214,7 @@ class Hosts:
         return {uid for uid, use in self._uses.items() if use.bound}
 
     def hold(self, pod_uid: str, node_name: str, amounts: HostAmounts) -> None:
-        """Count a pod that will be bound to a node, in place of what was known of it."""
+        """Count a pod that will be bound to a node, in place of its earlier entry."""
         self._count(pod_uid, _Use(node_name, amounts, bound=False))
 
     def give_up(self, pod_uid: str) -> None:

@@ -1,8 +1,8 @@
-"""What the pods of each namespace have together, and whether it may become more.
+"""The sums of each namespace's pods, and whether they may become more.
 
-Counted is what a pod holds at the API server, what is promised to it there, and what is on hold for it: once where
-these are of one card, and where a hold has spares, the most that one of them takes; nothing of a card that is gone.
-Pods that are of no known namespace are not limited.
+Counted are a pod's shares and claims at the API server, and its hold: once where these are of one card, and where a
+hold has spares, the most that one of them takes; nothing of a card that is gone. Pods that are of no known namespace
+are not limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_COUNTED: tuple[str, Use] = ("", {})
 
 
 class Left:
-    """What a namespace's quotas leave, of all models of cards together; it becomes less with each pod that takes."""
+    """The amounts that a namespace's quotas leave, over all models of cards; less with each pod that takes."""
 
     def __init__(self, left: Iterable[tuple[QuotaLimit, int]]) -> None:
         self._left = list(left)
@@ -111,7 +111,7 @@ class Quotas:
         return _sum(self._sums.get(namespace, {}), limit)
 
     def left_of_each(self, namespace: str) -> tuple[int, ...]:
-        """Return what each limit of a namespace leaves."""
+        """Return the amounts that the limits of a namespace leave."""
         return tuple(limit.most - self.used(namespace, limit) for limit in self.limits(namespace))
 
     def exceeded_by(self, pod_uid: str, namespace: str, placement: Placement) -> QuotaLimit | None:
@@ -165,12 +165,12 @@ class Quotas:
         return None
 
     def left(self, namespace: str) -> Left:
-        """Return what the pods of a namespace may have beside what they have."""
+        """Return the amounts that the pods of a namespace may have beside their present ones."""
         limits = [limit for limit in self.limits(namespace) if not limit.model]
         return Left([(limit, limit.most - self.used(namespace, limit)) for limit in limits])
 
     def _own(self, pod_uid: str, namespace: str) -> Use:
-        """Return what counts for a namespace of a pod."""
+        """Return a pod's part of a namespace's use."""
         counted = self._counted.get(pod_uid, _NOT_COUNTED)
         return counted[1] if counted[0] == namespace else _NO_USE
 
@@ -271,7 +271,7 @@ class Quotas:
         return found
 
     def _recount(self, uid: str, namespace: str) -> None:
-        """Put what a pod has into the sum of its namespace, in place of what was there of it."""
+        """Put a pod's use into the sum of its namespace, in place of its earlier part."""
         old_namespace, old = self._counted.pop(uid, _NOT_COUNTED)
         new = self._use_of(uid) if namespace in self._limits else _NO_USE
         if new:

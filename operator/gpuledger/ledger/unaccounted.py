@@ -1,9 +1,9 @@
 """Cards that a pod may use without a share in the ledger: they take no new share until that is cleared up.
 
 There are two kinds. A *stranger* is a bound pod that another system's device plugin has given cards, or is about to;
-of which of its node's cards these are, all that is known is what this plugin was told. On a node of our own agent it
-gets none: the agent starts no container without a share. A *misfit* is a share that was found and does not fit; the
-API server lists it on the card.
+the only source for its cards is the annotation that this plugin reads. On a node of our own agent it gets none: the
+agent starts no container without a share. A *misfit* is a share that was found and does not fit; the API server lists
+it on the card.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CardLookup(Protocol):
         """Return the cards that the API server says a pod holds, by index."""
 
     def offer(self, node_name: str) -> NodeOffer | None:
-        """Return what the node's device plugin serves, None while it does not answer."""
+        """Return the offer of the node's device plugin, None while it does not answer."""
 
 
 class UnaccountedPods:
@@ -61,7 +61,7 @@ class UnaccountedPods:
         return self._of_node.get(self._nodes.get(pod_uid, ""), {}).get(pod_uid)
 
     def note(self, stranger: UnaccountedPod) -> bool:
-        """Observe a pod that may be one; return whether it lacks shares. What it holds already closes no card."""
+        """Observe a pod that may be one; return whether it lacks shares. The cards of its own shares stay open."""
         uid = stranger.pod.uid
         if not self.lacks(stranger):
             self.forget(uid)

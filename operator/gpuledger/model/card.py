@@ -156,7 +156,7 @@ MIG_PARENT = "mig-parent"
 
 
 class Payer(Protocol):
-    """Who pays for what expressions cost, in steps of a microsecond: a namespace, which has so much for a while."""
+    """The payer of expressions' costs, in steps of a microsecond: a namespace with an allowance."""
 
     @property
     def paid(self) -> int:
@@ -189,7 +189,7 @@ class CardTest(Protocol):
 
     @property
     def payer(self) -> Payer | None:
-        """Who pays for it; None: it may cost what it costs."""
+        """Pays for its cost; None: the cost is unlimited."""
 
     def compile(self) -> bool:
         """Compile the expression if it is not; return whether it is now. Raises BadInput if it can't be."""
@@ -198,7 +198,7 @@ class CardTest(Protocol):
         """Return whether the expression holds for the card. One that fails does not, nor one not evaluated yet."""
 
     def problem(self, card: Card) -> str:
-        """Return why it can't be told whether it holds for the card, nothing if it can."""
+        """Return the reason why it can't be told whether it holds for the card, empty if it can."""
 
 
 SELECTOR_LENGTH = 120

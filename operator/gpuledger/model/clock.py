@@ -67,6 +67,6 @@ class Listeners(list[Callable[Happened, None]], Generic[Happened]):
     """Functions, called in their order with what has happened: `on_change.append(show)`, then `on_change(card)`."""
 
     def __call__(self, *happened: Happened.args, **named: Happened.kwargs) -> None:
-        """Tell all of them."""
+        """Call all of them."""
         for listener in self:
             listener(*happened, **named)

@@ -48,12 +48,12 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class PodGroup:
-    """What an object says of the gang that is named after it."""
+    """The content of the object that a gang is named after."""
 
     minimum: int
     """How many members have to be bound at once; 0: each pod is placed by itself."""
     leaves_whole: bool = False
-    """Whether its pods are of use only together: who evicts one evicts all."""
+    """Whether its pods are of use only together: an eviction of one evicts all."""
     priority_class: str = ""
     """The priority that it states, empty if it states none."""
     problem: str = ""
@@ -97,7 +97,7 @@ class GatherEnd(StrEnum):
 
 
 class Counted(StrEnum):
-    """What a limit counts, of every share: the amount's name."""
+    """The amount of every share that a limit counts: its name."""
 
     MEMORY = "memory_mib"
     CORES = "cores"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 Json = dict[str, Any]
-"""An object to write, or one that nobody else has."""
+"""An object to write, or one that has no other owner."""
 
 JsonMapping = Mapping[str, Any]
 """An object that is shared, such as one of a watch: its readers change nothing in it."""

@@ -134,7 +134,7 @@ class NodeSet(AbstractSet[str]):
         return super().__eq__(other)
 
     def __hash__(self) -> int:
-        """Return what is equal for equal sets of one cluster, without a look at the names."""
+        """Return a hash that is equal for equal sets of one cluster, without a look at the names."""
         return hash(self._bits)
 
     def __len__(self) -> int:
@@ -152,26 +152,26 @@ class CardUsage:
 
 @dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """What one container uses of one card. None: nobody knows."""
+    """One container's use of one card. None: unknown."""
 
     pod_uid: str
     container: str
     uuid: str
     memory_used_mib: int | None
     memory_limit_mib: int | None
-    """What it can't get beyond; None where nothing is enforced."""
+    """The enforced limit; None where nothing is enforced."""
     utilization_percent: int | None
     last_kernel_s: int | None
     """How many seconds ago it began its last kernel."""
     paused: bool
     """Whether it stands still for a container of higher priority."""
     source: str
-    """Who measured it: `region`, the shared memory of HAMi-core, or `nvml`, the driver."""
+    """The source of the measurement: `region`, the shared memory of HAMi-core, or `nvml`, the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
-    """What one agent has measured."""
+    """One agent's measurements."""
 
     node_name: str
     at: str
@@ -294,4 +294,4 @@ class UnaccountedPod:
     counted: tuple[Counted, ...]
     """Only what is more than zero."""
     assigned: Mapping[Dialect, frozenset[str]] = field(default_factory=dict)
-    """Whose device plugin -> UUIDs of the cards that this plugin was told to give out, if it names so many."""
+    """Dialect of a device plugin -> UUIDs of the cards that it was told to give out, if it names so many."""

@@ -58,7 +58,7 @@ class Refusal:
     reason: Reason
     text: str
     limit: QuotaLimit | None = None
-    """What the pod's namespace may not exceed, if that is it."""
+    """The limit of the pod's namespace that is in the way, if one is."""
 
 
 BEING_FREED = Refusal(Reason.PREEMPTING, "cards are being freed for the pod: others have to leave them first")

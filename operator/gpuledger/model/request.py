@@ -15,7 +15,7 @@ from gpuledger.model.card import MIG, Amounts, Card, CardFilter, CardRule, attri
 
 
 def entry_text(name: str) -> str:
-    """Return what people call an entry of a request or a share: a container, or a request of a claim."""
+    """Return the name, for people, of an entry of a request or a share: a container, or a request of a claim."""
     claim, _, request = name.partition("/")
     return f"claim {claim}, request {request}" if request else claim
 
@@ -33,7 +33,7 @@ class PodClaim:
     shared: bool = False
     """The pod names the ResourceClaim itself, so other pods can join it."""
     wishes: Hashable = None
-    """What the claim asks for: compared with what its object says before cards are entered for it."""
+    """The claim's spec: compared with its object before cards are entered for it."""
 
     def holds(self, entry: str) -> bool:
         """Return whether an entry of a request or a share is one of the claim's."""
@@ -42,7 +42,7 @@ class PodClaim:
 
 @dataclass(frozen=True, slots=True)
 class JoinedClaim:
-    """A claim that is allocated already, for another pod: who joins shares what that one holds, on its node."""
+    """A claim that is allocated already, for another pod: a pod that joins shares that one's cards, on its node."""
 
     name: str
     object_name: str
@@ -120,7 +120,7 @@ class Demand:
     module: int = 1
     """Cards come in modules of so many, by their index, and only whole ones are given: `cards` is a multiple of it."""
     rules: tuple[CardRule, ...] = ()
-    """What the cards must have in common, or not, with each other and with those of other demands."""
+    """Values that the cards must share, or must not share, with each other and with those of other demands."""
     every_card: bool = False
     """Every card of the node that the demand admits: `cards` is 1 as long as no node is looked at, see `on`."""
     joint: bool = field(init=False, repr=False, compare=False)
@@ -141,10 +141,10 @@ class Demand:
         return self.exclusive and self.memory_mib is None and self.memory_percent == 100
 
     def admits(self, card: Card) -> bool:
-        """Return whether the container may get this card at all, whatever is free on it.
+        """Return whether the container may get this card at all, however much is free on it.
 
-        A MIG device is a part of a GPU. Who asks for cards, or for percents of one, does not mean a part of a part: it
-        has to ask for one card by its memory alone, within what the device has, or name the device or its mode.
+        A MIG device is a part of a GPU. A request for cards, or for percents of one, does not mean a part of a part: it
+        has to ask for one card by its memory alone, within the device's memory, or name the device or its mode.
         """
         if not self.wanted.admits(card) or (self.rules and self.attribute_lacking(card)):
             return False
@@ -175,7 +175,7 @@ class Demand:
         return self.whole and is_any and self.resource == NVIDIAS_COUNT
 
     def amounts_on(self, capacity: Amounts) -> Amounts:
-        """Return what the container takes of a card of this capacity: one slot, and the resolved memory and cores.
+        """Return the container's amounts on a card of this capacity: one slot, and the resolved memory and cores.
 
         A percentage is rounded down, so that a hundred single percents fit on a card.
         """
@@ -221,7 +221,7 @@ class PodRequest:
     joined: tuple[JoinedClaim, ...] = field(default=(), compare=False)
     """ResourceClaims that are allocated already, on one node, and that the pod is to share."""
     alternatives: tuple[PodRequest, ...] = ()
-    """What the pod takes as well where a node does not have this, the preferred first."""
+    """Other requests that the pod accepts where a node does not have this, the preferred first."""
 
     @property
     def brings_claims(self) -> bool:

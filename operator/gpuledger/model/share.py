@@ -154,7 +154,7 @@ def _is_enough(number: int, demand: Demand, cards: Sequence[Card]) -> bool:
 
 
 def fitting_variant(shares: Sequence[Share], request: PodRequest, cards: Sequence[Card] = ()) -> PodRequest | None:
-    """Return what the pod has got of all that it takes: the first variant that the shares cover, None if none."""
+    """Return the first variant of a request that the shares cover, None if they cover none."""
     return next((variant for variant in request.variants if covers(shares, variant, cards)), None)
 
 
@@ -178,7 +178,7 @@ def _of_claim(part: ContainerShare, claims: Sequence[PodClaim]) -> ContainerShar
 
 
 def peak_on(shape: Shape, assignment: Assignment, card: Card) -> Amounts:
-    """Return what a pod takes of a card: the largest sum over the containers that run at the same time."""
+    """Return the amounts that a pod takes of a card: the largest sum over the containers that run at the same time."""
     if len(shape) == 1:
         return shape[0].amounts_on(card.capacity)
     peak = NOTHING

@@ -35,7 +35,7 @@ def _fragmentation() -> NewPricer:
 
 
 PricerImports = Mapping[Preference, Callable[[], NewPricer]]
-"""What imports a preference's modules, and returns what makes its pricer."""
+"""Imports a preference's modules, and returns the constructor of its pricer."""
 
 PRICERS: PricerImports = {Preference.FRAGMENTATION: _fragmentation}
 

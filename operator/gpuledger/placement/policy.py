@@ -31,7 +31,7 @@ class Preference(StrEnum):
     TOPOLOGY = "topology"
     """The smallest node; on it the cards that reach each other best, and for one card alone the worst connected."""
     FRAGMENTATION = "fragmentation"
-    """What costs the expected pods least."""
+    """The cards that cost the expected pods least."""
 
 
 FALLBACK = Preference.BINPACK

@@ -1,1 +1,1 @@
-"""What people and scripts are shown of the ledger: plain data, the same for the command line, metrics and the page."""
+"""Reports on the ledger for people and scripts: plain data, the same for the command line, metrics and the page."""

@@ -47,7 +47,7 @@ class CardReport:
 
     @property
     def used(self) -> Amounts:
-        """Return what the holders take together."""
+        """Return the sum of the holders' amounts."""
         return total(holder.share.amounts for holder in self.holders)
 
     @property
@@ -85,12 +85,12 @@ class NodeCards:
 
     @property
     def capacity(self) -> Amounts:
-        """Return what the cards have in all."""
+        """Return the sum of the cards' capacities."""
         return total(report.card.capacity for report in self.cards)
 
     @property
     def used(self) -> Amounts:
-        """Return what is taken of it."""
+        """Return the sum of the holders' amounts."""
         return total(report.used for report in self.cards)
 
     def json(self) -> Json:
@@ -129,7 +129,7 @@ def by_node(reports: Iterable[CardReport]) -> list[NodeCards]:
 
 
 def by_namespace(reports: Iterable[CardReport]) -> Mapping[str, Amounts]:
-    """Return what the pods of each namespace hold together."""
+    """Return the amounts that the pods of each namespace hold together."""
     found: dict[str, Amounts] = defaultdict(lambda: NOTHING)
     for report in reports:
         for holder in report.holders:
@@ -168,14 +168,14 @@ Measured = dict[tuple[str, str, str], ContainerUsage]
 NO_AGENT = "no agent of gpuledger runs there"
 TOO_OLD = "its agent does not say what is used: it is of an older release"
 TOO_LONG = f"its agent answers with more than {LONGEST_ANSWER_BYTES:,} bytes"
-"""Why what is used on a node is not known, whoever asks its agent."""
+"""Why the use of a node is unknown, for every reader of its agent."""
 
 IDLE_AFTER_S = 300
 """A container counts as idle that began its last kernel so long ago, unless the viewer says otherwise."""
 
 
 class UseState(StrEnum):
-    """What a container does with what it holds of a card."""
+    """How a container uses its part of a card."""
 
     IN_USE = "in use"
     IDLE = "idle"
@@ -190,7 +190,7 @@ class UseState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """What one container holds of one card, and uses of that."""
+    """A container's part of one card, and its use of it."""
 
     share: ContainerShare
     measured: ContainerUsage | None
@@ -214,7 +214,7 @@ class ContainerUse:
 
 @dataclass(frozen=True, slots=True)
 class PodUse:
-    """What one pod holds of one card, and what its containers use of that."""
+    """A pod's share of one card, and its containers' use of it."""
 
     holder: Holder
     containers: tuple[ContainerUse, ...]
@@ -244,11 +244,11 @@ class PodUse:
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What is held of one card, and used."""
+    """The holders and the use of one card."""
 
     report: CardReport
     measured: CardUsage | None
-    """What is used by whomever; None: nobody knows."""
+    """The use by all processes; None: unknown."""
     pods: tuple[PodUse, ...]
 
     def json(self) -> Json:
@@ -289,7 +289,7 @@ class NodeUse:
 
 
 def node_use(node: NodeCards, answer: NodeUsage | str, idle_after_s: int) -> NodeUse:
-    """Return what is used of a node's cards. `answer` is its agent's, or says in a sentence why there is none."""
+    """Return the use of a node's cards. `answer` is its agent's, or says in a sentence why there is none."""
     if isinstance(answer, str):
         cards = tuple(_card_use(report, None, None, idle_after_s) for report in node.cards)
         return NodeUse(node.name, None, answer, cards)
@@ -300,7 +300,7 @@ def node_use(node: NodeCards, answer: NodeUsage | str, idle_after_s: int) -> Nod
 
 
 def known_part(answer: NodeUsage, node: NodeCards) -> NodeUsage:
-    """Return what of an agent's answer is about cards of its node and about who holds them, all else left out."""
+    """Return the part of an agent's answer about cards of its node and about their holders, all else left out."""
     held = {
         (report.card.uuid, holder.pod.uid, share.name)
         for report in node.cards
@@ -317,7 +317,7 @@ def known_part(answer: NodeUsage, node: NodeCards) -> NodeUsage:
 def _card_use(
     report: CardReport, measured: CardUsage | None, containers: Measured | None, idle_after_s: int
 ) -> CardUse:
-    """Return what is used of a card. `containers` is None where its node's agent does not answer."""
+    """Return the use of a card. `containers` is None where its node's agent does not answer."""
 
     def use(holder: Holder, share: ContainerShare) -> ContainerUse:
         if containers is None:
@@ -352,7 +352,7 @@ def _is_idle(measured: ContainerUsage, idle_after_s: int) -> bool:
 
 
 class RecordKind(StrEnum):
-    """What it was."""
+    """The kind of an event."""
 
     ASSIGNED = "assigned"
     """The pod was bound, with these cards."""

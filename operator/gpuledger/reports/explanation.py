@@ -34,7 +34,7 @@ class PodState(StrEnum):
     NO_GPU = "no-gpu"
     """It asks for no card."""
     BAD_REQUEST = "bad-request"
-    """What it asks for can't be understood, or contradicts itself."""
+    """Its request can't be understood, or contradicts itself."""
     WAITING = "waiting"
     """No node takes it."""
     ROOM_FOUND = "room-found"
@@ -97,7 +97,7 @@ class NodeReason:
     """None if its cards do."""
     text: str
     remedy: str
-    """What would make it fit."""
+    """The change that would make it fit."""
     cards: tuple[CardReason, ...] = ()
     """None of them, too, where there are many nodes that are nearer to taking the pod."""
     would_have_to_leave: tuple[str, ...] = ()
@@ -143,11 +143,11 @@ class Explanation:
     """Those that are nearest to taking it first."""
     holders: Sequence[tuple[Card, Holder]] = field(default=())
     advice: str = ""
-    """What the pod could ask for instead, in its own words; part of the summary."""
+    """A request that would fit, in the pod's own words; part of the summary."""
     waits_for: Sequence[str] = ()
     """The pods that leave cards for it, namespace/name, or the UID of one whose name is not known."""
     warnings: Sequence[str] = ()
-    """What the pod says that has no effect, a sentence each."""
+    """Warnings about fields of the pod without effect, a sentence each."""
     gang: str = ""
     """The name of its gang in its namespace; empty if it has none."""
     gang_stage: GangStage | None = None
@@ -157,7 +157,7 @@ class Explanation:
     queue: str = ""
     """The queue of Kueue's that it is in; empty if it is in none."""
     gang_words: str = ""
-    """What names its gang, and how many of its pods start together."""
+    """The source of its gang's name, and how many of its pods start together."""
 
     @property
     def main_reason(self) -> str:
@@ -244,7 +244,7 @@ def elsewhere(node: NodeReason, request: PodRequest) -> NodeReason:
 
 
 def nearness(node: NodeReason) -> tuple[object, ...]:
-    """Sort key: who takes the pod first, then who is nearest to taking it."""
+    """Sort key: nodes that take the pod first, then those that are nearest to taking it."""
     short = min((_shortage(card) for card in node.cards if card.reason), default=(0, 0, 0))
     late = -list(Reason).index(node.reason) if node.reason else 0  # the reasons are looked for in this order
     return node.reason is not None, node.refused_by_scheduler, late, short, node.name
@@ -353,7 +353,7 @@ def _by_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WaitingReport:
-    """Who waits, for what, and why."""
+    """A waiting pod, its request, and the reason."""
 
     pod: Pod
     request: PodRequest
@@ -397,12 +397,12 @@ def moment(unix_s: float | None) -> str | None:
 
 
 def request_text(request: PodRequest) -> str:
-    """Return what a pod asks for in a line: "2 cards with 8,000 MiB and 30 % of cores each; 1 whole card"."""
+    """Return a pod's request in a line: "2 cards with 8,000 MiB and 30 % of cores each; 1 whole card"."""
     return "; ".join(demand_text(demand) for demand in request.shape)
 
 
 def demand_text(demand: Demand) -> str:
-    """Return what one container asks for in a few words."""
+    """Return one container's request in a few words."""
     cards = "1 card" if demand.cards == 1 else f"{demand.cards} cards"
     cards = "every card" if demand.every_card else cards
     if demand.whole:

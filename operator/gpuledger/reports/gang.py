@@ -26,10 +26,10 @@ NODES_NAMED = 8
 
 
 class Lacking(NamedTuple):
-    """What members ask for that find no cards."""
+    """Requests of members that find no cards."""
 
     text: str
-    """What one of them asks for: "1 card with 40,000 MiB"."""
+    """The request of one of them: "1 card with 40,000 MiB"."""
     members: int
     cards: int
 
@@ -64,7 +64,7 @@ class GangReport:
 
     name: GangName
     source: str
-    """What names it: by which label or object."""
+    """The source of its name: a label or an object."""
     stage: GangStage
     summary: str
     minimum: int
@@ -212,7 +212,7 @@ NAMED = 4
 
 
 def gangs_of(pods: Iterable[JsonMapping]) -> dict[GangName, list[JsonMapping]]:
-    """Return the pods of each gang. A pod whose words can't be read is left out: its owner is told."""
+    """Return the pods of each gang. A pod with unreadable labels is left out: its owner gets a warning."""
     gangs: dict[GangName, list[JsonMapping]] = {}
     for pod in pods:
         try:
@@ -225,7 +225,7 @@ def gangs_of(pods: Iterable[JsonMapping]) -> dict[GangName, list[JsonMapping]]:
 
 
 def placed_by(pod: JsonMapping) -> tuple[str, int]:
-    """Return what `divided` needs of a pod: its scheduler, and its priority."""
+    """Return the properties of a pod that `divided` compares: its scheduler, and its priority."""
     return scheduler_of(pod) or "no scheduler", pod_identity(pod).priority
 
 
@@ -268,7 +268,7 @@ class WorkloadReport:
     namespace: str
     name: str
     owner: str
-    """The kind and name of what it stands for: "Job/train"."""
+    """The kind and name of its owner: "Job/train"."""
     state: WorkloadState
     summary: str
     queue: str
@@ -304,7 +304,7 @@ class WorkloadReport:
 
 
 def workload_report(found: Mapping[str, Any]) -> WorkloadReport:
-    """Return what a workload says of itself."""
+    """Return a workload's report from its own status."""
     now = workload(found)
     state, summary = WorkloadState.NO_QUOTA, why_not_admitted(found)
     if now.is_finished:

@@ -36,7 +36,7 @@ GAP, NARROW_GAP = "   ", "  "
 READABLE = 20
 """Columns that a folded text should have: other columns go for it."""
 EDGE = "  "
-"""What stands on both sides of a ruled table."""
+"""The text on both sides of a ruled table."""
 UNPAINTED = re.compile(r"\x1b\[[0-9;]*m")
 NARROWEST = 8
 """Columns that it has at least; below that, the terminal breaks lines as it likes."""
@@ -44,7 +44,7 @@ NARROWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """What is printed on."""
+    """The properties of the output device."""
 
     width: int | None = None
     """Columns of the terminal, None where nothing is cut."""
@@ -178,7 +178,8 @@ NAMED = 3
 
 
 MADE_UP = re.compile(r"(-[bcdfghjklmnpqrstvwxz2456789]{5,10}(?=-|$))|\d+(?=-|$)")
-"""What controllers append to their own name: a template's hash or a random end, in Kubernetes' letters; a number."""
+"""The parts that controllers append to their own name: a template's hash or a random end, in Kubernetes' letters; a
+number."""
 
 
 def family(name: str) -> str:
@@ -206,7 +207,7 @@ def title_of(names: Sequence[str], noun: str = "pods") -> str:
 
 
 def pods_named(names: Iterable[str], most: int = NAMED) -> str:
-    """Return who is meant in a few words: names, crowds with their number, and how many others there are."""
+    """Return pods in a few words: names, groups with their number, and how many others there are."""
     groups = gathered(names, str, lambda _: None)
     rest = sum(map(len, groups[most:]))
     return ", ".join(map(title_of, groups[:most])) + (f" +{rest}" if rest else "")

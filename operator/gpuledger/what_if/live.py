@@ -21,7 +21,7 @@ WHERE = "cluster"
 
 
 class ClusterReads(Protocol):
-    """What is read of the cluster."""
+    """The reads that this module needs."""
 
     def nodes(self) -> AsyncIterator[list[Json]]:
         """Yield all Nodes, page by page."""

@@ -90,9 +90,9 @@ class StuckKubelets:
         """Called with a node's name when `problem` has another answer for it."""
 
     def problem(self, node_name: str) -> str:
-        """Return what is wrong with a node's kubelet, an empty string for nothing: "its kubelet ...".
+        """Return the problem of a node's kubelet, an empty string for none: "its kubelet ...".
 
-        It names the pod that was bound first, whichever was seen first: every operator says the same.
+        It names the pod that was bound first, in whatever order they were seen: every operator says the same.
         """
         late = [self._waiting[uid] for uid in self._late.get(node_name, ())]
         if not late:
@@ -289,7 +289,7 @@ class AgentPods:
             self._notify(agent.node_name, before)
 
     def listing(self) -> Listed:
-        """Return what forgets the pods known now that are not in the list read since."""
+        """Return a function that forgets the present pods that are missing in a later list."""
         return forgetting(self._known, self._forget, self.listed.set)
 
     def _forget(self, uid: str) -> None:

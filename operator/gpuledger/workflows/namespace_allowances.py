@@ -29,18 +29,18 @@ from gpuledger.workflows.tasks import Step
 Answer = TypeVar("Answer")
 
 CHEAP_S = 0.005
-"""What every question may take. A pod like others takes 1 or 2 ms: however many come, they give way to nobody, for an
-answer and kube-scheduler's writes about it take longer than that."""
+"""Work for a question that is always allowed. A pod like earlier ones takes 1 or 2 ms: however many come, they never
+give way, as an answer and kube-scheduler's writes about it take longer than that."""
 
 AT_ONCE_S = 0.5
-"""What the questions of a namespace may take beyond that before they give way."""
+"""How long a namespace's questions may take beyond that before they give way."""
 
 SHARE = 0.25
 """Of the time, that a namespace may go on to take then."""
 
 
 class CostlyQuestions:
-    """Keeps what the questions of each namespace have cost lately, and whom kube-scheduler has yet to ask about."""
+    """Keeps the recent cost of each namespace's questions, and the pods that kube-scheduler has yet to ask about."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -74,9 +74,9 @@ class CostlyQuestions:
     def answered(
         self, asked: JsonMapping, is_binding: Callable[[str], bool], steps: Generator[Step, None, Answer]
     ) -> Generator[Step, None, Answer]:
-        """Take the steps that answer a question about a pod, and note what they cost.
+        """Take the steps that answer a question about a pod, and record their cost.
 
-        Raises WorkLimitExceeded if others go first; not for a pod that is being bound, whose answer is known.
+        Raises WorkLimitExceeded if other pods go first. Never for a pod that is being bound, whose answer is known.
         """
         try:
             pod = pod_identity(asked)
@@ -134,7 +134,7 @@ STEPS_PER_S = 100_000
 """By which it grows again: a tenth of the event loop."""
 
 PAUSE_STEPS = STEPS_PER_S
-"""Who has used up an account waits until it has so many again."""
+"""A namespace that has used up its account waits until it has so many steps again."""
 
 TURN_STEPS = 10_000
 """In one turn of the event loop, some 10 ms, beside what is begun within them."""

@@ -74,7 +74,7 @@ class EndReport(Enum):
 
 
 def end_report_of(reported: Mapping[str, bool] | None, pod_uid: str) -> EndReport:
-    """Return what a node's annotation says of a pod; None: it has none."""
+    """Return the report on a pod in a node's annotation; None means that the node has none."""
     if reported is None:
         return EndReport.NO_AGENT
     runs = reported.get(pod_uid)
@@ -112,7 +112,7 @@ class TerminationReports:
             self.on_news(node_name)
 
     def end_report(self, node_name: str, pod_uid: str) -> EndReport:
-        """Return what is known of a pod that had a share on a node."""
+        """Return the report on a pod that had a share on a node."""
         report = end_report_of(self._reported.get(node_name), pod_uid)
         is_away = report is EndReport.NOT_REPORTED and self._agents.not_ready(node_name)
         return EndReport.AGENT_AWAY if is_away else report
@@ -136,7 +136,7 @@ class Ends(Protocol):
     """Reports on the processes that are left of a pod on its node."""
 
     def end_report(self, node_name: str, pod_uid: str) -> EndReport:
-        """Return what is known of a pod that had a share on a node."""
+        """Return the report on a pod that had a share on a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class ReleaseDeadlines:
         return max(0.0, until_s - now_s)
 
     def end_report(self, pod_uid: str, held: Held) -> EndReport:
-        """Return what is known of a pod; where its shares are on several nodes, the worst."""
+        """Return the report on a pod; where its shares are on several nodes, the worst."""
         reports = [self._ends.end_report(card.node_name, pod_uid) for card, _ in held]
         return max(reports, key=lambda report: report.value, default=EndReport.NO_AGENT)
 

@@ -345,7 +345,7 @@ class _ReportedEnds:
     snapshot: ClusterSnapshot
 
     def end_report(self, node_name: str, pod_uid: str) -> EndReport:
-        """Return what is known of a pod that had a share on a node."""
+        """Return the report on a pod that had a share on a node."""
         report = self.snapshot.nodes.get(node_name)
         return end_report_of(report.ends if report else None, pod_uid)
 

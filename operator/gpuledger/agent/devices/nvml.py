@@ -56,7 +56,7 @@ from gpuledger.model.card import MIG
 
 
 def read_links(cards: Sequence[_Card]) -> Links:
-    """Return the scores of all pairs. What a card can't answer adds nothing to them. Raises DriverGone."""
+    """Return the scores of all pairs. Questions that a card can't answer add nothing to them. Raises DriverGone."""
     wirings = [_wiring(card, {each.bus_id for each in cards}) for card in cards]
     some_nvlinks = wired(wirings)
     pairs = {
@@ -107,10 +107,10 @@ LISTS: tuple[Callable[[Handle], list[Any]], ...] = (
 
 
 def use_of(uuid: str, handle: Handle) -> CardUse:
-    """Return what is used of a card, by all together. Raises DriverGone.
+    """Return the use of a card, by all processes together. Raises DriverGone.
 
-    Without what the driver keeps for itself, as in nvidia-smi: NVML's older answer counts it, 480 MiB of an H100 on
-    which nothing runs.
+    Without the driver's own memory, as in nvidia-smi: NVML's older answer counts it, 480 MiB of an H100 on which
+    nothing runs.
     """
     memory = try_to_ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
     if memory is None:  # an older driver
@@ -257,7 +257,7 @@ class NvmlSource:
         return self._must_be_open().wait(timeout_s)
 
     def uses(self) -> DeviceUses:
-        """Return what is used of the cards of the last snapshot. Raises DriverGone."""
+        """Return the use of the cards of the last snapshot. Raises DriverGone."""
         self._must_be_open()
         now_us = int(time.time() * 1e6)
         return DeviceUses(

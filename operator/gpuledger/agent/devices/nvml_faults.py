@@ -284,7 +284,7 @@ class GroupTree(Protocol):
 
 
 class NvmlLimits:
-    """What is known of a node's cards while NVML is open."""
+    """The state of a node's cards while NVML is open."""
 
     def __init__(self, groups: GroupTree | None) -> None:
         self._groups = groups

@@ -97,7 +97,7 @@ class DeviceProcess:
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What is used of a card, by whomever. None where the driver does not tell."""
+    """The use of a card, by all processes. None where the driver does not tell."""
 
     uuid: str
     memory_mib: int | None
@@ -117,7 +117,7 @@ class DeviceUses:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """What the processes of a control group may take of a card's memory."""
+    """How much of a card's memory the processes of a control group may take."""
 
     uuid: str
     group: str
@@ -152,7 +152,7 @@ class DeviceSource(Protocol):
         """Wait for faults; return early when there are some, and nothing when there are none. Raises DriverGone."""
 
     def uses(self) -> DeviceUses:
-        """Return what is used of the cards, and each process once per card. Raises DriverGone."""
+        """Return the use of the cards, and each process once per card. Raises DriverGone."""
 
     def limit_memory(self, limit: MemoryLimit) -> None:
         """Have a control group keep to a limit, in place of its earlier one. Raises LimitRefused, DriverGone."""

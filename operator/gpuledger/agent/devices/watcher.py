@@ -128,7 +128,7 @@ ROUND_S = 1.0
 """The thread goes round at least this often, unless the driver keeps it."""
 
 PROMPT_ROUND_S = 0.25
-"""How often a thread asks for faults that does not wait for them, because whoever calls must not wait for it."""
+"""How often a thread that does not wait for faults asks for them, as its callers must not wait for it."""
 
 STOP_TIMEOUT_S = 2 * ROUND_S
 
@@ -192,7 +192,7 @@ class DeviceWatcher:
             await asyncio.wait([ended], timeout=STOP_TIMEOUT_S)
 
     async def uses(self) -> DeviceUses:
-        """Return what is used of the cards; it takes up to a second. Raises DriverGone, also for one that hangs."""
+        """Return the use of the cards; it takes up to a second. Raises DriverGone, also for a driver that hangs."""
         answer: _Answer = asyncio.get_running_loop().create_future()
         self._asked.append(answer)
         self._called.set()
@@ -301,7 +301,7 @@ class DeviceWatcher:
                 _in_loop(loop, _give, answer, uses)
 
     def _limit(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the limits that are asked for; those that nobody waits for any more are not set."""
+        """Set the requested limits; requests that were cancelled meanwhile are dropped."""
         while self._to_limit:
             limits, done = self._to_limit.popleft()
             if done.done():

@@ -1,1 +1,1 @@
-"""What containers get: from a start that the kubelet asks for to the files that it finds."""
+"""Grants of cards to containers: from a start that the kubelet asks for to the files on the node."""

@@ -232,7 +232,7 @@ class ClaimService:
         return await counted(with_patience, self._outcomes, "prepared")
 
     async def unprepare(self, claim: ClaimKey) -> None:
-        """Remove what came with a claim. What a disk does not let go is removed later."""
+        """Remove the files of a claim. A file that can't be removed now is removed later."""
         self._given_back.add(claim.uid)
         self._granting.forget(lambda grant: grant.claim is not None and grant.claim.uid == claim.uid)
 

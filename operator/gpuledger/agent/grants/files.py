@@ -94,7 +94,7 @@ class GrantFiles:
         self._changed()
 
     def remove(self, is_over: Callable[[Grant], bool]) -> list[Grant]:
-        """Remove the grants that are over, with their files; return them. What a disk does not let go stays."""
+        """Remove the grants that are over, with their files; return them. A grant whose file can't be removed stays."""
         removed = []
         for grant, file in [each for each in self._grants.values() if is_over(each[0])]:
             try:
@@ -144,7 +144,7 @@ class GrantFiles:
 
 
 def write_whole(file: Path, text: bytes) -> None:
-    """Have a file hold this text, in one step and for everybody to read. Writes nothing if it does.
+    """Have a file hold this text, in one step and readable for all. Writes nothing if it does.
 
     Raises OSError; then the file is as it was, and nothing else is left: a full disk needs the room.
     """

@@ -82,7 +82,7 @@ def _device_edits(cards: Sequence[GrantedCard], vendor: VendorDevices) -> Json:
 
 
 def _vendor_names(card: GrantedCard) -> list[str]:
-    """Return what NVIDIA's toolkit calls a card: its UUID, or its number, by its configuration."""
+    """Return a card's names for NVIDIA's toolkit: its UUID, or its number, by its configuration."""
     return [card.uuid] if card.mode == "mig" else [card.uuid, str(card.index)]
 
 
@@ -204,7 +204,7 @@ class Grants:
 
 
 def _owner(grant: Grant) -> str:
-    """Return whose a grant is, for the log."""
+    """Return the owner of a grant, for the log."""
     if grant.claim is None:
         return f"pod {grant.namespace}/{grant.pod}, container {grant.container}"
     of_pod = f" of pod {grant.namespace}/{grant.pod}" if grant.of_one_pod else f" in {grant.namespace}"
@@ -321,7 +321,7 @@ class NodeCapabilitiesReader:
         self._vendor = VendorDevices()
 
     def __call__(self) -> NodeCapabilities:
-        """Return what there is now."""
+        """Return the present capabilities."""
         plan, installed = self._plan, self._installed()
         isolation = fitting(installed) if plan.isolation is None else plan.isolation
         return NodeCapabilities(isolation, installed, self._vendor_devices(), plan.priority_resource, plan.bursts)

@@ -47,7 +47,7 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaims:
-    """What a pod has of this node's cards by its own claims; or what pods share by one claim."""
+    """A pod's parts of this node's cards by its own claims; or the parts that pods share by one claim."""
 
     pod: Pod | None
     """The holder; None for a claim that pods share: the ledger has it under one of them, and later under another."""
@@ -90,7 +90,7 @@ class LedgerView:
         return any(holder.pod.uid == pod_uid for stored in await self._read([uuid]) for holder in stored.holders or ())
 
     async def held(self, claim: ClaimKey) -> HeldClaims:
-        """Return what there is of a claim; of one that is its pod's own, with all that the pod has by such claims.
+        """Return the parts of a claim; of one that is its pod's own, with all that the pod has by such claims.
 
         Raises StartRefused if the claim holds nothing here; NotKnownYet if it is being taken back; ApiError.
         """

@@ -40,9 +40,9 @@ Result = TypeVar("Result")
 
 
 async def retry_until(attempt: Callable[[], Awaitable[Result]], what: str) -> Result:
-    """Return what an attempt comes to, and try again while it raises NotKnownYet, Unreachable or OSError.
+    """Return the result of an attempt, and try again while it raises NotKnownYet, Unreachable or OSError.
 
-    Raises NotKnownYet after PATIENCE_S, and at once what else it raises. `what` is for the log.
+    Raises NotKnownYet after PATIENCE_S, and other errors at once. `what` is for the log.
     """
     backoff, why = Backoff(PAUSE_S, LONGEST_PAUSE_S), "no answer"
     try:
@@ -106,7 +106,7 @@ class ContainerStarts:
         await counted(start, self.outcomes, "started")
 
     def remove_left_overs(self) -> None:
-        """Remove what was half made for containers that are gone. To be called before anybody serves the kubelet."""
+        """Remove unfinished directories of containers that are gone. To be called before the kubelet is served."""
         entries = self._owners.all_entries()
         if entries is not None:
             self._files.remove_unused(set(filter(None, map(answered_name, entries))))

@@ -65,7 +65,7 @@ class GrantedCard:
     capacity_mib: int = 0
     """The card's memory, as the node offers it."""
     burst_mib: int = 0
-    """Up to how much its container may take while nobody else needs it; less than its share stands for that."""
+    """Up to how much its container may take while no other one needs it; its share, if less."""
 
     @property
     def most_mib(self) -> int:
@@ -121,7 +121,7 @@ class Installed:
     """Why the driver can't limit memory on this node; empty: it can."""
     hami_core: HamiCore = HamiCore()
     why_no_hami_core: str = ""
-    """Why hami_core_directory is empty; empty: nobody has installed any."""
+    """Why hami_core_directory is empty; empty: none was installed."""
     mps_pipes: MpsPipes | None = None
     """Where our own program runs MPS' daemons; None: there is one daemon, and its pipes lie below mps_directory."""
 
@@ -168,9 +168,9 @@ def choose(cards: Sequence[GrantedCard], of_node: Isolation, wish: str, installe
 
 
 def fitting(installed: Installed) -> Isolation:
-    """Return the best way that a node has without anybody's doing: the driver, else HAMi-core that an image brings.
+    """Return the best way that a node has without an administrator's doing: the driver, else HAMi-core from an image.
 
-    A library that somebody else has put on the node, such as HAMi, does not count: that may go at any time.
+    A library that another program has put on the node, such as HAMi, does not count: that may go at any time.
     """
     if not installed.why_no_driver_limits:
         return Isolation.DRIVER
@@ -191,7 +191,7 @@ def without_hami_core(
 
 
 def missing(isolation: Isolation, installed: Installed, cards: Sequence[GrantedCard] = ()) -> str:
-    """Return what the node lacks for this way and these cards, an empty string for nothing."""
+    """Return the problem of this way on the node with these cards, an empty string for none."""
     if isolation is Isolation.MPS and installed.mps_pipes is not None and cards:
         return installed.mps_pipes.missing(cards)
     if _is_installed(isolation, installed):
@@ -249,7 +249,7 @@ def with_bursts(
 
 VENDORS_HOOK = "apply-cuda-memory-limits"
 REQUEST, LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
-"""What the toolkit's hook reads, in MiB."""
+"""The variables that the toolkit's hook reads, in MiB."""
 
 
 def driver_edits(name: str, directory: str, limits: Sequence[CardLimit]) -> Json:

@@ -112,12 +112,12 @@ class GroupWatch:
         asyncio.get_running_loop().add_reader(self._file, self._read)
 
     def add(self, directory: Path) -> None:
-        """Tell of a group from now on, until it is gone. Raises OSError."""
+        """Report changes of a group from now on, until it is gone. Raises OSError."""
         path = os.fsencode(directory / EVENTS)
         self._watched[self._check(self._libc.inotify_add_watch(self._file, path, IN_MODIFY))] = directory
 
     def close(self) -> None:
-        """Tell of nothing any more."""
+        """Stop reporting."""
         asyncio.get_running_loop().remove_reader(self._file)
         os.close(self._file)
 
@@ -150,7 +150,7 @@ def _processes(directory: Path) -> set[int]:
 
 
 class HookPipes:
-    """The directory, and the FIFO that is read while somebody may ask."""
+    """The directory, and the FIFO that is read while hooks may ask."""
 
     def __init__(self, directory: Path, take: Callable[[bytes], None]) -> None:
         """Make one; `take` is given each line that a hook has written, in the event loop."""

@@ -123,9 +123,10 @@ def _own(home: str, place: str) -> Path:
 
 
 def core_policy_of(cards: Sequence[GrantedCard], of_node: str, wish: str) -> str:
-    """Return which policy of cores a container gets, by what its user wishes.
+    """Return a container's policy of cores, by its user's wish.
 
-    A stricter one than the node's harms nobody; a looser one takes time from others of its cards, if there are any.
+    A stricter one than the node's harms no other container; a looser one takes time from others of its cards, if there
+    are any.
     """
     wish = wish.lower()
     if wish not in _STRICTNESS:
@@ -169,7 +170,7 @@ LARGEST_BYTES = 64 * 2**20
 """HAMi-core has less than 2 MiB."""
 
 KNOWS = b"CUDA_DEVICE_MEMORY_LIMIT"
-"""What each HAMi-core contains, and other libraries do not."""
+"""A text that each HAMi-core contains, and other libraries do not."""
 
 LOOK_INTERVAL_S = 30.0
 SOON_S = 2.0
@@ -188,7 +189,7 @@ class Library:
 
 
 class HamiCoreLibrary:
-    """Has the library in place. What writes may hang with the disk, and has a thread; `found` does not wait for it."""
+    """Keeps the library in place. Writes may hang with the disk, so a thread makes them; `found` waits for none."""
 
     def __init__(self, home: Path, image: Path, accepted: Collection[str] = (), machine: str = "") -> None:
         """Make one; `home` is HAMi-core's directory on the node, `image` has what an image has brought, if it exists.
@@ -204,7 +205,7 @@ class HamiCoreLibrary:
         self._unused: set[str] = set()  # names of versions that nobody used at the last look
 
     def found(self) -> Library | None:
-        """Return what a container that starts now gets, None for nothing."""
+        """Return the library for a container that starts now, None for none."""
         if not self._home.is_absolute():  # the setting is empty; nothing else could be mounted either
             return None
         if not self._image.is_dir():
@@ -213,7 +214,7 @@ class HamiCoreLibrary:
 
     @property
     def why_not(self) -> str:
-        """Why there is none; empty if there is one, or nobody has tried to install one."""
+        """Why there is none; empty if there is one, or none was to be installed."""
         return "" if self.found() else self._why_not
 
     async def run(self, used: Callable[[], Collection[str]]) -> None:
@@ -266,7 +267,7 @@ class HamiCoreLibrary:
             self._remove(DAMAGED)
 
     def _brought(self) -> tuple[Library, bytes]:
-        """Return what the image has brought, with its content. Raises BadInput if it can't be used, and OSError."""
+        """Return the library in the image, with its content. Raises BadInput if it can't be used, and OSError."""
         files = sorted(path for path in self._image.iterdir() if path.name.startswith(LIBRARY))
         if len(files) != 1:
             raise BadInput(
@@ -320,7 +321,7 @@ class HamiCoreLibrary:
             shutil.rmtree(left, ignore_errors=True)
 
     def _installed_by_hand(self) -> Library | None:
-        """Return what lies directly in HAMi-core's directory; its content is looked at when it has changed."""
+        """Return the library directly in HAMi-core's directory; its content is read again when it has changed."""
         if not _is_there(self._home):
             return None
         try:

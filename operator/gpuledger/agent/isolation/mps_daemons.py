@@ -1,14 +1,13 @@
 """All MPS daemons of a node: their processes, their state, and the memory for their clients.
 
-There is one for each card, and one for containers that have several. One for each card, because what goes wrong in a
-daemon's server concerns all of its programs: while a server has a fault, it serves no new program on any of its cards,
-and one that has to be started again takes its programs with it. A program connects to one daemon only, so a container
-with several cards needs one that has them all. Two servers may use a card in its compute mode DEFAULT, which is left as
-it is.
+There is one for each card, and one for containers that have several. One for each card, because a fault of a daemon's
+server concerns all of its programs: while a server has a fault, it serves no new program on any of its cards, and one
+that has to be started again takes its programs with it. A program connects to one daemon only, so a container with
+several cards needs one that has them all. Two servers may use a card in its compute mode DEFAULT, which is left as it
+is.
 
-A daemon's state is judged by what is seen of it, and a daemon that runs is never ended, whatever it does: its servers
-may serve programs that run well. What programs under MPS put into /dev/shm is in a file system of its own, so that no
-container can fill the node's /run.
+A daemon's state is judged from the outside, and a daemon that runs is never ended: its servers may serve programs that
+run well. Programs under MPS have a file system of their own at /dev/shm, so that no container can fill the node's /run.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ QUIT_S = 20.0
 
 ANSWER_LENGTH = 65_536
 LINES_KEPT = 1000
-"""Lines of the log that nobody has taken yet: of more, the first are lost."""
+"""How many lines of the log are kept until they are read; the oldest are lost beyond that."""
 
 LINE_LENGTH = 300
 
@@ -215,13 +214,13 @@ class DaemonProcess:
         return text
 
     def logged(self) -> list[LogEntry]:
-        """Return what was logged since the last call."""
+        """Return the entries logged since the last call."""
         lines = list(self._lines)
         self._lines.clear()
         return log_entries(lines)
 
     def kill(self) -> None:
-        """End it at once: only where it serves nobody."""
+        """End it at once. Only for a daemon that serves no program."""
         if self.pid and self._process is not None:
             self._process.kill()
 
@@ -272,9 +271,9 @@ def running_daemon(pipes: Path, proc: Path = Path("/proc")) -> bool:
 
 
 def _small_file(path: Path) -> bytes:
-    """Return what is in a file of a directory that containers have: in place of the file, they can put anything there.
+    """Return the content of a file in a directory that containers can write to: they can replace it by anything.
 
-    Raises OSError for what is no file: reading a named pipe would never end.
+    Raises OSError for anything but an ordinary file: reading a named pipe would never end.
     """
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -306,10 +305,10 @@ SAME_FAULT_S = 15.0
 """A fault shows in a server's log and in its status, not at the same moment: within this time it is counted once."""
 
 START_S = 60.0
-"""One that has never answered in this time serves nobody, and may be ended."""
+"""A daemon that has never answered in this time serves no program, and may be ended."""
 
 Fault = tuple[FaultKind, str]
-"""What happened, and a sentence about it."""
+"""The kind of a fault, and a sentence about it."""
 
 STARTS = "it is being started"
 _FAULT = "a fatal fault has ended its programs, and some of them have not exited yet"
@@ -332,7 +331,7 @@ class DaemonState:
 
     @property
     def status(self) -> DaemonStatus:
-        """Return what others are told."""
+        """Return the status for the agent."""
         return DaemonStatus(
             name=self.name,
             cards=self.cards,
@@ -375,7 +374,7 @@ class DaemonState:
             self.phase, self.why = Phase.SILENT, f"it has not answered for {now_s - self._heard_s:.0f} s: {why}"
 
     def never_answered(self, now_s: float) -> bool:
-        """Return whether it has run for long enough, and never served anybody, so that it may be ended."""
+        """Return whether it has run for long enough without ever answering, so that it may be ended."""
         return self.phase is Phase.STARTING and now_s >= self._started_s + START_S
 
     def logged(self, entries: Iterable[LogEntry], now_s: float) -> list[Fault]:
@@ -423,7 +422,7 @@ CARDS_AGAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsPlan:
-    """What the program has to know."""
+    """The settings of the program."""
 
     directory: Path
     multiuser: bool = True

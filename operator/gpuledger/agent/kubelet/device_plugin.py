@@ -28,7 +28,7 @@ from gpuledger.model.errors import GpuledgerError
 
 
 class VendorSlots:
-    """How many slots there are, and whether they can be used; tells everybody who listens when that changes."""
+    """The number of slots, and whether they can be used; listeners are called when that changes."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
@@ -73,7 +73,7 @@ Start = Callable[[str, frozenset[str]], Awaitable[None]]
 
 
 def options() -> messages.DevicePluginOptions:
-    """Return what the kubelet should ask us: before each start of a container, and for no preference of slots."""
+    """Return the options for the kubelet: ask before each start of a container, and for no preference of slots."""
     return messages.DevicePluginOptions(pre_start_required=True)
 
 
@@ -230,7 +230,7 @@ def client(channel: grpc.aio.Channel, service: ServiceDescriptor) -> SimpleNames
 
 
 def socket_identity(socket: Path) -> tuple[int, int] | None:
-    """Return what tells a socket from another one of its name, None if there is none."""
+    """Return a key that tells a socket from another one of its name, None if there is none."""
     with contextlib.suppress(OSError):
         found = socket.stat()
         return found.st_ino, found.st_ctime_ns

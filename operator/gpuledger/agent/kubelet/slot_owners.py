@@ -45,7 +45,7 @@ class SharedRead(Generic[Result]):
         self.reads = 0
 
     async def result(self) -> Result:
-        """Return what is read at some moment after this call. Raises what the read raises.
+        """Return the result of a read that begins after this call. Raises the read's errors.
 
         A caller that asks while a read is on its way waits for the next one, together with all others.
         """
@@ -106,7 +106,7 @@ class NodePods:
     claims: frozenset[ClaimInUse] = frozenset()
 
     def owner(self, resource: str, slots: frozenset[str]) -> ContainerSlots | None:
-        """Return whose slots these are, None if no container has exactly them, or the pod can't be determined."""
+        """Return the container of these slots, None if none has exactly them, or the pod can't be determined."""
         row = next((row for row in self.rows if row.resource == resource and row.slots == slots), None)
         return None if row is None or (row.namespace, row.pod) in self.twice else row
 
@@ -124,7 +124,7 @@ class PodResources:
         return self._shared.reads
 
     async def list(self) -> NodePods:
-        """Return what the kubelet knows at some moment after this call. Raises Unreachable."""
+        """Return the kubelet's state at some moment after this call. Raises Unreachable."""
         return await self._shared.result()
 
     async def _read(self) -> NodePods:
@@ -236,12 +236,12 @@ class SlotOwners:
             raise NotKnownYet(f"the kubelet has given the slots of pod {identity} to another pod")
 
     def entries(self, resource: str) -> list[CheckpointEntry] | None:
-        """Return what the kubelet's checkpoint says of a resource, None if it can't be read."""
+        """Return the entries of a resource in the kubelet's checkpoint, None if it can't be read."""
         found = self.all_entries()
         return None if found is None else [entry for entry in found if entry.resource == resource]
 
     def all_entries(self) -> tuple[CheckpointEntry, ...] | None:
-        """Return what the kubelet's checkpoint says of all resources, None if it can't be read."""
+        """Return the entries of all resources in the kubelet's checkpoint, None if it can't be read."""
         try:
             found = read_checkpoint(self._checkpoint.read_bytes())
         except FileNotFoundError:  # a kubelet that has given out nothing yet has none
@@ -255,7 +255,7 @@ class SlotOwners:
         return found
 
     def _noted(self, resource: str, slots: frozenset[str]) -> list[CheckpointEntry] | None:
-        """Return what the checkpoint says of exactly these slots, None if it can't be read."""
+        """Return the checkpoint's entries with exactly these slots, None if it can't be read."""
         entries = self.entries(resource)
         return None if entries is None else [entry for entry in entries if entry.slots == slots]
 

@@ -1,1 +1,1 @@
-"""What containers use of their cards, and the monitor by which runtime priority has an effect."""
+"""Use of cards by containers, and the monitor by which runtime priority has an effect."""

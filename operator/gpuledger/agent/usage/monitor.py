@@ -1,6 +1,6 @@
-"""Makes runtime priority true: every few seconds, who pauses and who goes on.
+"""Runtime priority: decides every few seconds which containers pause and which go on.
 
-HAMi-core waits before a kernel as long as its region says so, and nothing in it ends that. So whatever ends the monitor
+HAMi-core waits before a kernel as long as its region says so, and nothing in it ends that. So every end of the monitor
 has to end the pauses: it resumes all when it stops or is switched off, and one that begins decides anew at once.
 """
 
@@ -114,7 +114,7 @@ async def resume_all(cdi_directory: Path) -> None:
 
 
 def _in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Return what work comes to in a thread that nothing waits for: a process that ends does not, either."""
+    """Return the result of work in a thread that nothing waits for: a process that ends does not, either."""
     result: Future[Result] = Future()
     result.set_running_or_notify_cancel()  # from here on, it can't be cancelled
 

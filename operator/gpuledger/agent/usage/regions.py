@@ -1,8 +1,8 @@
 """Reads and writes the shared regions of all containers: one pass over them, in a thread of its own, as disks can hang.
 
 The work of a pass is bounded by the number of containers, whatever they write: of the processes that they list, a fixed
-number is read, and no container's claim takes another one's part of it. What a grant says of a container (its parts of
-the cards, its isolation, its region) is the agent's own word, which no container can change.
+number is read, and no container's claim takes another one's part of it. A container's grant (its parts of the cards,
+its isolation, its region) is the agent's own record, which no container can change.
 
 A container can do what it likes in its directory: put a device, a pipe or a link there, truncate the file while it is
 read, or have another one in its place. So a name is first looked at without opening what it stands for, nothing is
@@ -10,12 +10,12 @@ mapped into memory, and each read and write is of a few numbers at places that t
 
 Priorities decide which containers pause while others compute, and whose core limits are enforced. Source: HAMi's
 vGPUmonitor, cmd/vGPUmonitor/feedback.go. A container that launches kernels stops those of lower priority on its cards,
-and a core limit is only enforced where somebody else computes who is not less important. Two differences:
+and a core limit is only enforced where another container of at least its priority computes. Two differences:
 
 - HAMi-core from 2026-04 on sets `recent_kernel` only where it limits cores, so the time of the last kernel counts, too.
 - A container whose processes have all ended is idle at once.
 
-What containers say of themselves decides only whether they are active. Priorities and cards are those of the grants.
+The containers' own records decide only whether they are active. Priorities and cards are those of the grants.
 
 The amounts that a container uses come from the container's region where there is one that can be read, else from the
 driver's processes.
@@ -69,7 +69,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Controls:
-    """What a region should have."""
+    """The wanted values of a region."""
 
     recent_kernel: int
     utilization_switch: int
@@ -80,10 +80,10 @@ ALONE = Controls(IDLE, LIMITER_ON)
 
 
 def decide(containers: Iterable[Observed], now_s: float, recent_s: float) -> list[Controls]:
-    """Return what each container's region should have, in the same order.
+    """Return the wanted values of each container's region, in the same order.
 
-    `recent_s` is for how long a kernel counts after its launch. Of `recent_kernel`, one is taken away by each call, so
-    it says how many calls ago there was one.
+    `recent_s` is for how long a kernel counts after its launch. Each call decrements `recent_kernel`, so it says how
+    many calls ago there was one.
     """
     containers = list(containers)
     active: dict[
@@ -108,7 +108,7 @@ def _is_active(each: Observed, now_s: float, recent_s: float) -> bool:
 
 
 def _controls(each: Observed, others: list[int]) -> Controls:
-    """Return what one region should have; `others` are the priorities of those that compute on its cards."""
+    """Return the wanted values of one region; `others` are the priorities of those that compute on its cards."""
     important = min(others, default=each.priority + 1)
     recent_kernel = PAUSED if important < each.priority else max(min(each.recent_kernel, ACTIVE) - 1, IDLE)
     return Controls(recent_kernel, LIMITER_ON if important <= each.priority else LIMITER_OFF)
@@ -134,7 +134,7 @@ class GrantedPart:
     cores: int
     """Percent; 0: none were promised."""
     memory_limit_mib: int | None
-    """What something holds it to; None: nothing does."""
+    """The enforced limit; None: none is enforced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,7 @@ class RegionSkipped(Exception):  # noqa: N818 - reads as what it is
 
 @dataclass(slots=True)
 class Effort:
-    """What was done with regions, in all."""
+    """Counts of the work with regions."""
 
     opened: int = 0
     bytes_read: int = 0
@@ -253,7 +253,7 @@ class RegionFile:
         self._size_bytes = found.st_size
 
     def read(self, most_processes: int) -> SharedRegion | None:
-        """Return what it has; None if no program has set it up yet. Raises RegionSkipped, OSError."""
+        """Return the region; None if no program has set it up yet. Raises RegionSkipped, OSError."""
         if not any(self._read(0, 4)):
             return None
         self._layout()
@@ -407,7 +407,7 @@ class Regions:
             self._turn.release()
 
     def cut_off_excess(self, places: Sequence[RegionPlace]) -> None:
-        """Take back what containers have put into their files beyond a region: the node's disk is everybody's."""
+        """Truncate files that containers have grown beyond a region: the node's disk is shared."""
         for place in places:
             try:
                 taken_bytes = cut_off_excess(place, Effort())
@@ -480,7 +480,7 @@ class Regions:
         return replace(look, region=replace(look.region, processes=tuple(processes)))
 
     def _with_file(self, place: RegionPlace, use: Callable[[RegionFile], RegionLook | None]) -> RegionLook | None:
-        """Return what comes of a region; None for one that is not there, and for one that is skipped."""
+        """Return the result of `use` on a region; None for one that is not there, and for one that is skipped."""
         try:
             with open_region(place, self.effort) as file:
                 return use(file)
@@ -525,7 +525,7 @@ ContainerKey = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class ProcessesUse:
-    """What the processes of one container use of one card, by the driver. None where it does not tell."""
+    """The use of one card by the processes of one container, from the driver. None where it does not tell."""
 
     memory_mib: int | None
     cores_percent: int | None
@@ -606,5 +606,5 @@ def _by_region(use: ContainerUse, region: SharedRegion, now_s: float) -> Contain
 
 
 def _sum(claims: Iterable[int]) -> int:
-    """Return what processes claim to use, or as much as nobody can have: a claim is any number."""
+    """Return the sum of the processes' claims, capped: a claim can be any number."""
     return min(sum(claims), MOST_CLAIMED_BYTES)

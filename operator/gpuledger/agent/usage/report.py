@@ -118,7 +118,7 @@ class Comparison:
     async def _owner_of(
         self, process: DeviceProcess, given: Mapping[tuple[str, str], Collection[str]]
     ) -> ContainerOfPod:
-        """Return whose process it is; `given` is as in `compare`."""
+        """Return the owner of a process; `given` is as in `compare`."""
         try:
             groups = (self._proc / str(process.pid) / "cgroup").read_text()
         except OSError:
@@ -153,7 +153,7 @@ class Comparison:
             return True
 
     def _report(self, found: set[tuple[str, str]], used: set[tuple[str, str]]) -> None:
-        """Tell what is new; `used` is all that goes on, allowed or not."""
+        """Report new findings; `used` are all ongoing uses, allowed or not."""
         now_s = asyncio.get_running_loop().time()
         self._reported = {key: seen_s for key, seen_s in self._reported.items() if now_s < seen_s + REPORT_AGAIN_S}
         for uid, uuid in sorted(found - self._reported.keys()):
@@ -170,7 +170,7 @@ def _name(container: str, names: Collection[str]) -> str:
 
 
 def _together(processes: list[DeviceProcess]) -> ProcessesUse:
-    """Return what they use; None for what the driver tells of none of them."""
+    """Return the sum of their use; None where the driver reports none of them."""
     memory = [process.memory_mib for process in processes if process.memory_mib is not None]
     cores = [process.cores_percent for process in processes if process.cores_percent is not None]
     return ProcessesUse(sum(memory) if memory else None, min(sum(cores), 100) if cores else None)
@@ -203,7 +203,7 @@ class UsageReport:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self) -> None:
-        """Ask the driver now, and compare. What was known is forgotten if it does not answer."""
+        """Ask the driver now, and compare. Earlier results are dropped if it does not answer."""
         try:
             uses = await self._look()
         except DriverGone:

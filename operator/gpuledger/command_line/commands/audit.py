@@ -86,7 +86,7 @@ def audit(
 
 
 def audit_settings(settings: Settings, settle_s: float, scheduler_names: Sequence[str] = ()) -> AuditSettings:
-    """Return what of the settings concerns an audit; it looks at the pods of other schedulers if these are named."""
+    """Return the settings of an audit; it includes pods of other schedulers if these are named."""
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.workflows.release import ReleaseTimes
     from gpuledger.workflows.repair import AuditSettings

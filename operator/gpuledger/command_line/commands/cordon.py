@@ -85,7 +85,7 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
 
 
 def described(done: Json) -> str:
-    """Return what was done to a card, in a sentence."""
+    """Return the result for a card, in a sentence."""
     card = f"card {done['uuid']} (node {done['node']}, index {done['index']})"
     if done["did"] == "failed":
         return f"{card}: {done['error']}"

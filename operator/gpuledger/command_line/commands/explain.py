@@ -82,7 +82,7 @@ def explain(
 
 
 def asked_for(words: Sequence[str]) -> Named:
-    """Return what is meant by pod/NAME, pod NAME, NAME alone, or the same of another kind. Raises BadInput."""
+    """Return the object named by pod/NAME, pod NAME, NAME alone, or the same of another kind. Raises BadInput."""
     if len(words) == 1 and "/" not in words[0] and words[0].lower() not in KIND_OF:
         return Named("pod", words[0])
     return one_object(words, ("pod", "gang", "workload"))
@@ -97,7 +97,7 @@ class Alike:
 
     @property
     def title(self) -> str:
-        """Return what stands in the column of nodes."""
+        """Return the text in the column of nodes."""
         count = len(self.names)
         return self.names[0] if count == 1 else f"{count} nodes like {self.names[0]}"
 
@@ -316,7 +316,7 @@ def _help(group: Alike) -> str:
 
 
 def _on_first(group: Alike, text: str) -> str:
-    """Return what is said of the first node of several: its numbers are not those of the others."""
+    """Return a text about the first node of several: its numbers are not those of the others."""
     return f"on {group.names[0]}: {text}" if text and len(group.names) > 1 else text
 
 

@@ -40,7 +40,7 @@ from gpuledger.reports.cards import report_of_stored
 from gpuledger.reports.tables import Column, Terminal, gathered, nodes_named, table, title_of
 
 CROWD = 10
-"""Who holds a card is named, as long as that is no screenful."""
+"""How many holders of a card are named one by one."""
 
 
 @click.command(short_help="A pod's cards, or a card's holders.")
@@ -153,7 +153,7 @@ def _name(found: Json) -> str:
 
 
 def _shown(found: Json) -> Hashable:
-    """Return what pods that are shown as one have in common: all but the cards on which they have it."""
+    """Return the common properties of pods that are shown as one: all but the cards of their shares."""
     if "pod" not in found:
         return str(found["uuid"])
     shares = tuple((each["state"], amounts_of(each), each["exclusive"]) for each in found["shares"])
@@ -162,7 +162,7 @@ def _shown(found: Json) -> Hashable:
 
 
 def card_lines(card: Json, terminal: Terminal, wide: bool) -> list[str]:
-    """Return what is known of a card, for people; a crowd of holders that are alike is one row, unless wide."""
+    """Return a card for people; a group of similar holders is one row, unless wide."""
     state = "green" if card["phase"] == "Ready" else "yellow"
     lines = [
         f"{terminal.paint(card['uuid'], 'bold')}: card {card['index']} of node {card['node']}, {card['model']}",
@@ -182,7 +182,7 @@ def card_lines(card: Json, terminal: Terminal, wide: bool) -> list[str]:
 
 
 def pod_lines(alike: Sequence[Json], terminal: Terminal) -> list[str]:
-    """Return what a pod has, for people; of several that are alike, where they are, and what the first of them has."""
+    """Return a pod for people; of several similar ones, their nodes, and the shares of the first."""
     pod, names = alike[0], list(map(_name, alike))
     first, whose = ("", "the pod's") if len(alike) == 1 else (f", of {names[0]}", "its")
     queue = f", in queue {pod['queue']}" if pod["queue"] else ""

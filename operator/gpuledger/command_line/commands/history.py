@@ -26,7 +26,7 @@ from gpuledger.reports.cards import RecordKind
 from gpuledger.reports.tables import FEW, Column, Terminal, family, nodes_named, table, title_of
 
 BURST_S = 10.0
-"""What happens to pods of one maker within so long is one row, if it is the same."""
+"""Equal events of pods of one owner within this time are one row."""
 
 STYLES = {
     "assigned": "green",
@@ -79,7 +79,7 @@ def history(
 
 
 def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, str]:
-    """Return the parameters that ask for the records of what is named, all if nothing is. Raises BadInput.
+    """Return the parameters that ask for the records of the named objects, of all if there are none. Raises BadInput.
 
     Of pods and gangs, the caller adds the namespace; an empty `pod` stands for all of it.
     """
@@ -149,7 +149,7 @@ def _seconds(first: Json, last: Json) -> float:
 
 
 def _pod(record: Json) -> str:
-    """Return what a record is about: a pod, or a gang."""
+    """Return the subject of a record: a pod, or a gang."""
     return f"{record['namespace']}/{record['pod']}" if record["pod"] else f"gang {record['namespace']}/{record['gang']}"
 
 

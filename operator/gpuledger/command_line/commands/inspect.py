@@ -105,7 +105,7 @@ def _text_of(file: str) -> str:
 
 
 def inspect_text(text: str, where: str, settings: Settings) -> list[Json]:
-    """Return what is understood of the documents of a YAML or JSON text. Raises BadInput if it is neither."""
+    """Return the reading of the documents of a YAML or JSON text. Raises BadInput if it is neither."""
     from gpuledger.formats.kubernetes.templates import read_documents
 
     return _inspected(read_documents(text, where), settings)
@@ -155,7 +155,7 @@ def _name(found: Json) -> str:
 
 
 def _reading(found: Json) -> Hashable:
-    """Return what has to be equal for objects to be shown as one: all but names, and the identity of cards."""
+    """Return the common properties of objects that are shown as one: all but names, and the identity of cards."""
     import orjson
 
     gpus = [{**gpu, "uuid": "", "links": sorted(gpu["links"].values())} for gpu in found.get("gpus", ())]

@@ -19,7 +19,7 @@ SORTS: dict[str, Callable[[Line], Any]] = {
     "pods": lambda line: -line.pods,
     "state": lambda line: (line.ready, line.state),
 }
-"""What to sort by, besides the name -> key. The fullest comes first, and what needs attention."""
+"""Sort orders besides the name -> key. The fullest comes first, and rows that need attention."""
 
 
 def _part(used: int, capacity: int) -> float:

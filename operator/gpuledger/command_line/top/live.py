@@ -62,7 +62,7 @@ class CardWatch:
         self.news.set()
 
     def listing(self) -> Callable[[set[str]], None]:
-        """Return what takes the UIDs of a list that is read from now on: cards that are not in it are gone."""
+        """Return a function that takes the UIDs of a list that is read from now on: cards missing in it are gone."""
         known = set(self.cards)
 
         def listed(uids: set[str]) -> None:
@@ -86,7 +86,7 @@ class CardWatch:
         self.news.set()
 
     def nodes_listing(self) -> Callable[[set[str]], None]:
-        """Return what takes the UIDs of all nodes that are cordoned."""
+        """Return a function that takes the UIDs of all nodes that are cordoned."""
         known = set(self._cordoned)
 
         def listed(uids: set[str]) -> None:
@@ -179,7 +179,7 @@ KEYS = {"nodes": "node", "cards": "uuid", "models": "model", "namespaces": "name
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
-    """What is to be shown, and how."""
+    """The view to show, and its form."""
 
     view: str
     output: str
@@ -244,7 +244,7 @@ def picture(
     now: str,
     cordoned: Container[str] = (),
 ) -> list[str]:
-    """Return what fits on the screen: a head, the table, and how many rows are left out."""
+    """Return the lines that fit on the screen: a head, the table, and how many rows are left out."""
     terminal, lines = options.terminal, options.lines(reports, cordoned)
     cards = plural(len(reports), "card")
     head = [("gpuledger top ", "bold"), (f"{options.view}  {cards}  {now}", "")]
@@ -307,7 +307,7 @@ async def _append(cluster: ClusterAccess, options: TopOptions, watch: CardWatch)
 
 
 class Changes:
-    """What is new in a view since it was last asked for: at first, all of it."""
+    """The news of a view since the last call: at first, all of it."""
 
     def __init__(self, options: TopOptions) -> None:
         self._options = options

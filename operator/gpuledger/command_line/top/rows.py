@@ -142,9 +142,9 @@ class Line:
     pods: int
     state: str
     lead: tuple[str, ...] = ()
-    """What stands before the name: where the card is."""
+    """The columns before the name: where the card is."""
     extra: tuple[str, ...] = ()
-    """What only `-o wide` shows."""
+    """The columns that only `-o wide` shows."""
     gang: str = ""
     """Whose pods hold a part of the card, as far as they are of gangs."""
 
@@ -170,7 +170,7 @@ EXTRA_TITLES = {
 def top_json(
     view: str, reports: Sequence[CardReport], others: Sequence[OtherNode] = (), cordoned: Container[str] = ()
 ) -> Json:
-    """Return what a view shows as data: of nodes and cards, all that the operator itself tells of them.
+    """Return a view as data: nodes and cards in the operator's own JSON.
 
     `cordoned` are the nodes that are, whose rows and cards say so.
     """

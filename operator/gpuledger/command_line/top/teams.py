@@ -45,7 +45,7 @@ UNKNOWN = "?"
 
 @dataclass(slots=True)
 class Held:
-    """What the pods of a team have in the ledger."""
+    """The shares of a team's pods in the ledger."""
 
     amounts: Amounts = NOTHING
     pods: set[str] = field(default_factory=set)
@@ -66,7 +66,7 @@ class Held:
 
 
 def held_by(reports: Iterable[CardReport], team_of: Mapping[str, str] | None) -> dict[str, Held]:
-    """Return what each team holds: by the team of each pod's UID, "" for the others; without these, by namespace."""
+    """Return each team's shares: by the team of each pod's UID, "" for the others; without these, by namespace."""
     found: dict[str, Held] = {}
     for report in reports:
         for holder in report.holders:
@@ -202,7 +202,7 @@ def queue_rows(
 ) -> list[QueueRow]:
     """Return a row for each ClusterQueue, and a last one for pods that hold cards and are in none.
 
-    `queue_of` is None where pods can't be read: then nobody knows of any which queue it is in.
+    `queue_of` is None where pods can't be read: then the queue of none of them is known.
     """
     held, known = held_by(reports, queue_of or {}), {each.name: each for each in states}
     names = sorted({*held, *known} - {""})
@@ -309,7 +309,7 @@ class Teams:
             self._queues = queue_rows(reports, queue_of, states, sort)
 
     def json(self) -> Json:
-        """Return what `-o json` shows."""
+        """Return the data of `-o json`."""
         if self.by == "namespace":
             return {"namespaces": [row.json() for row in self._namespaces]}
         return {"queues": [row.json() for row in self._queues]}

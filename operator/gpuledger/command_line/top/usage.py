@@ -37,13 +37,13 @@ MIB_PER_GIB = 1024
 VIEWS = {"containers": ("NODE", "INDEX", "POD", "CONTAINER"), "cards": ("NODE", "INDEX"), "nodes": ("NODE",)} | {
     "namespaces": ("NAMESPACE",)
 }
-"""View -> the titles of what its rows are about."""
+"""View -> the titles of its rows' first columns."""
 
 NOT_KNOWN = "?"
 PARTLY_KNOWN = "+"
 """Follows a sum of which some is not known."""
 FREE = "free"
-"""State of what nobody holds anything of."""
+"""State of a card or part without a holder."""
 
 STYLES = {UseState.IN_USE: "green", UseState.IDLE: "yellow", FREE: "dim"}
 
@@ -92,7 +92,7 @@ SORTS: dict[str, Callable[[UsageRow], Any]] = {
     "memory": lambda row: -row.held_mib,
     "state": lambda row: (-row.idle_mib, row.style == STYLES[UseState.IN_USE]),
 }
-"""What to sort by, besides the name -> key: the most that is held, or the most that is held and idle."""
+"""Sort orders besides the name -> key: the largest share, or the largest idle share."""
 
 
 def usage_rows(view: str, nodes: Iterable[Json], sort: str | None = None) -> list[UsageRow]:
@@ -236,7 +236,7 @@ AT_ONCE = 16
 """Agents that are asked at a time, each by a connection of the API server's."""
 AGENT_TIMEOUT_S = 5.0
 ALL_TIMEOUT_S = 30.0
-"""For all agents: whoever was not asked by then is not asked any more."""
+"""For all agents together: agents that were not reached by then are left out."""
 
 NOT_RUNNING = "its agent does not run yet, or not any more"
 NO_TIME = f"not asked: others took {ALL_TIMEOUT_S:g} s"
@@ -305,13 +305,13 @@ async def _ask(client: KubeClient, agent: AgentPod) -> NodeUsage | str:
 
 
 def _said(error: ApiError, path: str) -> str:
-    """Return what the API server says of an agent, without what was asked."""
+    """Return the API server's message about an agent, without the request."""
     return " ".join(str(error).split()).removeprefix(f"GET {path}: ").removeprefix(f"{error.status}: ")
 
 
 @dataclass(frozen=True, slots=True)
 class UsageOptions:
-    """What is to be shown, and how."""
+    """The view to show, and its form."""
 
     view: str | None
     sort: str

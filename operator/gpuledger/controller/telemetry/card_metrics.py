@@ -165,7 +165,7 @@ POD_SHEET = Sheet(
 
 
 class Sums:
-    """What the cards are in all: by model, by namespace, by phase."""
+    """The sums over all cards: by model, by namespace, by phase."""
 
     def __init__(self) -> None:
         self._capacity: dict[str, list[int]] = {}  # model -> memory in MiB, cores in percent, slots

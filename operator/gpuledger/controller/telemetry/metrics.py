@@ -61,7 +61,7 @@ class Measured:
     pending_by_reason: NumberOf | None = None
     """Reason -> pods that wait for it."""
     members: Members | None = None
-    """Who is of which gang."""
+    """The members of all gangs."""
     workloads_by_state: NumberOf | None = None
     """How far a workload of Kueue is -> how many are."""
 
@@ -305,7 +305,7 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 MOST_READERS = 8
-"""Who reads at the same time; each keeps a text in memory, which for 1,000 nodes of 8 cards has 30 MB."""
+"""How many readers are served at a time; each keeps a text in memory, which for 1,000 nodes of 8 cards has 30 MB."""
 
 READER_S = 30.0
 """How long one may take to read it: three times Prometheus' own default."""
@@ -321,7 +321,7 @@ class Scrapes:
         self._made: asyncio.Task[list[bytes]] | None = None
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Write the text in pieces: while it is made and sent, everybody else gets their turn."""
+        """Write the text in pieces: other tasks run while it is made and sent."""
         if self._readers >= MOST_READERS:
             text = f"{MOST_READERS} other requests are reading the metrics: retry later\n"
             return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, text=text)

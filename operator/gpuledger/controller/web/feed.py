@@ -41,10 +41,10 @@ AT_ONCE = 32
 AGENT_TIMEOUT_S = 5.0
 """An agent waits three seconds for its driver, and then has what that said before."""
 ALL_TIMEOUT_S = 20.0
-"""For all agents: whoever was not asked by then is not asked any more."""
+"""For all agents together: agents that were not reached by then are left out."""
 
 ANSWERS_KEPT_S = 5.0
-"""How long answers are good for everybody who looks."""
+"""How long answers are shared by all readers."""
 ANSWERS_KEPT_TIMES = 10.0
 """They are kept at least so many times as long as it took to get them: asking takes a tenth of the time at most."""
 
@@ -72,7 +72,7 @@ class AgentsUsage:
         self._answers: Answers = {}
 
     async def answers(self) -> Answers:
-        """Return what every node's agent says, as it was some seconds ago at most; as a rule."""
+        """Return every node's agent's answer, usually some seconds old at most."""
         if asyncio.get_running_loop().time() < self._good_until_s:
             return self._answers
         if self._asking is None:
@@ -197,7 +197,7 @@ class LedgerSource:
         return node_cards(self.ledger, name, self.gang_of)
 
     async def usage(self, idle_after_s: int) -> Iterator[Json]:
-        """Return what is used of each node's cards beside what is held, a node when it is taken. Raises NotFound."""
+        """Return the use of each node's cards beside the shares, made one by one. Raises NotFound."""
         answers = await self.agents_answers()
         nodes = (self.node(name) for name in sorted(self.ledger.node_names()))
         return (node_use(node, answers.get(node.name, NO_TIME), idle_after_s).json() for node in nodes if node)
@@ -210,7 +210,7 @@ def node_cards(ledger: Ledger, name: str, gang_of: Callable[[str], str] = lambda
 
 
 def operators_source(workflows: Workflows) -> LedgerSource:
-    """Return what the page shows of an operator."""
+    """Return the page's data of an operator."""
     ledger, trail = workflows.ledger, workflows.trail
 
     async def explain(namespace: str, name: str) -> Json:
@@ -268,7 +268,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FeedChange:
-    """What a client lacks. `nodes` and `waiting` are names and encoded JSON as they were when it was asked."""
+    """The changes that a client lacks. `nodes` and `waiting` are names and encoded JSON as of the question."""
 
     edition: int
     full: bool
@@ -350,7 +350,7 @@ class Feed:
                 self._drop_later()
 
     def since(self, edition: int | None) -> FeedChange:
-        """Return what a client lacks that has seen an edition; everything, if it is none of ours."""
+        """Return the changes since the client's edition; everything, if it is none of ours."""
         if edition is None or not self._forgotten <= edition <= self.edition or edition == self._first:
             return FeedChange(self.edition, True, tuple(self._nodes), (), self._waiting)
         nodes = tuple(name for name, (changed, _) in _newer(reversed(self._nodes.items()), edition))
@@ -394,7 +394,7 @@ class Feed:
         yield b"".join([*parts, b"]}"])
 
     def close(self) -> None:
-        """Let everybody who waits for a change go."""
+        """Wake up all clients that wait for a change."""
         self.closed.set()
         self._changed.set()
         if self._dropping is not None:

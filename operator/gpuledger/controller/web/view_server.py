@@ -37,7 +37,7 @@ from gpuledger.reports.explanation import redacted_for
 from gpuledger.workflows.pending.trail import RecordFilter
 
 ALLOWED_S = 30.0
-"""How long a token counts as good: who loses the permission sees the page no longer than that."""
+"""How long a token counts as good: a user who loses the permission sees the page no longer than that."""
 
 REFUSED_S = 5.0
 """How long one counts as bad, so that a page which tries again costs the API server little."""
@@ -114,7 +114,7 @@ class LocalAccess:
 
 
 class TokenVerdicts(Generic[Verdict]):
-    """What the API server says of tokens; of each it is asked once for a while. None: the token is unknown."""
+    """The API server's verdicts on tokens; it is asked once for each token and period. None: the token is unknown."""
 
     def __init__(self, judge: Callable[[str], Awaitable[Verdict | None]]) -> None:
         """Take who asks the API server about a token; what it returns is true where the token is good for something."""
@@ -126,7 +126,7 @@ class TokenVerdicts(Generic[Verdict]):
         """Hash of a token -> the question about it that is under way."""
 
     async def of(self, token: str) -> Verdict | None:
-        """Return what is said of a token. Raises ApiError, or a web.HTTPException where too many are asked about."""
+        """Return the verdict on a token. Raises ApiError, or a web.HTTPException where too many are asked about."""
         key = hashlib.sha256(token.encode(errors="replace")).digest()
         known = self._recall(key)
         if known is not None:
@@ -154,7 +154,7 @@ class TokenVerdicts(Generic[Verdict]):
 
 
 async def judged(verdicts: TokenVerdicts[Verdict], token: str, where: str) -> Verdict:
-    """Return what the API server says of the token that a request brings, `where` it does. Raises as clients get it."""
+    """Return the API server's verdict on a request's token, which it brings as `where` says. Raises HTTP errors."""
     if not token or len(token) > TOKEN_LIMIT_BYTES:
         raise refusal(web.HTTPUnauthorized, f"a token is needed: {where}")
     try:
@@ -263,10 +263,10 @@ FAST = 1
 HISTORY_DEFAULT, HISTORY_LIMIT = 100, 1_000
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-"""What Kubernetes allows as a name of pods and namespaces."""
+"""Kubernetes' names of pods and namespaces."""
 
 GANG_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-"""What it allows as a label's value, or as an object's name."""
+"""Kubernetes' values of labels, and names of objects."""
 
 WORD_LENGTH = 253
 
@@ -389,11 +389,11 @@ class ViewServer:
 
 
 KINDS = {"gang": GANG_NAME, "workload": NAME, "pod": NAME}
-"""What can be explained, and how its names are built."""
+"""The kinds that can be explained, and the form of their names."""
 
 
 class Asked(NamedTuple):
-    """What a request is about."""
+    """The subject of a request."""
 
     kind: str
     """One of KINDS."""

@@ -91,7 +91,7 @@ def check_crd(facts: Facts) -> Iterator[Finding]:
 
 
 def _what_matters(crd: Json) -> Json:
-    """Return what decides about objects: not the columns that kubectl prints."""
+    """Return the parts that decide about objects: not the columns that kubectl prints."""
     spec = crd["spec"]
     versions = {each["name"]: each for each in spec["versions"]}
     ours = versions.get(VERSION, {})
@@ -229,7 +229,7 @@ def _key(policy: Json) -> tuple[str, str]:
 
 
 def _short_kind(policy: Json) -> str:
-    """Return what `gpuledger admission-policies --kind` calls it."""
+    """Return its kind for `gpuledger admission-policies --kind`."""
     if name_of(policy) in WITH_AGENTS:
         return "agents"
     return "mutating" if policy["kind"].startswith("Mutating") else "validating"

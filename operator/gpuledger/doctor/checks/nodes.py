@@ -229,7 +229,7 @@ def _agents_by_node(our_pods: Sequence[Json]) -> Mapping[str, list[Json]]:
 
 
 def _sign_of_gpus(node: Json, found: NodeFacts) -> str:
-    """Return what shows that a node has GPUs, empty if nothing does."""
+    """Return a sign that a node has GPUs, empty if there is none."""
     if found.offered:
         return f"it offers {', '.join(sorted(found.offered))}"
     labels = labels_of(node)
@@ -276,7 +276,7 @@ def _pairs(node: str, plugins: dict[str, str]) -> Iterator[Finding]:
 
 
 def plugin_of(pod: Json) -> str:
-    """Return whose device plugin for NVIDIA's cards a pod is, by its containers' images; empty if it is none."""
+    """Return the system whose device plugin for NVIDIA's cards a pod is, by its images; empty for none."""
     for container in (pod.get("spec") or {}).get("containers") or ():
         image, program = _image(container), _program(container)
         if "volcano-vgpu-device-plugin" in image or "volcano-device-plugin" in image:

@@ -1,13 +1,13 @@
 """The admission policies, for pods that are created and changed, and for nodes as their agents change them.
 
-They are rendered from the words that operator and scheduler use, too, so their names can't differ. What each of them
-does: docs/admission.md.
+They are rendered from the same vocabularies that operator and scheduler use, so their names can't differ.
+docs/admission.md describes the effect of each.
 
 One of them refuses nothing, and warns of fields and names of resources that have no effect (unsupported_fields.yaml).
-CEL has no measure of how near two words are, so a misspelt name is answered with the names that there are.
+CEL has no measure of how near two words are, so the warning about a misspelt name lists the valid names.
 
 Our own account may change little of objects that belong to others: ResourceClaims, and Kueue's workloads. The operator
-and kube-scheduler have one account, so what kube-scheduler itself writes of claims is allowed, too.
+and kube-scheduler have one account, so the changes that kube-scheduler itself makes to claims are allowed, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _same(*fields: str) -> str:
 
 
 def own_claim_validations(*, of_all_drivers: bool) -> list[Json]:
-    """Return the rules on ResourceClaims: cards of ours, whom they are reserved for, and the finalizer for that.
+    """Return the rules on ResourceClaims: our cards, the pods that they are reserved for, and the finalizer for that.
 
     `of_all_drivers`: kube-scheduler allocates other drivers' devices as well, in a profile for that, and makes claims.
     """
@@ -126,8 +126,8 @@ def own_answer_validations() -> list[Json]:
 def with_each_check(policy: Json, binding: Json) -> list[Json]:
     """Return a policy and its binding that are applied with each AdmissionCheck, and with none where there is none.
 
-    An API server that does not know the kind, as Kueue is not installed or is being installed, would refuse everybody's
-    changes of workloads, Kueue's own as well, whatever the policy's conditions say: that is ignored.
+    An API server that does not know the kind, as Kueue is not installed or is being installed, would refuse all changes
+    of workloads, Kueue's own as well, whatever the policy's conditions say: `failurePolicy: Ignore` prevents that.
     """
     policy["spec"]["failurePolicy"] = "Ignore"
     policy["spec"]["paramKind"] = {"apiVersion": KUEUE_VERSION, "kind": "AdmissionCheck"}
@@ -161,7 +161,7 @@ def serving_pods() -> Json:
 
 
 def word_variables(dialects: Dialects) -> list[Json]:
-    """Return the variables of the policy: for each rule, the text of what a pod says."""
+    """Return the variables of the policy: for each rule, the text of its warning about a pod."""
     expressions = {
         "names": literal(dialects.resources()),
         "unknown": f"{ALL_CONTAINERS}.map(c,\n"
@@ -178,7 +178,7 @@ def word_variables(dialects: Dialects) -> list[Json]:
 
 
 def word_validations() -> list[Json]:
-    """Return the rules. What breaks one is only warned of."""
+    """Return the rules. A pod that breaks one gets a warning only."""
     return [
         *(
             rules.denial(f"variables.{name} == ''", spelled=f"variables.{name}")
@@ -249,11 +249,11 @@ def mutating_policies(
     models: CardModels | None = None,
     queue_words: bool = False,
 ) -> list[Json]:
-    """Return what fills in new pods. The first of the names is what pods get that name no scheduler.
+    """Return the policies that fill in new pods. Pods without a scheduler get the first of the names.
 
     `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate. With the models of the cluster's
-    cards, what containers ask for in sum is written on them, too; with `queue_words`, Kueue's label on what names a
-    queue in other words.
+    cards, the sums that containers ask for are written on them, too; with `queue_words`, Kueue's label on objects that
+    name a queue in other words.
     """
     spec = {
         "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add containers
@@ -277,7 +277,7 @@ def validating_policies(
     kueue: bool = False,
     all_drivers: bool = False,
 ) -> list[Json]:
-    """Return what refuses requests. `own_annotations` are those that our own account patches on pods.
+    """Return the policies that refuse requests. `own_annotations` are those that our own account patches on pods.
 
     `kueue`: it answers Kueue's checks; `all_drivers`: its kube-scheduler allocates claims of other drivers.
 
@@ -347,7 +347,7 @@ def validating_policies(
 
 
 def agent_policies(capacity: Sequence[str] = ()) -> list[Json]:
-    """Return what keeps each node agent to its own node. They go with the agents, whatever else is applied.
+    """Return the policies that keep each node agent to its own node. They go with the agents in every installation.
 
     `capacity` are amounts that agents write into the capacity of their nodes.
     """
@@ -376,7 +376,7 @@ def rule(operation: str, *resources: str, group: str = "") -> Json:
 
 
 def _own_queues(answers_checks: bool) -> list[Json]:
-    """Return what limits our own account to our checks. Without Kueue, the API server has nothing to apply it to."""
+    """Return the policies that limit our own account to our checks. Without Kueue, they apply to no object."""
     workloads, checks = (
         {**rule("UPDATE", *names, group=KUEUE_GROUP), "apiVersions": ["*"]} for names in (WORKLOADS, CHECKS)
     )

@@ -1,10 +1,10 @@
 """The conditions of the policies: on requests, on annotations that steer device plugins, and on our accounts' writes.
 
 Requests that no node could ever serve are refused, as far as CEL can say so in few words; the operator refuses the
-rest, with a reason on the pod. What request.py accepts must never be refused here.
+rest, with a reason on the pod. A request that request.py accepts must never be refused here.
 
-Only the operator writes into ResourceClaims which cards they have, and only agents list cards in ResourceSlices. Claims
-and slices of other drivers cost one comparison: the conditions leave them out.
+Only the operator writes the cards of ResourceClaims into them, and only agents list cards in ResourceSlices. Claims and
+slices of other drivers cost one comparison: the conditions leave them out.
 
 Defaults that the API server adds to new pods with cards are here as well: scheduler, label, and number of cards.
 """
@@ -90,7 +90,7 @@ def add_label(label: str, value: str) -> str:
 
 
 def not_from(account: str) -> Json:
-    """Return the condition that a request is from anybody else."""
+    """Return the condition that a request is from another account."""
     return named("from-others", f"request.userInfo.username != {literal(account)}")
 
 
@@ -134,7 +134,7 @@ def with_foreign_annotations() -> Json:
 
 
 def forged(annotations: Mapping[str, object]) -> str:
-    """Return what to say of the annotations of a new pod that is not from us, an empty string for nothing."""
+    """Return the refusal of the annotations of a new pod that is not from us, an empty string for none."""
     if DEVICES_ANNOTATION in annotations:
         return ONLY_OURS
     foreign = {*FOREIGN_ANNOTATIONS, *vendors_annotations()}
@@ -257,7 +257,7 @@ ALLOCATION = "?status.?allocation"
 
 
 def with_our_cards() -> Json:
-    """Return the condition that a claim is left with cards of ours. One that loses them needs nobody's permission."""
+    """Return the condition that a claim is left with cards of ours. Any account may take them away."""
     results = f"object.{ALLOCATION}.?devices.?results.orValue([])"
     return named("with-our-cards", f"{results}.exists(r, r.driver == {literal(DRIVER)})")
 
@@ -320,14 +320,14 @@ AMOUNT = "c.resources.limits[n]"
 """Container `c`'s amount of resource `n`. Requests are the same: the API server sees to it."""
 
 MOST_BYTES = 2**63 - 1
-"""What a quantity can have."""
+"""The largest value of a quantity."""
 
 TELLING = " && variables.words[n].vocabulary != ''"
 """Of the words, those that only one vocabulary has."""
 
 
 def request_variables(dialects: Dialects, scheduler_names: Sequence[str]) -> list[Json]:
-    """Return the variables of the policy: tables of words, and for each rule the texts of those who break it."""
+    """Return the variables of the policy: tables of words, and for each rule the messages about its violations."""
     expressions = {
         "names": literal(dialects.by_name),
         "words": table(_meanings(dialects)),

@@ -70,7 +70,7 @@ def summing_templates(dialects: Dialects) -> list[Json]:
 
 
 def sum_variables(dialects: Dialects, scheduler_names: Sequence[str], models: CardModels) -> list[Json]:
-    """Return the variables of the policy, each a step of what request.py and sums.py do."""
+    """Return the variables of the policy, each a step of request.py and sums.py."""
     schedulers = literal(["", CLUSTERS_OWN, *scheduler_names])
     rows = ",\n".join("  " + _row(each) for each in _nvidias(dialects))
     expressions = {
@@ -154,7 +154,7 @@ def _with_containers(pod: str) -> str:
 
 
 def _several(found: str, place: TemplatePlace, with_path: bool = True) -> str:
-    """Return the list of what is in one place that has several."""
+    """Return the list of the templates in one place that has several."""
     outer = _here(found, place.at, "[]" if place.each == "list" else "{}")
     keys = f"lists.range({outer}.size())" if with_path and place.each == "list" else outer
     inner = f"{outer}[i]" if with_path or place.each == "map" else "i"
@@ -165,7 +165,7 @@ def _several(found: str, place: TemplatePlace, with_path: bool = True) -> str:
 
 
 def _here(found: str, keys: Sequence[str], otherwise: str = "{}") -> str:
-    """Return what is at keys of something that may lack them."""
+    """Return the expression for a nested field that may be missing."""
     return found + "".join(f".?{key}" for key in keys) + (f".orValue({otherwise})" if keys else "")
 
 
@@ -201,7 +201,7 @@ _CHOSEN = f"""variables.templates.map(t, {{'path': dyn(t.path), 'pod': dyn(t.pod
     'use': dyn({_entries(USE_MODEL)}),
     'avoid': dyn({_entries(AVOID_MODEL)}),
     'product': dyn(t.pod.spec.?nodeSelector[{literal(PRODUCT_LABEL)}].orValue(''))}})"""
-"""What of models each template chooses."""
+"""The choice of models of each template."""
 
 _KINDS = """variables.chosen.map(t, {'path': dyn(t.path), 'pod': dyn(t.pod), 'mib': dyn(
     [variables.models.filter(m,
@@ -261,7 +261,7 @@ _SUMS = """variables.shares.map(s, !('percent' in s)
     'memory': dyn(s.gpus < 1 ? 0 : s.memory > 0 ? s.memory / 1048576 :
       s.mib * (s.percent / s.gpus) < 100 ? s.gpus : s.gpus * (s.mib * (s.percent / s.gpus) / 100)),
     'cores': dyn(s.gpus < 1 ? 0 : s.percent == s.gpus * 100 && s.cores < 1 ? s.percent : s.cores < 0 ? 0 : s.cores)})"""
-"""What each container asks for in sum."""
+"""The sums that each container asks for."""
 
 
 def _pointer(name: str) -> str:
@@ -327,12 +327,12 @@ def _asking(dialects: Dialects, scheduler_names: Sequence[str]) -> str:
 
 
 def _holders(dialects: Dialects, scheduler_names: Sequence[str]) -> str:
-    """Return the list of what may say a queue: the object, then its pods or templates."""
+    """Return the list of the objects that may name a queue: the object, then its pods or templates."""
     return f"([dyn(object)] + {_asking(dialects, scheduler_names)})"
 
 
 def _names(holder: str) -> str:
-    """Return the list of what such an object says."""
+    """Return the list of the queues that such an object names."""
     given = {place: f"{holder}.?metadata.?{place}" for place in LABEL_PLACES}
     names = {place: literal(queue_label_names(place)) for place in LABEL_PLACES}
     lists = (f"{names[place]}.map(w, string({where}[?w].orValue('')))" for place, where in given.items())

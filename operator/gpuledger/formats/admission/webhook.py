@@ -51,7 +51,7 @@ class AdmissionRules:
     scheduler_names: tuple[str, ...]
     """The first is what pods get that name none."""
     taint: tuple[str, str, str] | None = None
-    """Key, value and effect of what pods with cards tolerate."""
+    """Key, value and effect of the taint that pods with cards tolerate."""
     models: CardModels | None = None
     """By which models' memory sums are written on containers; None: they are not."""
     queue_words: bool = False
@@ -83,7 +83,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
 
 
 def sums_patch(found: Mapping[str, Any], rules: AdmissionRules) -> list[Json]:
-    """Return, as a JSON patch, what is to change in an object's templates of pods: what containers ask for in sum."""
+    """Return the changes to an object's templates of pods, as a JSON patch: the sums that containers ask for."""
     changes: list[Json] = []
     for keys, template in templates(found):
         changed = deepcopy(dict(template))
@@ -121,7 +121,7 @@ def _reviewed(review: Json, changes: Sequence[Json]) -> Json:
 
 
 def check(pod: Mapping[str, Any], account: str, rules: AdmissionRules) -> tuple[str, ...]:
-    """Return what the user should know of a new pod that may be created. Raises BadInput for one that may not."""
+    """Return the warnings about a new pod that may be created. Raises BadInput for one that may not."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     if account != OPERATOR and (sentence := forged(annotations)):
         raise BadInput(sentence)
@@ -141,7 +141,7 @@ def _queue_of(found: Mapping[str, Any], rules: AdmissionRules) -> str:
 
 
 def _readable(pod: Mapping[str, Any], dialects: Dialects) -> Sequence[ContainerRequest | None] | None:
-    """Return what the containers ask for, None for what can't be read: that is refused elsewhere."""
+    """Return the containers' requests, None for an unreadable pod, which is refused elsewhere."""
     try:
         return list(container_requests(pod, dialects))
     except (BadInput, KeyError):  # the API server itself refuses a container without a name
@@ -174,7 +174,7 @@ def _sum_up(pod: Json, rules: AdmissionRules) -> None:
 
 
 def _prioritize(container: Json, dialects: Dialects) -> None:
-    """Tell HAMi-core, by its variable, what priority a container names; one that the container sets itself stays."""
+    """Set HAMi-core's variable to the priority that a container names, unless the container sets it itself."""
     limits = (container.get("resources") or {}).get("limits") or {}
     named = [limits[name] for name in dialects.priorities() if name in limits]
     variables = container.get("env") or []
@@ -236,9 +236,9 @@ def mutating_webhooks(
     with_sums: bool = False,
     queue_words_for: Sequence[str] = (),
 ) -> Json:
-    """Return the configuration of what fills in new pods; with sums, of what writes them on templates, too.
+    """Return the configuration of the webhooks that fill in new pods; with sums, also of the one for templates.
 
-    With the names of our schedulers, also of what writes Kueue's label on what names a queue in other words.
+    With the names of our schedulers, also of the one that writes Kueue's label on objects that name a queue otherwise.
     """
     webhooks = [_webhook("pods", FILL_IN, [asking_pods(dialects)], address, NOT_IGNORED)]
     if with_sums:
@@ -255,7 +255,7 @@ def mutating_webhooks(
 
 
 def validating_webhooks(dialects: Dialects, address: WebhookAddress) -> Json:
-    """Return the configuration of what refuses new pods. The annotation that is ours is protected everywhere."""
+    """Return the configuration of the webhooks that refuse pods. Our own annotation is protected everywhere."""
     others = not_from(OPERATOR)
     webhooks = [
         _webhook("requests", CHECK, [mentioning_pods(dialects)], address, NOT_IGNORED),

@@ -34,7 +34,8 @@ PLURAL: Final = "gpuallocations"
 SINGULAR: Final = "gpuallocation"
 SHORT_NAME: Final = "gpua"
 CATEGORY: Final = "gpuledger"
-"""What else kubectl knows the kind by: `kubectl get gpuledger`. Not in `all`, which is for what a namespace owns."""
+"""The kind's category in kubectl: `kubectl get gpuledger`. Not `all`, which is for the objects that a namespace
+owns."""
 
 MAX_CONTAINERS: Final = 64
 MAX_CONFLICTS: Final = 64
@@ -174,7 +175,7 @@ def _identity_json(pod: Pod) -> dict[str, Any]:
 
 
 def printed_total(allocation: Mapping[str, Any]) -> Amounts | None:
-    """Return what the card's status says is used in all, None before its first status."""
+    """Return the total used amounts in the card's status, None before its first status."""
     used = (allocation.get("status") or {}).get("used")
     return None if used is None else Amounts(used.get("memoryMiB", 0), used.get("cores", 0), used.get("number", 0))
 

@@ -64,7 +64,7 @@ FOREIGN_ANNOTATIONS = (
 ALLOCATING, FOUND = "allocating", "success"
 """Phases of a pod that its device plugin has to find, and has found."""
 NOT_FOUND = "false"
-"""What a vendor's own plugin turns to true when it has found the pod."""
+"""The value that a vendor's own plugin turns to true when it has found the pod."""
 WORD = "NVIDIA"
 
 MAX_LENGTH = 256 * 1024
@@ -82,9 +82,9 @@ def hami_assignment(
 ) -> dict[str, str]:
     """Return the annotations by which HAMi's device plugins, and vendors' own, find a pod and its cards.
 
-    `annotations_of` tells of each card, by UUID, which plugin has it, and `index_of` its place on the node; `by_cores`
-    are the containers that ask for cores without a count. A plugin that says nothing of the pods that it has found has
-    found this one at once: nobody is to wait for that.
+    `annotations_of` gives the plugin of each card, by UUID, and `index_of` its place on the node; `by_cores` are the
+    containers that ask for cores without a count. A plugin without an answer annotation counts as having found this pod
+    at once: other pods do not wait for that.
     """
     plugins = list(dict.fromkeys(annotations_of(share.uuid) for share in shares))
     phase = ALLOCATING if any(plugin.answer == HAMI_PHASE for plugin in plugins) else FOUND
@@ -129,7 +129,7 @@ def _cards(container: str, shares: Iterable[Share], word: str, memory_unit_mib: 
 
 
 Parts = dict[str, str | int]
-"""What a plugin can be told of a container's share of a card: the keys are vocabulary.PARTS."""
+"""The parts of a container's share of a card that a plugin can be given: the keys are vocabulary.PARTS."""
 
 
 def _all_parts(
@@ -198,7 +198,7 @@ def _json(told: object) -> str:
 def unmatched(
     pod: JsonMapping, dialect: Dialect | None = None, answers: Sequence[str] = ()
 ) -> tuple[Dialect, int] | None:
-    """Return whose device plugin has still to find this pod, None if none has; of Volcano's the number of cards, too.
+    """Return the dialect of the device plugin that has yet to find this pod, and its number of cards, or None.
 
     Vendors' own plugins answer in annotations of their own, `answers`; they are told of pods beside HAMi's.
     That number is how its plugin tells pods apart; HAMi's takes any pod that waits. Users can write these annotations:
@@ -217,11 +217,11 @@ def unmatched(
 def plugin_assigned(
     pod: JsonMapping, counted: Sequence[Counted], volcano_memory_unit_mib: int, hami_annotations: Sequence[str]
 ) -> dict[Dialect, frozenset[str]]:
-    """Return whose device plugin was told which cards to give to a pod's containers, by UUID.
+    """Return the cards, by UUID, that each dialect's device plugin was told to give to a pod's containers.
 
-    A plugin looks for a pod of its node that is marked as one that it has to find, or has found; what else is written
-    there says nothing to it. Nor does this, if it is for other containers, or for more or fewer cards, than the kubelet
-    asks for. Users can write these annotations; what they can reach by that, docs/security.md says.
+    A plugin looks for a pod of its node that is marked as one that it has to find, or has found; it ignores all other
+    annotations. It also ignores a list for other containers, or for more or fewer cards, than the kubelet asks for.
+    Users can write these annotations; docs/security.md says what they can reach by that.
     """
     annotations, node_name = _annotations(pod), (pod.get("spec") or {}).get("nodeName")
     found: dict[Dialect, frozenset[str]] = {}
@@ -250,7 +250,7 @@ def _cards_asked(counted: Sequence[Counted]) -> Counter[str]:
 def old_devices(
     pod: JsonMapping, volcano_memory_unit_mib: int, hami_annotations: Sequence[str] = (HAMI_ALLOCATED,)
 ) -> OldDevices | None:
-    """Return what other systems' annotations say of a pod's cards, None if there are none.
+    """Return a pod's cards by other systems' annotations, None if there are none.
 
     HAMi has an annotation for each kind of card. Raises BadInput for text that can't be read, or names containers that
     the pod does not have.

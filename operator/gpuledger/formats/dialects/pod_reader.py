@@ -29,7 +29,7 @@ REMEMBERED = 512
 """Texts, the latest: more than there are templates of which pods come at a time."""
 
 LONGEST_TEXT_BYTES = 8 * 1024
-"""Annotations and labels can take 256 KiB. What longer texts say is one object as long as anybody keeps it."""
+"""Annotations and labels can take 256 KiB. Results for longer texts are not shared between pods."""
 
 OF_POD = ("resources", "overhead", "runtimeClassName")
 OF_CONTAINER = ("name", "resources", "restartPolicy")
@@ -52,7 +52,7 @@ class PodReader:
 def _remembering(
     read: Callable[[JsonMapping], Read], part_of: Callable[[JsonMapping], JsonMapping]
 ) -> Callable[[JsonMapping], Read]:
-    """Return what reads a part of a pod, once for all pods in which it is the same."""
+    """Return a reader of a part of a pod that reads it once for all pods in which it is equal."""
 
     @lru_cache(REMEMBERED)
     def read_text(text: bytes) -> Read:
@@ -104,7 +104,7 @@ class ResourceNames:
 
 
 OF_CLAIMS = ResourceNames(count="count", memory="capacity.requests.memory", cores="capacity.requests.cores")
-"""What a request of a ResourceClaim says these by."""
+"""The names of these amounts in a request of a ResourceClaim."""
 
 
 def resource_names(pod: JsonMapping, container_name: str, dialects: Dialects) -> ResourceNames:

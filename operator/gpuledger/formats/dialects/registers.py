@@ -38,7 +38,7 @@ MAX_CARDS = 1024
 
 
 def capacity_text(status: Mapping[str, Any], capacity: NodeCapacity) -> str | None:
-    """Return what a Node's status says of these cards, as a text that is the same for the same amounts.
+    """Return the amounts of these cards in a Node's status, as a text that is equal for equal amounts.
 
     None if it has none of them.
     """
@@ -262,7 +262,7 @@ def _hami(item: Any, position: int, register: NodeRegister) -> Item:
     whole = _whole if register.fields else _as_it_is
 
     def part(name: str, absent: object, unknown: object) -> Any:
-        """Return what the card says; `absent` where it leaves that out, `unknown` where all do."""
+        """Return a part of a card; `absent` where the card leaves it out, `unknown` where the format does."""
         return item.get(names[name], absent) if name in names else unknown
 
     return {

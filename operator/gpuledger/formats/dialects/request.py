@@ -35,9 +35,9 @@ BYTES = ("i", "M", "G", "T", "P", "E")
 
 
 def memory_in_bytes_mib(given: object) -> int | None:
-    """Return in MiB, rounded up, what is written with a suffix, such as 2Gi; None for a plain number.
+    """Return an amount with a suffix, such as 2Gi, in MiB, rounded up; None for a plain number.
 
-    Raises BadInput for what is no amount, or more than a card can have.
+    Raises BadInput for a text that is no amount, or for more than a card can have.
     """
     if not isinstance(given, str) or not given.endswith(BYTES):
         return None
@@ -75,7 +75,7 @@ def template_for(memory_mib: int, cores: int, vocabulary: Vocabulary) -> Templat
 
 
 def templated(template: Template, vocabulary: Vocabulary, resource: str) -> Demand:
-    """Return what a template takes of one card."""
+    """Return the demand of a template on one card."""
     cores = cores_of(template, vocabulary)
     return Demand(1, template.memory_mib, cores=cores, exclusive=cores == ALL_CORES, resource=resource)
 
@@ -98,7 +98,7 @@ class ContainerRequest:
 
 
 def reader_of(container: JsonMapping, dialects: Dialects) -> ContainerReader | None:
-    """Return what reads a container's request, None if it names none of the resources. Raises BadInput."""
+    """Return the reader of a container's request, None if it names none of the resources. Raises BadInput."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
     named = [name for name in asked if name in dialects.by_name]
@@ -352,11 +352,11 @@ MOST_CONTAINERS = 256
 
 
 def pod_request(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None = None) -> PodRequest | None:
-    """Return what the pod asks for, None if it asks for no card.
+    """Return the pod's request, None if it asks for no card.
 
-    Its ResourceClaims count where it is known what they ask for: `claims` says so. Where they can be served in several
-    ways, the first one is returned, with the others as its alternatives. Raises BadInput, naming the container or the
-    claim, the resource, and what to write instead.
+    Its ResourceClaims count where `claims` is given. Where they can be served in several ways, the first one is
+    returned, with the others as its alternatives. Raises BadInput, naming the container or the claim, the resource, and
+    what to write instead.
     """
     asking = (each for each in container_requests(pod, dialects) if each is not None)
     found = list(islice(asking, dialects.most_containers + 1))
@@ -404,7 +404,7 @@ def _request(
 
 
 def _check_one_container(found: Sequence[ContainerRequest], dialects: Dialects) -> None:
-    """Raise BadInput if several containers ask for cards whose plugin is told of one."""
+    """Raise BadInput if several containers ask for cards whose plugin serves one container of a pod."""
     alone = {each.name for each in dialects.vocabularies if each.one_container}
     asking = [each for each in found if each.vocabulary in alone]
     if len({each.name for each in asking}) > 1:
@@ -444,7 +444,7 @@ def containers(pod: JsonMapping) -> Iterator[tuple[JsonMapping, Lifetime]]:
 
 
 def counted(pod: JsonMapping, dialects: Dialects) -> tuple[Counted, ...]:
-    """Return what the kubelet asks device plugins for, whatever else the pod says; readable or not for us."""
+    """Return the numbers that the kubelet asks device plugins for, however unreadable the rest of the request is."""
     found: list[Counted] = []
     for container, _ in containers(pod):
         for name, asked in ((container.get("resources") or {}).get("limits") or {}).items():

@@ -80,9 +80,9 @@ NOTHING_CHOSEN = Selection()
 
 
 def selection(pod: JsonMapping) -> Selection:
-    """Return what the pod's annotations choose.
+    """Return the choice of cards in the pod's annotations.
 
-    Raises BadInput for a word that can't be understood: ignoring it would give the pod a card that it did not want.
+    Raises BadInput for an unknown word: ignoring it would give the pod a card that it did not want.
     """
     annotations, mode = _annotations(pod), isolation_wish(pod)
     if not annotations and not mode:

@@ -48,7 +48,7 @@ class TemplatePlace:
     at: tuple[str, ...]
     """The keys to a template, or to what has several."""
     each: str = ""
-    """What is there: "" a template, else a "list" or a "map" of what has one."""
+    """"" for one template, "list" or "map" for several."""
     then: tuple[str, ...] = ()
     """The keys from each of these to its template."""
 
@@ -73,7 +73,7 @@ KINDS: Final = (
     ("ray.io", "*", ("rayclusters", "rayjobs", "rayservices")),
     ("leaderworkerset.x-k8s.io", "*", ("leaderworkersets",)),
 )
-"""Group, version and resources of what has templates that a queue counts. Of all others, it counts the pods."""
+"""Group, version and resources of the kinds whose templates a queue counts. Of all others, it counts the pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _memory_mib(demand: Demand, card_mib: int) -> int:
 LABEL_PLACES: Final[tuple[Place, ...]] = ("annotations", "labels")
 
 QUEUE_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-"""What a LocalQueue's name looks like that a label can hold."""
+"""The form of a LocalQueue's name that a label can hold."""
 
 
 def queue_label_names(place: Place) -> tuple[str, ...]:

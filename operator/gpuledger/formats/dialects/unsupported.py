@@ -1,7 +1,7 @@
-"""What a pod says and gpuledger does not act on: words of other systems, typos, and virtual machines.
+"""Fields of a pod that gpuledger does not act on: words of other systems, typos, and virtual machines.
 
-The words are data, unsupported_fields.yaml. Nothing here refuses a pod: it is said to its owner, and the pod gets what
-the rest of its words asks for.
+The words are data, unsupported_fields.yaml. Nothing here refuses a pod: its owner gets a warning, and the pod gets its
+cards by the rest of its request.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation", "memory-limit")
 
 
 class WarningKind(StrEnum):
-    """What a warning is about: the label of its metric."""
+    """The subject of a warning: the label of its metric."""
 
     REQUEST = "request"
     """Words of ours that contradict each other, or of which one has no effect."""
     FOREIGN = "foreign"
     """A word that another system acts on."""
     UNKNOWN = "unknown"
-    """A name under a domain of ours that nobody knows."""
+    """An unknown name under a domain of ours."""
     SANDBOX = "sandbox"
     """A virtual machine, which no share reaches."""
 
@@ -108,12 +108,12 @@ class UnsupportedField(BaseModel):
 
     @property
     def answer(self) -> str:
-        """Return what is said of the word, without its name."""
+        """Return the warning about the field, without its name."""
         return f"has no effect. For {self.system}, it {self.means}; here: {self.here}"
 
 
 def pod_warnings(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]:
-    """Return what the owner of a pod should know, whether its request can be read or not. Bounded work."""
+    """Return the warnings for the owner of a pod, whether its request can be read or not. Bounded work."""
     try:
         request = pod_request(pod, dialects)
     except BadInput:  # that is said elsewhere, and refuses the pod
@@ -123,7 +123,7 @@ def pod_warnings(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]
 
 
 def passed_over(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]:
-    """Return what a pod says that has no effect here. Of a pod that asks for no GPU in any words: nothing."""
+    """Return warnings about a pod's fields without effect. None for a pod that asks for no GPU in any words."""
     names = _names(pod)
     if not _asks(names, dialects):
         return ()
@@ -197,7 +197,7 @@ def _goes_there(pod: JsonMapping, place: str, name: str) -> bool:
 
 
 def _unknown(name: str, place: Place, own: _Own) -> Iterator[PodWarning]:
-    """Warn of a name that nobody knows; of annotations only where one of ours is near, for others have theirs, too."""
+    """Warn of an unknown name; of annotations only where one of ours is near, for others have theirs, too."""
     domain, _, rest = name.partition("/")
     if domain == "nvidia.com" and rest != rest.lower():  # KubeVirt's, with the name of the card's model
         return

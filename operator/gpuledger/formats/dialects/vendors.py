@@ -185,7 +185,7 @@ class VendorRow(_Row):
 
     @property
     def id_of_cards(self) -> str:
-        """Return what is in the names of these cards, where they have no UUID of their own."""
+        """Return the common part of the names of these cards, where they have no UUID of their own."""
         source = self.register_ or self.capacity
         return source.id if source is not None else ""
 
@@ -298,7 +298,7 @@ def rows_in_use(rows: tuple[VendorRow, ...], names: Collection[str]) -> tuple[Ve
 
 
 def yaml_of(text: str, where: str) -> Any:
-    """Return what a YAML text holds. Raises BadInput."""
+    """Return the content of a YAML text. Raises BadInput."""
     try:
         return yaml.safe_load(text)
     except UNREADABLE as error:
@@ -333,7 +333,7 @@ _OF_NODES = frozenset(each.name for each in fields(NodeConfig))
 
 
 class _Nvidia(BaseModel):
-    """What both systems' `nvidia` block has, with the documented defaults."""
+    """The common part of both systems' `nvidia` blocks, with the documented defaults."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -345,7 +345,7 @@ class _Nvidia(BaseModel):
     core_scaling: Scaling = _key("deviceCoreScaling", 1.0)
 
     def of_nodes(self) -> NodeConfig:
-        """Return what concerns the cards of every node."""
+        """Return the settings for the cards of every node."""
         return NodeConfig(self.split_count, self.memory_scaling, self.core_scaling)
 
     def settings(self) -> dict[str, object]:
@@ -438,7 +438,7 @@ class DeviceConfig:
 
 
 def device_config(text: str, system: str, where: str) -> DeviceConfig:
-    """Return what a device configuration of `hami` or `volcano` says: the ConfigMap, or what is in its key.
+    """Return the content of a device configuration of `hami` or `volcano`: the ConfigMap, or the text in its key.
 
     Raises BadInput that names the key that can't be used.
     """

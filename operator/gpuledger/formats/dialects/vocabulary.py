@@ -40,7 +40,7 @@ class Template:
     memory_mib: int
     core_units: int
     id: str = ""
-    """The vendor's number for it, where its plugin is told that."""
+    """The vendor's number for it, where its plugin needs that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Vocabulary:
     count_multiple: int = 1
     """Cards come in modules of so many: 1 stands for one, and other counts that leave a part of one are refused."""
     one_container: bool = False
-    """The plugin is told of one container: a pod can have no second one with these cards."""
+    """The plugin serves one container: a pod can have no second one with these cards."""
     refused: tuple[str, ...] = ()
     """Names that a vendor has, and that nothing here can give."""
     several: Several = Several.SPLIT
@@ -191,8 +191,8 @@ PARTS = (
     "template",
     "template_id",
 )
-"""What a plugin can be told of a share: of its first card; and of all its cards, or of all cores that it has of them,
-the indexes on the node, with commas."""
+"""The parts of a share that a plugin can be given: of its first card; and of all its cards, or of all cores that it has
+of them, the indexes on the node, with commas."""
 
 
 class Layout(StrEnum):
@@ -365,9 +365,9 @@ MAX_CARDS = 1024
 
 
 def demand_of_totals(where: str, asked: Mapping[str, object], vocabulary: Vocabulary) -> Demand | None:
-    """Return what a container is to get of each card, None if it asks for nothing. An amount of 0 is none at all.
+    """Return a container's demand on each card, None if it asks for nothing. An amount of 0 is none at all.
 
-    `where` names the container in messages. Raises BadInput for what can't be read, or divided among the cards.
+    `where` names the container in messages. Raises BadInput for amounts that can't be read, or divided among the cards.
     """
     given = _Given(where, asked, vocabulary)
     if not any((given.cards, given.cores, given.percent, given.memory_bytes)):

@@ -1,1 +1,1 @@
-"""What Kubernetes has of its own: pods, nodes, gangs, workloads, quotas."""
+"""Kubernetes' own objects: pods, nodes, gangs, workloads, quotas."""

@@ -135,7 +135,7 @@ def devices_annotation(shares: Iterable[Share]) -> str:
 
 
 def read_devices(text: str) -> tuple[AnnotatedCard, ...]:
-    """Return what the annotation says, in its order. Raises BadInput for everything else that it may hold."""
+    """Return the cards in the annotation, in its order. Raises BadInput for any other content."""
     try:
         devices = orjson.loads(text)
     except orjson.JSONDecodeError as error:

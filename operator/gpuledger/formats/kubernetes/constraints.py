@@ -28,7 +28,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
 class Taint(BaseModel):
-    """What keeps pods off a node that do not tolerate it."""
+    """A node's taint, which keeps pods off it that do not tolerate it."""
 
     key: str
     value: str | None = None
@@ -40,7 +40,7 @@ class Taint(BaseModel):
 
 
 class Toleration(BaseModel):
-    """What a pod tolerates."""
+    """A pod's toleration."""
 
     key: str | None = None
     operator: str | None = None
@@ -131,7 +131,7 @@ class _Labels(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PodRules:
-    """What a pod demands of a node beside cards."""
+    """A pod's demands on a node beside cards."""
 
     selector: Mapping[str, str]
     terms: tuple[Term, ...] | None
@@ -141,7 +141,7 @@ class PodRules:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What a node says of itself to schedulers."""
+    """A node's properties that count for schedulers."""
 
     name: str
     labels: Mapping[str, str]
@@ -222,11 +222,12 @@ def against_rules(pod: JsonMapping, node: JsonMapping) -> tuple[str, str] | None
 
 
 Taken = tuple[HostAmounts, ...]
-"""What a pod takes of its node: of CPU and memory, and after that, as cards, of each resource that is looked at."""
+"""The amounts that a pod takes of its node: of CPU and memory, and after that, as cards, of each resource in
+question."""
 
 
 def taken_of(pod: JsonMapping, short_of: Sequence[str]) -> Taken | None:
-    """Return what a pod takes of its node, None if it has ended; `short_of` as in `lacking`."""
+    """Return the amounts that a pod takes of its node, None if it has ended; `short_of` as in `lacking`."""
     names = ("", *short_of[:RESOURCES_LOOKED_AT])
     return None if is_finished(pod) else tuple(host_request(pod, name) for name in names)
 
@@ -304,7 +305,7 @@ ANYWHERE = frozenset(("configMap", "downwardAPI", "emptyDir", "hostPath", "image
 
 
 def where_it_can_go(pod: JsonMapping) -> str:
-    """Return what is the same for pods that can go to the same nodes. It may differ for others that can.
+    """Return a key that is equal only for pods that can go to the same nodes. It may differ for others that can.
 
     32 characters, as users choose how much decides it.
     """

@@ -150,7 +150,7 @@ def pod_groups_named(pod: JsonMapping) -> list[GangName]:
 
 
 def described(name: GangName) -> str:
-    """Return what names a gang, for people: our label, or which object."""
+    """Return the source of a gang's name, for people: our label, or an object."""
     words = OF_WAY.get(name.way)
     if words is None:
         return f"label {LABEL_PAIRS[name.way][0]}={name.name}"
@@ -158,7 +158,7 @@ def described(name: GangName) -> str:
 
 
 def at(found: Any, path: Path) -> Any:
-    """Return what is at a place of an object, None if nothing is."""
+    """Return the value at a place of an object, None if there is none."""
     for key in path:
         if not isinstance(found, dict):
             return None
@@ -213,7 +213,7 @@ def name_of(group: JsonMapping, words: GroupWords) -> GangName:
 
 
 def pod_group(group: JsonMapping, words: GroupWords) -> PodGroup:
-    """Return what a PodGroup says. Raises BadInput for a minimum that can't be had.
+    """Return a PodGroup. Raises BadInput for an invalid minimum.
 
     Without one, or with 1, no pod has to wait for another: they are no gang.
     """

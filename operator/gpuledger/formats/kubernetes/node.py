@@ -77,7 +77,7 @@ def has_label(node: Mapping[str, Any], label: tuple[str, str] | None) -> bool:
 
 
 def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
-    """Return what matters of a Node. Amounts of other resources are ignored, and so is one that is not a number."""
+    """Return the facts about a Node. Amounts of other resources are ignored, and so is one that is not a number."""
     metadata, status = node.get("metadata") or {}, node.get("status") or {}
     annotations = metadata.get("annotations") or {}
     if not has_label(node, dialects.node_label):
@@ -107,9 +107,9 @@ def node_facts(node: Mapping[str, Any], dialects: Dialects) -> NodeFacts:
 
 
 def _counting_host(node: Mapping[str, Any], dialects: Dialects) -> HostAmounts | None:
-    """Return what a node without our label has whose own device plugin counts cards, and none of ours lists them.
+    """Return the amounts of a node without our label whose own device plugin counts cards, and none of ours lists them.
 
-    Nothing that lists or shares cards may be at work there, or about to be: then the count is one of slots.
+    No program that lists or shares cards may be at work there, or about to be: then the count is one of slots.
     """
     metadata = node.get("metadata") or {}
     listed = {register.annotation for register in dialects.registers} & (metadata.get("annotations") or {}).keys()
@@ -312,7 +312,7 @@ class AgentPod:
 
 
 def agent_pod(pod: JsonMapping) -> AgentPod:
-    """Return what is needed to ask an agent, of a pod as the API server has it."""
+    """Return the address of an agent, from its pod as the API server has it."""
     status, containers = pod.get("status") or {}, (pod.get("spec") or {}).get("containers") or ()
     declared = (port for container in containers for port in container.get("ports") or ())
     port = next((int(each["containerPort"]) for each in declared if each.get("name") == PORT_NAME), 0)
@@ -332,7 +332,7 @@ def best_by_node(pods: Iterable[AgentPod]) -> dict[str, AgentPod]:
 def host_of(address: str) -> str:
     """Return a pod's address as a URL has it; empty for one that no pod has.
 
-    A kubelet says which address its pods have, and it must not lead whoever asks there to his own machine.
+    A kubelet reports the address of its pods, and it must not lead a client to its own machine.
     """
     try:
         ip = ip_address(address)

@@ -52,7 +52,7 @@ class Budget:
 
 
 def budget(found: Mapping[str, Any]) -> Budget:
-    """Return what a PodDisruptionBudget says. One without a status yet allows nothing, as for the API server.
+    """Return a PodDisruptionBudget. One without a status yet allows nothing, as for the API server.
 
     Raises BadInput for a selector that is too long for a request.
     """
@@ -124,7 +124,7 @@ def limits_of(quota: JsonMapping, dialects: Dialects) -> tuple[list[QuotaLimit],
 
 
 def used_of(quota: JsonMapping, limits: Iterable[QuotaLimit]) -> dict[str, int]:
-    """Return what the status of a ResourceQuota says is used of these limits, by their keys, as far as it does."""
+    """Return the used amounts of these limits in a ResourceQuota's status, by their keys, as far as it has them."""
     said = (quota.get("status") or {}).get("used") or {}
     found: dict[str, int] = {}
     for limit in limits:
@@ -134,7 +134,7 @@ def used_of(quota: JsonMapping, limits: Iterable[QuotaLimit]) -> dict[str, int]:
 
 
 def _read(key: str, keys: Mapping[str, _Key]) -> _Key | None:
-    """Return what a key limits, None if it is not ours; behind a resource's name, a model can follow."""
+    """Return the meaning of a key, None if it is not ours; behind a resource's name, a model can follow."""
     name = key.removeprefix(PREFIX)
     if name == key:
         return None
@@ -178,7 +178,7 @@ RENEW_DEADLINE_S = 8
 """After this time without an answer to its renewals a kube-scheduler ends: before another one can begin."""
 
 RETRY_PERIOD_S = 1
-"""How often the Lease is renewed, and looked at by those who would take it: they wait up to 2.2 times as long."""
+"""How often the Lease is renewed, and checked by the candidates: they wait up to 2.2 times as long."""
 
 
 def holder_host_name(lease: Mapping[str, Any]) -> str:

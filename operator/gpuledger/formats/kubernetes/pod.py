@@ -1,4 +1,4 @@
-"""Pods: who they are, how far they have come, and what concerns the ledger of them."""
+"""Pods: their identity, their progress, and their facts for the ledger."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONGEST_GRACE_S = 3_600
 
 
 def pod_identity(pod: JsonMapping) -> Pod:
-    """Return who the pod is. Raises BadInput for something that is not a pod."""
+    """Return the pod's identity. Raises BadInput for something that is not a pod."""
     try:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         priority = spec.get("priority") or 0
@@ -43,7 +43,7 @@ def pod_identity(pod: JsonMapping) -> Pod:
 
 
 def pod_facts(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None = None) -> PodFacts:
-    """Return what matters of a pod. What can't be read is said in it; raises BadInput only if this is no pod."""
+    """Return the facts about a pod. Unreadable parts are reported in it; raises BadInput only if this is no pod."""
     identity = pod_identity(pod)
     request, bad_request, annotated, bad_annotation = None, "", None, ""
     try:
@@ -72,13 +72,13 @@ def pod_facts(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None 
 
 
 def stranger(pod: JsonMapping, asked: tuple[Counted, ...], dialects: Dialects) -> UnaccountedPod | None:
-    """Return what a pod may have got from its node's device plugin; None if that can't have given it anything.
+    """Return the cards that a pod may have got from its node's device plugin; None if it can't have got any.
 
-    `asked` is what the kubelet asks plugins for, see `counted`.
+    `asked` are the numbers that the kubelet asks plugins for, see `counted`.
 
-    That is where it is bound, has not ended, counts cards, and where its kubelet has taken it up, for then the plugin
-    has said yes; or will, because a scheduler has bound it, which users can't do by themselves. Raises BadInput if this
-    is no pod.
+    That is so where it is bound, has not ended, counts cards, and where its kubelet has taken it up, for then the
+    plugin has said yes; or will, because a scheduler has bound it, which users can't do by themselves. Raises BadInput
+    if this is no pod.
     """
     if not asked or not bound_node(pod) or has_ended(pod) or not is_taken_up(pod):
         return None
@@ -129,7 +129,7 @@ def is_unschedulable(pod: JsonMapping) -> bool:
 
 
 def was_tried(pod: JsonMapping) -> bool:
-    """Return whether a scheduler has tried the pod in vain: it found no node, or failed to carry out its decision."""
+    """Return whether a scheduler has tried the pod: it found no node, or failed to carry out its decision."""
     return _not_scheduled_because(pod) in ("Unschedulable", "SchedulerError")
 
 

@@ -213,7 +213,7 @@ _TRUTH = {
 
 
 def truth(text: object) -> bool:
-    """Return what a text means that a program in Go would read as a truth value. Raises BadInput for any other."""
+    """Return the truth value that Go's strconv.ParseBool reads in a text. Raises BadInput for any other text."""
     found = _TRUTH.get(text) if isinstance(text, str) else None
     if found is None:
         raise BadInput(f"{str(text)[:32]!r} is neither true nor false")
@@ -240,11 +240,10 @@ def counted_cards(node: JsonMapping, count: str) -> int:
 
 
 def host_request(pod: JsonMapping, count: str = "") -> HostAmounts:
-    """Return what a pod asks for as a whole.
+    """Return the total request of a pod.
 
-    Source: Kubernetes' rule for a pod's effective request. Each init container runs beside the sidecars declared
-    before it, the main containers beside all sidecars; what the pod asks for at its own level counts instead; overhead
-    is added.
+    Source: Kubernetes' rule for a pod's effective request. Each init container runs beside the sidecars declared before
+    it, the main containers beside all sidecars; a request at the level of the pod counts instead; overhead is added.
     """
     spec = pod.get("spec") or {}
     sidecars = peak = NO_HOST

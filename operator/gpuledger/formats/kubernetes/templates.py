@@ -131,7 +131,7 @@ def read_documents(text: str, where: str) -> list[object]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Keeps timestamps as text, as Kubernetes has them, and makes Unicode of what JSON may escape in two halves."""
+    """Keeps timestamps as text, as Kubernetes has them, and joins Unicode that JSON may escape in two halves."""
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)

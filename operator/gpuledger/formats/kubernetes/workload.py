@@ -49,7 +49,7 @@ def cluster_queue_of(pod: JsonMapping) -> str:
 
 
 def why_not_admitted(workload: JsonMapping) -> str:
-    """Return what keeps a workload, in the words of Kueue or of the first check that has not agreed.
+    """Return the reason that keeps a workload waiting, in the words of Kueue or of the first check that has not agreed.
 
     Empty for one that is admitted or has finished.
     """
@@ -69,7 +69,7 @@ def why_not_admitted(workload: JsonMapping) -> str:
 
 @dataclass(slots=True)
 class QueueAmount:
-    """What a ClusterQueue has of one resource, over all flavors, in thousandths."""
+    """A ClusterQueue's amounts of one resource, over all flavors, in thousandths."""
 
     nominal: int = 0
     reserved: int = 0
@@ -80,7 +80,7 @@ class QueueAmount:
 
 @dataclass(slots=True)
 class QueueState:
-    """What a ClusterQueue says of itself."""
+    """The state of a ClusterQueue, from its status."""
 
     name: str
     cohort: str
@@ -142,7 +142,7 @@ OF_POD = (
     *("nodeSelector", "affinity", "tolerations"),
 )
 OF_CONTAINER = ("name", "resources", "restartPolicy")
-"""What is read of the pods of a workload."""
+"""The fields that are read of the pods of a workload."""
 
 LONGEST_BYTES = 128 * 1024
 """Of that, for all of its sets of pods, as JSON: they stay in memory for as long as the workload has quota."""
@@ -152,7 +152,7 @@ _TOO_LONG = "too long"
 
 
 class CheckState(StrEnum):
-    """What an admission check says of a workload."""
+    """The state of an admission check of a workload."""
 
     PENDING = "Pending"
     READY = "Ready"
@@ -202,7 +202,7 @@ class Workload:
     is_evicted: bool
     is_finished: bool
     checks: tuple[JsonMapping, ...]
-    """What each admission check has said, as it is stored."""
+    """The state of each admission check, as it is stored."""
 
     @property
     def has_quota(self) -> bool:
@@ -210,7 +210,7 @@ class Workload:
         return bool(self.cluster_queue) and not (self.is_evicted or self.is_finished)
 
     def check(self, names: Collection[str]) -> JsonMapping | None:
-        """Return what the first of these checks has said; None if it needs none of them."""
+        """Return the state of the first of these checks; None if it needs none of them."""
         return next((each for each in self.checks if str(each.get("name")) in names), None)
 
     def not_ready(self, but: Collection[str]) -> list[str]:
@@ -262,7 +262,7 @@ def pod_sets(found: JsonMapping) -> list[PodSet]:
 
 
 def workload_text(found: JsonMapping) -> bytes:
-    """Return, as JSON, what is read of a workload beside `Workload`; of one that is too long, nothing of its pods."""
+    """Return the fields of a workload that are read beside `Workload`, as JSON; without its pods if it is too long."""
     metadata = {name: found["metadata"][name] for name in ("namespace", "name", "uid")}
     assigned = [picked(each, ("name", "count", "flavors", "resourceUsage")) for each in _assignments(found)]
     status = {"admission": {"podSetAssignments": assigned}}
@@ -322,7 +322,7 @@ def is_ours(check: JsonMapping) -> bool:
 
 
 def active_patch(check: JsonMapping, now: str) -> JsonMapping | None:
-    """Return a merge patch that says that somebody answers an AdmissionCheck; None if it says so already."""
+    """Return a merge patch that says that an AdmissionCheck is served; None if it says so already."""
     condition = condition_of(check, "Active")
     if condition is not None and condition.get("status") == "True":
         return None
@@ -340,7 +340,7 @@ def active_patch(check: JsonMapping, now: str) -> JsonMapping | None:
 
 
 class Flavor(NamedTuple):
-    """What a ResourceFlavor adds to the pods that are assigned it."""
+    """The fields that a ResourceFlavor adds to the pods that are assigned it."""
 
     labels: Mapping[str, str]
     tolerations: tuple[JsonMapping, ...]
@@ -367,7 +367,7 @@ Usage = dict[tuple[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueue:
-    """What a ClusterQueue says of taking back, and what it borrows."""
+    """A ClusterQueue's rules for reclaiming, and the quota that it borrows."""
 
     name: str
     cohort: str
@@ -376,7 +376,7 @@ class ClusterQueue:
     reclaim: str
     """`preemption.reclaimWithinCohort`."""
     borrowed: Usage
-    """What it has reserved beyond its own quota."""
+    """The quota that it has reserved beyond its own."""
 
 
 def cluster_queue(found: JsonMapping) -> ClusterQueue:
@@ -399,7 +399,7 @@ def cluster_queue(found: JsonMapping) -> ClusterQueue:
 
 
 def usage(found: JsonMapping) -> Usage:
-    """Return what a workload takes of its quota. Raises BadInput."""
+    """Return the quota that a workload takes. Raises BadInput."""
     taken: Usage = {}
     for each in _assignments(found):
         flavors = each.get("flavors") or {}
@@ -410,5 +410,5 @@ def usage(found: JsonMapping) -> Usage:
 
 
 def _assignments(found: JsonMapping) -> Sequence[JsonMapping]:
-    """Return what a workload was assigned, by its sets of pods; nothing if it has no quota."""
+    """Return the assignments of a workload, by its sets of pods; none without quota."""
     return ((found.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()

@@ -42,7 +42,7 @@ ONLY_TAINT: Final = "gpuledger.dev/only"
 """On each of our devices: it is given out by the ledger, and other schedulers have to leave it alone."""
 
 PROTECTION: Final = "resource.kubernetes.io/delete-protection"
-"""Finalizer of an allocated claim that pods share: nobody deletes it under them. kube-controller-manager removes it,
+"""Finalizer of an allocated claim that pods share: nobody can delete it under them. kube-controller-manager removes it,
 with the allocation, when the last of them has ended. Source: resource.k8s.io/v1, Finalizer."""
 
 MOST_CLAIMS: Final = 32
@@ -97,7 +97,7 @@ MOST_FINALIZERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What one request of a claim asks for, or one of the alternatives among which it leaves the choice."""
+    """One request of a claim, or one of the alternatives among which it leaves the choice."""
 
     name: str
     """Of the request; `request/alternative` of an alternative."""
@@ -112,7 +112,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the cards of several requests have to have in common, or not."""
+    """Values that the cards of several requests must share, or must not share."""
 
     attribute: str
     """Qualified name."""
@@ -205,7 +205,7 @@ class ClaimObjects(Protocol):
         """Return a ResourceClaim, None if there is none. Raises BadInput for one that asks in too many words."""
 
     def template(self, namespace: str, name: str) -> ClaimSpec | None:
-        """Return what the claims of a ResourceClaimTemplate will ask for, None if there is no such template.
+        """Return the spec of the claims of a ResourceClaimTemplate, None if there is no such template.
 
         Raises BadInput likewise.
         """
@@ -220,7 +220,7 @@ class ClaimObjects(Protocol):
         """Return the UID of the pod that holds the claim's cards in the ledger; empty if none does."""
 
     def payer(self, namespace: str) -> Payer | None:
-        """Return who pays for selectors of a namespace's pods; None where nobody else waits meanwhile."""
+        """Return the payer for selectors of a namespace's pods; None where no other pods wait meanwhile."""
 
 
 def read_claim(claim: JsonMapping) -> Claim:
@@ -251,12 +251,12 @@ def _owner(metadata: JsonMapping) -> str:
 
 
 def read_template(template: JsonMapping) -> ClaimSpec:
-    """Return what the claims of a ResourceClaimTemplate ask for."""
+    """Return the spec of the claims of a ResourceClaimTemplate."""
     return read_spec((template.get("spec") or {}).get("spec") or {})
 
 
 def read_spec(spec: JsonMapping) -> ClaimSpec:
-    """Return what a claim asks for. Equal specs are one object; one that is too long is refused, in it.
+    """Return the spec of a claim. Equal specs are one object; one that is too long carries its refusal.
 
     Parameters so deep that they can't be written again are no parameters of ours, and read as null.
     """
@@ -386,7 +386,7 @@ class ListedClaims:
         self._classes |= {each.name: each for each in map(read_class, classes)}
 
     def merged(self, others: ListedClaims) -> ListedClaims:
-        """Return what both have, as of now; where both have one of a name, that of the others."""
+        """Return the union of both; of two objects of one name, the other's."""
         found = ListedClaims()
         found.claims = {**self.claims, **others.claims}
         found._templates = {**self._templates, **others._templates}
@@ -413,7 +413,7 @@ class ListedClaims:
         return self._classes.get(name)
 
     def serves_other_drivers(self, scheduler_name: str) -> bool:
-        """See ClaimObjects. Who only reads passes over the claims of other drivers, whoever serves them."""
+        """See ClaimObjects. A reader passes over the claims of other drivers, whichever scheduler serves them."""
         return True
 
     def holder_of(self, claim: Claim) -> str:

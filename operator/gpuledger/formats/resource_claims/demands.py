@@ -46,7 +46,7 @@ KIND: Final = "Share"
 
 @dataclass(frozen=True, slots=True)
 class ShareParameters:
-    """What a claim wishes of each of its cards; None and empty: nothing."""
+    """A claim's parameters for each of its cards; None and empty: unset."""
 
     memory_mib: int | None = None
     memory_percent: int | None = None
@@ -84,7 +84,7 @@ LONGEST_ENTRY = 253
 
 
 def share_parameters(texts: Iterable[str]) -> ShareParameters:
-    """Return what several parameters say together, a later one before an earlier one.
+    """Return several parameters as one, a later one before an earlier one.
 
     Raises BadInput, naming the field and what to write instead.
     """
@@ -194,7 +194,7 @@ def claim_alternatives(
 ) -> list[tuple[Entry, ...]]:
     """Return the ways to serve a claim of our classes, the preferred first.
 
-    `number` tells the claims of a pod apart. Selectors are not compiled yet where somebody pays for that: see
+    `number` tells the claims of a pod apart. Selectors are not compiled yet where a namespace pays for that: see
     `ClaimObjects.payer`. Raises BadInput, naming the claim and its request.
     """
     reader = _Reader(claim_name, number, spec, objects, chosen, lifetime, namespace)
@@ -289,7 +289,7 @@ class _Reader:
         )
 
     def _test(self, expression: str, wish: Wish) -> CardTest:
-        """Return an expression as a test of cards. Raises BadInput where nobody pays, and it can't be compiled."""
+        """Return an expression as a test of cards. Raises BadInput without a payer, if it can't be compiled."""
         # Only here: its library is not needed otherwise.
         from gpuledger.formats.resource_claims.selectors import SelectorTest
 
@@ -309,7 +309,7 @@ def _device_of(card: Card) -> Mapping[str, object]:
 
 
 def _amounts(wish: Wish, parameters: ShareParameters) -> Demand:
-    """Return what is asked for of each card; a request that says nothing of amounts asks for whole cards."""
+    """Return the demand on each card; a request without amounts asks for whole cards."""
     asked = {name.removeprefix(f"{DRIVER}/"): quantity for name, quantity in wish.capacity}
     unknown = sorted(asked.keys() - {MEMORY, CORES, SLOTS})
     if unknown:
@@ -363,7 +363,7 @@ def _whole(name: str, quantity: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ClaimsOfPod:
-    """What a pod's claims ask for."""
+    """The demands of a pod's claims."""
 
     ways: tuple[tuple[Entry, ...], ...]
     """The ways to serve the claims that are to be allocated, the preferred first; one without entries if none is."""
@@ -377,9 +377,9 @@ NO_CLAIMS = ClaimsOfPod(ways=((),))
 def claims_of_pod(
     pod: JsonMapping, objects: ClaimObjects, chosen: CardFilter, with_resources: Collection[str] = ()
 ) -> ClaimsOfPod:
-    """Return what a pod's claims ask for; those of other drivers are passed over where its scheduler serves them.
+    """Return the demands of a pod's claims; claims of other drivers are passed over where its scheduler serves them.
 
-    A pod that has its node has also what others have given it there. `chosen` is the pod's own choice of cards,
+    A pod that has its node may have an allocation of other drivers there. `chosen` is the pod's own choice of cards,
     `with_resources` are the containers that ask for cards by their resources, too. Raises BadInput, naming the claim
     and what to write instead.
     """
@@ -461,7 +461,7 @@ def _of_object(
 
 
 def _is_ours(claim: PodClaim, objects: ClaimObjects, leaves_others: bool) -> bool:
-    """Return whether a claim asks for our cards. Raises BadInput if nobody serves it here."""
+    """Return whether a claim asks for our cards. Raises BadInput if no driver serves it here."""
     assert isinstance(claim.wishes, ClaimSpec)  # noqa: S101 - see above
     classes = {name: objects.device_class(name) for name in claim.wishes.classes()}
     if any(found is None or found.is_ours for found in classes.values()):

@@ -147,7 +147,7 @@ class NodeOwner:
 
 @dataclass(frozen=True, slots=True)
 class SliceChanges:
-    """What is to be written, in this order: an incomplete pool is left aside until the last write."""
+    """The writes to make, in this order: an incomplete pool is left aside until the last write."""
 
     create: tuple[Json, ...] = ()
     replace: tuple[Json, ...] = ()
@@ -210,7 +210,7 @@ def _shows(stored: Json, wanted: Json) -> bool:
 
 
 def _spec(stored: Json) -> Json:
-    """Return what a slice says, without the times that the API server adds to taints."""
+    """Return the spec of a slice, without the times that the API server adds to taints."""
     devices = [_without_times(device) for device in stored["spec"].get("devices") or ()]
     return {**stored["spec"], "devices": devices}
 
@@ -223,7 +223,7 @@ def _without_times(device: Json) -> Json:
 
 
 def _replacing(stored: Json, wanted: Json) -> Json:
-    """Return what to write in place of a slice, unless another client changes it first."""
+    """Return the replacement of a slice, which fails if another client changes it first."""
     version = stored["metadata"]["resourceVersion"]
     return {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
 

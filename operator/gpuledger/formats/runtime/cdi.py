@@ -161,7 +161,7 @@ def grant_file(grant: Grant) -> bytes:
 
 
 def read_grant(text: bytes) -> Grant:
-    """Return what a file of ours says. Raises BadInput."""
+    """Return the grant in a file of ours. Raises BadInput."""
     try:
         spec = orjson.loads(text)
         (device,) = spec["devices"]
@@ -185,7 +185,7 @@ def read_grant(text: bytes) -> Grant:
 
 
 def _card_limit(text: str) -> CardLimit:
-    """Return what an annotation says of a card. Raises ValueError."""
+    """Return the limit for a card in an annotation. Raises ValueError."""
     uuid, _, amounts = text.partition("=")
     guaranteed, _, most = amounts.partition(":")
     return CardLimit(uuid, int(guaranteed), int(most))
@@ -204,7 +204,7 @@ class VendorDevices:
 
 
 def vendor_devices(specs: Iterable[object]) -> VendorDevices:
-    """Return the devices of parsed CDI files that are not ours. What is of another form is left out.
+    """Return the devices of parsed CDI files that are not ours. Entries of another form are left out.
 
     Of two devices with one name the later one counts, as CDI has it for directories in their order.
     """

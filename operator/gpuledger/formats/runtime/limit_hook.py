@@ -72,18 +72,18 @@ _SEGMENT = re.compile(r"[^/\x00-\x1f\x7f]+")
 
 @dataclass(frozen=True, slots=True)
 class LimitRequest:
-    """What a hook asks for."""
+    """A hook's request."""
 
     name: str
     """Of the grant."""
     pid: int
     """The container's first process, as the node counts."""
     group: str
-    """What the node's /proc has as its control group: the first line there, not yet judged."""
+    """The process's control group in the node's /proc: the first line there, not yet judged."""
 
 
 def read_request(line: bytes) -> LimitRequest:
-    """Return what a line of a hook asks for. Raises BadInput for anything else: whoever wrote it is not trusted."""
+    """Return the request in a line of a hook. Raises BadInput for anything else: the writer is not trusted."""
     if len(line) > LONGEST_LINE:
         raise BadInput(f"a request to limit memory has {len(line):,} bytes; {LONGEST_LINE:,} is the most")
     try:

@@ -33,14 +33,14 @@ SOCKET = "control"
 """Where the daemon listens, in its directory of pipes."""
 
 LEFT_OVER = (SOCKET, "control_lock", "control_privileged", "log", PID_FILE)
-"""What a daemon that was killed leaves in its directory of pipes, and what keeps the next one from starting there."""
+"""The files that a killed daemon leaves in its directory of pipes, and that keep the next one from starting there."""
 
 SOCKET_PATH_LENGTH = 107
 """Of a Unix socket, without the zero at its end: unix(7)."""
 
 SERVER_LIST = "get_server_list"
 NOT_STARTED = "Cannot find MPS control daemon process"
-"""What the program prints if it does not know one of its options: it then takes itself for who asks a daemon."""
+"""The output of the program if it does not know one of its options: it then acts as a daemon's client."""
 
 _ROUTINE = re.compile(
     r"Accepting connection|NEW UI|UI closed|Cmd:|[\d.]+$|ACTIVE$|INITIALIZING$|Unknown command .get_server_status"
@@ -148,7 +148,7 @@ def is_routine(line: str) -> bool:
 
 
 def log_entries(lines: Sequence[str]) -> list[LogEntry]:
-    """Return what lines of the log tell that somebody has to know."""
+    """Return the entries of a log that have to be reported."""
     found: list[LogEntry] = []
     lists_clients = False
     for line in lines:
@@ -195,7 +195,7 @@ class Phase(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """What has taken the programs of a daemon."""
+    """The cause of the end of a daemon's programs."""
 
     FATAL = "fatal"
     """A program's fatal fault on a card, of all programs that share the card by this daemon."""
@@ -252,7 +252,7 @@ class MpsStatus(_Part):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return what a file says. Raises BadInput."""
+        """Return the status in a file. Raises BadInput."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

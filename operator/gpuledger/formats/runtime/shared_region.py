@@ -131,13 +131,13 @@ class RegionDevice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What one process uses of one card, as it counts itself. Counts that went below zero are 0."""
+    """The use of one card by one process, as it counts itself. Counts that went below zero are 0."""
 
     context_bytes: int
     module_bytes: int
     data_bytes: int
     total_bytes: int
-    """What is compared with the limit."""
+    """The sum that is compared with the limit."""
     monitored_bytes: int
     """By NVML; 0 where no core limit made the library ask."""
     cores_percent: int
@@ -160,7 +160,7 @@ class RegionProcess:
 
 @dataclass(frozen=True, slots=True)
 class SharedRegion:
-    """What a container's file says."""
+    """The content of a container's file."""
 
     layout: RegionLayout
     devices: tuple[RegionDevice, ...]
@@ -176,7 +176,7 @@ class SharedRegion:
     """Unix time of the last kernel, or of the last start of a process. None in layout 1.0, which has no such field."""
 
     def used_bytes(self, device: int) -> int:
-        """Return what all processes use of a card, by its position in `devices`."""
+        """Return the use of a card by all processes, by its position in `devices`."""
         return sum(process.uses[device].total_bytes for process in self.processes)
 
 
@@ -186,9 +186,9 @@ def packed(value: int) -> bytes:
 
 
 def read_shared_region(size_bytes: int, read: Read, most_processes: int = MAX_PROCESSES) -> SharedRegion:
-    """Return what a file of this size has, reading some kilobytes of its two megabytes.
+    """Return the content of a file of this size, reading some kilobytes of its two megabytes.
 
-    Of its processes the first `most_processes` are read: how many there are is the container's word.
+    The first `most_processes` of its processes are read: their number is the container's word.
 
     Raises BadInput for a file that is none, is not set up yet, or is of a version that is not known.
     """
@@ -279,7 +279,7 @@ def _from_zero(count: int) -> int:
 
 
 MACHINES = {"x86_64": 62, "aarch64": 183}
-"""What the kernel calls a machine -> e_machine."""
+"""The kernel's name of a machine -> e_machine."""
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")

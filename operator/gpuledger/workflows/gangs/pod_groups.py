@@ -85,7 +85,7 @@ class PodGroups:
         self.on_change(name)
 
     def listing(self, words: GroupWords) -> Listed:
-        """Note what is known of a kind; return what forgets those that are not in the list read since."""
+        """Record the known PodGroups of a kind; return a function that forgets those missing in a later list."""
         before = {known.uid: name for name, known in self._known.items() if name.way is words.way}
         return forgetting(before, lambda uid: self._forget(before[uid], uid), lambda: self._tell(words.way, ""))
 
