@@ -283,6 +283,7 @@ def validating_policies(
 
     The annotation that is ours is protected in every namespace: no other program has a use for it.
     """
+    ours = [rules.only_from(rules.OPERATOR)]
     new, binds = rule("CREATE", "pods"), rule("CREATE", *BINDINGS)
     changes, quotas = rule("UPDATE", *POD_CHANGES), rule("UPDATE", "resourcequotas", "resourcequotas/status")
     return [
@@ -309,15 +310,8 @@ def validating_policies(
             rules.foreign_variables(),
         ),
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects)),
-        *_validating(
-            "gpuledger-own-account",
-            [changes],
-            [rules.only_from(rules.OPERATOR)],
-            rules.own_validations(own_annotations),
-        ),
-        *_validating(
-            "gpuledger-own-quotas", [quotas], [rules.only_from(rules.OPERATOR)], rules.own_quota_validations()
-        ),
+        *_validating("gpuledger-own-account", [changes], ours, rules.own_validations(own_annotations)),
+        *_validating("gpuledger-own-quotas", [quotas], ours, rules.own_quota_validations()),
         *_validating(
             "gpuledger-claims",
             [rule("UPDATE", rules.CLAIM_STATUS, group=rules.RESOURCE_GROUP)],
@@ -339,7 +333,7 @@ def validating_policies(
                 rule("UPDATE", rules.CLAIMS, rules.CLAIM_STATUS, group=rules.RESOURCE_GROUP),
                 *(rule(operation, rules.CLAIMS, group=rules.RESOURCE_GROUP) for operation in ("CREATE", "DELETE")),
             ],
-            [rules.only_from(rules.OPERATOR)],
+            ours,
             own_claim_validations(of_all_drivers=all_drivers),
         ),
         *_own_queues(kueue),
