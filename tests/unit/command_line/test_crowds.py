@@ -130,11 +130,6 @@ def test_of_many_nodes_that_could_be_copied_some_are_named_and_the_others_counte
         assert said in found.stderr
 
 
-def test_traces_have_no_pods_to_show_each_of() -> None:
-    found = run("simulate", "--nodes", __file__, "--pods", __file__, "-o", "wide")
-    assert (found.exit_code, "-o wide is for Nodes and Pods" in found.stderr) == (2, True)
-
-
 # inspect
 
 

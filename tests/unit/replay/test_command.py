@@ -238,6 +238,7 @@ def test_an_error_in_a_process_ends_all_of_them() -> None:
     ("arguments", "message"),
     [
         (["--nodes", __file__], "Missing option '--pods'"),
+        (["--nodes", __file__, "--pods", __file__, "-o", "wide"], "'wide' is not one of 'table', 'json', 'csv'"),
         (["--nodes", __file__, "--pods", __file__, "--policy", "tetris"], "there is no policy 'tetris'; policies are"),
         (
             ["--nodes", __file__, "--pods", __file__, "--policy", "FGD"],
