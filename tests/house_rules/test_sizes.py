@@ -39,7 +39,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "command_line/commands/history.py::history": 9,
         "command_line/commands/inspect.py::inspect": 9,
         "command_line/commands/top.py::top": 14,
-        "formats/scheduler/configuration.py::scheduler_configuration": 10,
+        "formats/scheduler.py::scheduler_configuration": 10,
         "reports/gang.py::gang_summary": 14,
         "workflows/binding/nominate_ahead.py::AheadNominator.__init__": 9,
         "workflows/binding/place_pod.py::PodPlacer.__init__": 19,
