@@ -147,21 +147,21 @@ class OperatorProcess:
     ) -> None:
         answer(await self.operator.workflows.preemption.preempt(arguments))
 
-    def bind(self, arguments: BindArguments, answer: Callable[[str], None], is_heard: Callable[[], bool]) -> None:
+    def bind(self, arguments: BindArguments, answer: Callable[[str], None], is_connected: Callable[[], bool]) -> None:
         """Begin with a Bind; its answer is an error, or nothing. Raises GpuledgerError if it can't even begin."""
         self._check_ready()
-        self.binds[arguments.uid] = is_heard
-        self.loop.call(self.loop.create_task, self._bind(arguments, answer, is_heard))
+        self.binds[arguments.uid] = is_connected
+        self.loop.call(self.loop.create_task, self._bind(arguments, answer, is_connected))
 
     async def _bind(
-        self, arguments: BindArguments, answer: Callable[[str], None], is_heard: Callable[[], bool]
+        self, arguments: BindArguments, answer: Callable[[str], None], is_connected: Callable[[], bool]
     ) -> None:
         error = ""
         try:
-            await self.operator.workflows.placer.bind(arguments, is_heard)
+            await self.operator.workflows.placer.bind(arguments, is_connected)
         except GpuledgerError as failure:
             error = str(failure)
-        if error and self.binds.get(arguments.uid) is is_heard and is_heard():
+        if error and self.binds.get(arguments.uid) is is_connected and is_connected():
             self.binds[arguments.uid] = None
         answer(error)
 

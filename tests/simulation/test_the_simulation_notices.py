@@ -173,9 +173,9 @@ def unclear_is_failed(patch: Patch) -> None:
 def success_always(patch: Patch) -> None:
     bind = PodPlacer.bind
 
-    async def confident(self: PodPlacer, arguments: Any, is_heard: Any) -> None:
+    async def confident(self: PodPlacer, arguments: Any, is_connected: Any) -> None:
         with suppress(GpuledgerError):
-            await bind(self, arguments, is_heard)
+            await bind(self, arguments, is_connected)
 
     patch.setattr(PodPlacer, "bind", confident)
 

@@ -202,8 +202,8 @@ class World:
         kube-scheduler has to wait for what becomes of it, and the operator must not have seen a card sick or gone.
         """
         uid = binding["metadata"]["uid"]
-        is_heard = process.binds.get(uid)
-        if is_heard is None or not is_heard():
+        is_connected = process.binds.get(uid)
+        if is_connected is None or not is_connected():
             self._lie = self._lie or f"{process.name} sends a Binding of {uid}, for which nobody waits"
         self._lie = self._lie or self.checker.gangs.sent_too_early(uid)
         faults = process.view.faults_in(binding["target"]["name"], devices(binding))

@@ -206,7 +206,7 @@ class Named:
 
 
 def named_objects(words: Sequence[str], kinds: Sequence[str], all_of: Sequence[str] = ()) -> list[Named]:
-    """Return the named objects, of these kinds, in their order; of kinds in `gather_all`, all can be meant.
+    """Return the named objects, of these kinds, in their order; of kinds in `all_of`, all can be meant.
 
     Raises BadInput with how to write it.
     """

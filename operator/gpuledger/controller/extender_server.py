@@ -108,7 +108,7 @@ class ExtenderServer:
         )
         return application
 
-    async def _filter(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def _filter(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
         with self._metrics.filter_seconds.time():
             try:
                 self._check_ready()
@@ -118,14 +118,14 @@ class ExtenderServer:
                 return _answer(scheduler.filter_error(self._record_failure(error)))
             return _answer(scheduler.filter_answer(result.node_names, result.refused, result.short_of_room))
 
-    async def _prioritize(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def _prioritize(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
         try:
             self._check_ready()
             return _answer(scheduler.priorities(self._placer.prioritize(scheduler.filter_arguments(body))))
         except GpuledgerError as error:
             return _error(self._record_failure(error))
 
-    async def _preempt(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def _preempt(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
         try:
             self._check_ready()
             arguments = scheduler.preempt_arguments(body)
@@ -133,11 +133,11 @@ class ExtenderServer:
         except GpuledgerError as error:
             return _error(self._record_failure(error))
 
-    async def _bind(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def _bind(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
         with self._metrics.bind_seconds.time():
             try:
                 self._check_ready()
-                await self._placer.bind(scheduler.bind_arguments(body), is_heard)
+                await self._placer.bind(scheduler.bind_arguments(body), is_connected)
             except GpuledgerError as error:
                 return _answer(scheduler.bind_answer(self._record_failure(error)))
             return _answer(scheduler.bind_answer())

@@ -137,7 +137,7 @@ class SchedulerConnection(asyncio.Protocol):
             answering = self._answer(handler, path, body, not self._parser.should_keep_alive())
             self.task = asyncio.get_running_loop().create_task(answering)
 
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         """Return whether the client still waits."""
         return not self._transport.is_closing()
 
@@ -149,7 +149,7 @@ class SchedulerConnection(asyncio.Protocol):
 
     async def _answer(self, handler: Handler, path: bytes, body: bytes, is_last: bool) -> None:
         try:
-            answer = await handler(body, self.is_heard)
+            answer = await handler(body, self.is_connected)
         except Exception:
             logger.exception("%s failed, which is a bug in gpuledger", path.decode("latin-1"))
             self._send(NO_ANSWER, is_last=True)
@@ -158,14 +158,14 @@ class SchedulerConnection(asyncio.Protocol):
         finally:
             self.task = None
             self._client.answered()
-            if not self.is_heard():
+            if not self.is_connected():
                 self._connections.discard(self)
 
     def _refuse(self, code: HTTPStatus, text: str) -> None:
         self._send(Answer(f"{text}\n".encode(), TEXT), is_last=True, code=code)
 
     def _send(self, answer: Answer, is_last: bool, code: HTTPStatus = HTTPStatus.OK) -> None:
-        if not self.is_heard():
+        if not self.is_connected():
             return
         closing = "Connection: close\r\n" if is_last else ""
         status = f"HTTP/1.1 {code.value} {code.phrase}\r\n"
@@ -185,7 +185,7 @@ async def served(handlers: Mapping[str, Handler], host: str, port: int, secret: 
         async with listening(host, port, speaker, limits) as opened:
             yield opened
     finally:
-        heard = [connection.task for connection in connections if connection.task and connection.is_heard()]
+        heard = [connection.task for connection in connections if connection.task and connection.is_connected()]
         if heard:
             await asyncio.wait(heard, timeout=LONGEST_STOP_S)
         for connection in list(connections):

@@ -44,7 +44,7 @@ class StubPlacer:
         self.error: GpuledgerError | None = None
         self.goes_on = asyncio.Event()
         self.goes_on.set()
-        self.is_heard: Callable[[], bool] = lambda: True
+        self.is_connected: Callable[[], bool] = lambda: True
         self.result = FilterResult(["node-a"], {"node-b": "no card entirely free"})
 
     def _ask(self, arguments: object) -> None:
@@ -62,8 +62,8 @@ class StubPlacer:
         self._ask(arguments)
         return list(arguments.node_names)
 
-    async def bind(self, arguments: BindArguments, is_heard: Callable[[], bool]) -> None:
-        self.is_heard = is_heard
+    async def bind(self, arguments: BindArguments, is_connected: Callable[[], bool]) -> None:
+        self.is_connected = is_connected
         self._ask(arguments)
         await self.goes_on.wait()
 
@@ -210,11 +210,11 @@ async def test_a_bind_knows_whether_kube_scheduler_still_waits_for_its_answer(
     caller = asyncio.create_task(post(extender, "/bind", BIND))
     while not world.placer.asked:  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.01)
-    assert world.placer.is_heard()
+    assert world.placer.is_connected()
     caller.cancel()
     with suppress(asyncio.CancelledError):
         await caller
-    while world.placer.is_heard():  # noqa: ASYNC110 - nobody tells us
+    while world.placer.is_connected():  # noqa: ASYNC110 - nobody tells us
         await asyncio.sleep(0.01)
 
 

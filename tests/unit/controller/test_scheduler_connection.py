@@ -26,18 +26,18 @@ class Handlers:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
         self.goes_on = asyncio.Event()
-        self.is_heard: Callable[[], bool] = lambda: True
+        self.is_connected: Callable[[], bool] = lambda: True
 
-    async def echo(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def echo(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
         return Answer(body)
 
-    async def wait(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
-        self.is_heard = is_heard
+    async def wait(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
+        self.is_connected = is_connected
         self.asked.set()
         await self.goes_on.wait()
         return Answer(body)
 
-    async def fail(self, body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def fail(self, body: bytes, is_connected: Callable[[], bool]) -> Answer:
         raise ZeroDivisionError
 
     def by_path(self) -> dict[str, Handler]:
@@ -196,7 +196,7 @@ async def test_who_sends_without_end_while_a_question_is_answered_is_cut_off(han
         writer.write(b"x" * (HEAD_LIMIT_BYTES + 1))
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
-        assert not handlers.is_heard()
+        assert not handlers.is_connected()
 
 
 async def test_the_end_waits_until_who_is_still_heard_has_an_answer(handlers: Handlers) -> None:
@@ -216,5 +216,5 @@ async def test_the_end_does_not_wait_for_who_has_hung_up(handlers: Handlers, mon
         writer.write(QUESTION.replace(b"echo", b"wait"))
         await handlers.asked.wait()
         writer.close()
-        while handlers.is_heard():  # noqa: ASYNC110 - nobody tells us
+        while handlers.is_connected():  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.01)

@@ -223,7 +223,7 @@ def test_a_defect_of_ours_is_in_the_log(in_loop: Loop, caplog: pytest.LogCapture
 def test_a_body_that_does_not_come_ends_the_connection(in_loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "HEAD_S", 0.1)
 
-    async def answer(body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def answer(body: bytes, is_connected: Callable[[], bool]) -> Answer:
         return Answer(body)
 
     async def test() -> None:
@@ -246,7 +246,7 @@ def test_a_connection_may_rest_between_requests_but_not_for_ever(
     monkeypatch.setattr(serving, "HEAD_S", 0.05)
     monkeypatch.setattr(serving, "IDLE_S", 0.4)
 
-    async def answer(body: bytes, is_heard: Callable[[], bool]) -> Answer:
+    async def answer(body: bytes, is_connected: Callable[[], bool]) -> Answer:
         return Answer(body)
 
     async def test() -> None:

@@ -61,7 +61,7 @@ ASKED_AGAIN_S = LONGEST_BACK_OFF_S + 2.0
 class _Question:
     """A Bind for which kube-scheduler waits."""
 
-    is_heard: Callable[[], bool]
+    is_connected: Callable[[], bool]
     is_over: bool = False
 
 
@@ -80,12 +80,12 @@ class OpenBindRequest:
         """Called when kube-scheduler has asked for the Binding."""
 
     @contextmanager
-    def question(self, is_heard: Callable[[], bool]) -> Iterator[None]:
-        """Let Bindings be sent as long as this lasts, and `is_heard` says that a caller still listens.
+    def question(self, is_connected: Callable[[], bool]) -> Iterator[None]:
+        """Let Bindings be sent as long as this lasts, and `is_connected` says that a caller still listens.
 
         The latest question counts: kube-scheduler asks again only when it waits for the one before no more.
         """
-        question = self._question = _Question(is_heard)
+        question = self._question = _Question(is_connected)
         self._news.set()
         self.on_question()
         try:
@@ -146,7 +146,7 @@ class OpenBindRequest:
     def is_asked(self) -> bool:
         """Return whether kube-scheduler waits for the Binding at this moment."""
         question = self._question
-        return question is not None and not question.is_over and question.is_heard()
+        return question is not None and not question.is_over and question.is_connected()
 
 
 @dataclass(slots=True)

@@ -409,10 +409,10 @@ class PodPlacer:
 
     # Bind.
 
-    async def bind(self, arguments: BindArguments, is_heard: Callable[[], bool] = lambda: True) -> None:
+    async def bind(self, arguments: BindArguments, is_connected: Callable[[], bool] = lambda: True) -> None:
         """Bind a pod to the node, with its cards. Idempotent: asking again joins what is under way.
 
-        Answers before the scheduler gives up, if the API server answers. `is_heard` tells whether it still waits.
+        Answers before the scheduler gives up, if the API server answers. `is_connected` tells whether it still waits.
         Raises BindFailed if it can't be done, or is not done yet: then nothing is bound before it is asked again.
         """
         if arguments.uid not in self._binds:
@@ -420,7 +420,7 @@ class PodPlacer:
         bind = self._binds[arguments.uid]
         if bind.node_name != arguments.node_name:
             raise BindFailed(f"the pod is being bound to node {bind.node_name}")
-        with bind.permission.question(is_heard):
+        with bind.permission.question(is_connected):
             await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
         await bind.permission.until_known(bind.task)
         if not bind.task.done():

@@ -119,13 +119,13 @@ class KueueObjects:
     async def report_active(self, store: KubeStore) -> None:
         """Set the AdmissionCheck's Active condition; without it Kueue admits nothing from its queues."""
         attempt = 0
-        while (failed := await self._try_to_say_active(store)) is not None:
+        while (failed := await self._try_to_report_active(store)) is not None:
             if attempt == 0:
                 logger.warning("admission checks can't be said to be active, retrying: %s", failed)
             await sleep_backoff(attempt, failed)
             attempt += 1
 
-    async def _try_to_say_active(self, store: KubeStore) -> ApiError | None:
+    async def _try_to_report_active(self, store: KubeStore) -> ApiError | None:
         failed = None
         for uid, (name, patch) in list(self._checks.items()):
             if patch is None:
