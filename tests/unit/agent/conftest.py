@@ -10,12 +10,17 @@ import pytest
 from fakes.agent_node import AgentNode
 from fakes.virtual_time import LOOP_FACTORIES
 
+OF_THREADS_AND_PROGRAMS = (
+    *("test_daemon_state", "test_daemons", "test_shared_memory", "test_view", "test_hook", "test_limiter"),
+    *("test_health_server", "test_monitor"),
+)
+"""Tests of what waits for threads or other programs, which have a clock of their own."""
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    of_threads = {"kubelet", "devices", "driver_limits", "mps"} & {*item.path.parts}
-    real = of_threads or item.path.stem in ("test_health_server", "test_monitor")
+    real = {"kubelet", "devices"} & {*item.path.parts} or item.path.stem in OF_THREADS_AND_PROGRAMS
     return {"real time": asyncio.SelectorEventLoop} if real else LOOP_FACTORIES
 
 

@@ -13,7 +13,7 @@ from gpuledger.agent.grants.grants import OrphanedGrants
 from gpuledger.agent.kubelet.slot_owners import ClaimInUse
 from gpuledger.formats.runtime.cdi import claim_grant_name
 from gpuledger.model.errors import Unreachable
-from unit.agent.claims.conftest import ClaimNode, key, part, ref
+from unit.agent.grants.conftest import ClaimNode, key, part, ref
 
 MADE, SHARED = claim_grant_name("uid-made", "gpu"), claim_grant_name("uid-shared", "gpu")
 

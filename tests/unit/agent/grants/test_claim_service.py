@@ -15,7 +15,7 @@ from fakes.virtual_time import settle
 from gpuledger.agent.grants.grants import OrphanedGrants
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import claim_grant_name
-from unit.agent.claims.conftest import ClaimNode, key, part, ref
+from unit.agent.grants.conftest import ClaimNode, key, part, ref
 
 MADE = claim_grant_name("uid-made", "gpu")
 

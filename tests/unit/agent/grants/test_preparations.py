@@ -21,7 +21,7 @@ from gpuledger.formats.runtime.cdi import CardLimit, claim_grant_name
 from gpuledger.formats.runtime.cdi import device_name as runtime_name
 from gpuledger.model.errors import BadInput, Denied, NotKnownYet, StartRefused
 from gpuledger.model.share import HolderState
-from unit.agent.claims.conftest import ClaimNode, key, part, ref
+from unit.agent.grants.conftest import ClaimNode, key, part, ref
 
 KUBELET_PATIENCE_S = 45.0
 MADE = claim_grant_name("uid-made", "gpu")
