@@ -8,7 +8,7 @@ import pytest
 import reference_docs
 from documents.pages import ROOT
 from gpuledger.formats.dialects import selection
-from gpuledger.model.refusal import EventReason
+from gpuledger.model.errors import EventReason
 
 OURS = re.compile(r"gpuledger\.dev/([a-z][a-z-]*)")
 NAMES = ROOT / "docs" / "reference" / "names.md"

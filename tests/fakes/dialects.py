@@ -17,7 +17,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.node import Inventory, node_facts, read_registers
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards

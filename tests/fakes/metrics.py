@@ -14,10 +14,10 @@ from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
-from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.reporting import Counts, JournalCounts
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 """Name and sorted labels of a sample -> its value."""

@@ -16,7 +16,7 @@ from gpuledger.agent.simulated import fake_nodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.refusal import Reason
+from gpuledger.model.errors import Reason
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy

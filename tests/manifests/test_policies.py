@@ -11,7 +11,7 @@ import yaml
 from chart import other_value
 from gpuledger.configuration.dialects import policies, webhook_configuration
 from gpuledger.configuration.settings import RESOURCES, Settings
-from gpuledger.doctor.checks.cluster import WITH_AGENTS
+from gpuledger.doctor.cluster_checks import WITH_AGENTS
 from gpuledger.formats.admission.webhook import WebhookAddress
 from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json, preset
 

@@ -22,7 +22,7 @@ from gpuledger.agent.isolation.choice import MPS_MEMORY
 from gpuledger.agent.isolation.mps_daemons import QUIT_S
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import extender_server
-from gpuledger.doctor.checks.cluster import WITH_AGENTS
+from gpuledger.doctor.cluster_checks import WITH_AGENTS
 from gpuledger.formats.kubernetes.other import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 from native_gangs import BY_VERSION

@@ -33,8 +33,7 @@ from gpuledger.formats.dialects.selection import (
 from gpuledger.formats.dialects.vocabulary import MOST_CONTAINERS
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import ATTRIBUTES, CardRule
-from gpuledger.model.errors import BadInput, WorkLimitExceeded
-from gpuledger.model.refusal import Reason
+from gpuledger.model.errors import BadInput, Reason, WorkLimitExceeded
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.explain import explain_node

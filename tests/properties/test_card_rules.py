@@ -11,7 +11,7 @@ from builders import a_card, a_holder, a_ledger, a_share, stored
 from effort import times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card, CardRule
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Shape
 from gpuledger.model.share import Assignment
 from gpuledger.placement.explain import explain_node

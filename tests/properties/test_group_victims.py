@@ -11,7 +11,7 @@ import pytest
 from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import CardRule, attribute_of
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Shape
 from gpuledger.placement.fit import choose_cards
 from gpuledger.placement.policy import Preference, StepBudget

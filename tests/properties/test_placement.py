@@ -14,7 +14,7 @@ from builders import OFFER, a_card, a_holder, a_ledger, a_request, a_share, card
 from effort import times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.model.share import Assignment, StoredCard
 from gpuledger.placement import choose as fitting_nodes

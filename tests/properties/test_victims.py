@@ -13,7 +13,7 @@ from builders import OFFER, a_card, a_holder, a_share
 from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card, CardRule
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
 from gpuledger.model.share import Holder, Placement, StoredCard
 from gpuledger.placement.fit import choose_cards, fits

@@ -7,8 +7,8 @@ from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.observe_cluster import ClusterObserver
 from gpuledger.workflows.preemption.execute import Deadlines, Evictor
+from gpuledger.workflows.preemption.find_victims import unix_s
 from gpuledger.workflows.preemption.for_scheduler import Beginnings
-from gpuledger.workflows.preemption.pod_lifecycles import unix_s
 from simulation import api_server, card_checks
 from simulation.api_server import ApiServer
 from simulation.breaks import Break, Json, Patch

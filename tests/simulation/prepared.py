@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from unittest import mock
 
 from gpuledger.workflows import wiring
-from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.journal import journal
+from gpuledger.workflows.reporting import Counts, JournalCounts
 
 defects: list[str] = []
 """What operators have logged together with a traceback: errors that nobody has thought of."""

@@ -55,8 +55,7 @@ from gpuledger.kube_api.reads import NODES, PODS, KubeReads
 from gpuledger.kube_api.watch import follow
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Conflict
-from gpuledger.model.refusal import EventReason
+from gpuledger.model.errors import ApiError, Conflict, EventReason
 from gpuledger.serving import application_served
 from gpuledger.workflows.list_and_watch import settings_in_cluster, until_settings_differ
 from gpuledger.workflows.tasks import wait_first

@@ -31,8 +31,8 @@ from gpuledger.controller.telemetry.metrics import Metrics, Scrapes
 from gpuledger.formats import scheduler
 from gpuledger.model.errors import BadInput, GpuledgerError, NotReady
 from gpuledger.workflows.binding.place_pod import PodPlacer
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.reporting import Counts
 
 OLD_CONFIGURATION = "it has the configuration of other settings, and is to start again"
 

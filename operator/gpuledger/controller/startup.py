@@ -41,13 +41,13 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Unreachable
 from gpuledger.serving import Limits, application_served
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import until_settings_differ
 from gpuledger.workflows.preemption.preempt import SETTLE_S
 from gpuledger.workflows.queues.card_check import follow_queues
+from gpuledger.workflows.reporting import EventRecorder
 from gpuledger.workflows.resource_claims.claims import follow_claims
 from gpuledger.workflows.tasks import started_again, wait_first, yield_to_loop
 from gpuledger.workflows.wiring import Workflows, connect

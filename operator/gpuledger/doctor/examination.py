@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gpuledger.doctor.checks import cluster, nodes, scheduler
+from gpuledger.doctor import cluster_checks, node_checks, scheduler_checks
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
 from gpuledger.doctor.kinds import Finding, FindingKind, Severity
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
@@ -38,39 +38,39 @@ def isolation_of(facts: Facts) -> Mapping[str, int]:
 Check = Callable[[Facts], Iterable[Finding]]
 
 MADE: tuple[Check, ...] = (
-    cluster.check_server_version,
-    cluster.check_preemption,
-    cluster.check_scheduler_version,
-    cluster.check_crd,
-    cluster.check_policies,
-    cluster.check_defaults,
-    cluster.check_webhook,
-    cluster.check_operator_account,
-    cluster.check_agent_account,
-    cluster.check_over_hami,
-    scheduler.check_settings,
-    scheduler.check_release,
-    nodes.check_other_schedulers,
-    scheduler.check_operator,
-    scheduler.check_lease,
-    scheduler.check_scheduler_errors,
-    scheduler.check_scheduler_config,
-    scheduler.check_group_gates,
-    scheduler.check_groups,
-    nodes.check_inventory,
-    nodes.check_registers,
-    nodes.check_names_of_nodes,
-    nodes.check_plugins,
-    nodes.check_cdi,
-    nodes.check_scores,
-    nodes.check_unaccounted,
-    nodes.check_claim_class,
-    nodes.check_claims_served,
-    nodes.check_claims_made,
-    nodes.check_claims,
-    nodes.check_foreign_pods,
-    cluster.check_clock_here,
-    cluster.check_clocks_of_nodes,
+    cluster_checks.check_server_version,
+    cluster_checks.check_preemption,
+    cluster_checks.check_scheduler_version,
+    cluster_checks.check_crd,
+    cluster_checks.check_policies,
+    cluster_checks.check_defaults,
+    cluster_checks.check_webhook,
+    cluster_checks.check_operator_account,
+    cluster_checks.check_agent_account,
+    cluster_checks.check_over_hami,
+    scheduler_checks.check_settings,
+    scheduler_checks.check_release,
+    node_checks.check_other_schedulers,
+    scheduler_checks.check_operator,
+    scheduler_checks.check_lease,
+    scheduler_checks.check_scheduler_errors,
+    scheduler_checks.check_scheduler_config,
+    scheduler_checks.check_group_gates,
+    scheduler_checks.check_groups,
+    node_checks.check_inventory,
+    node_checks.check_registers,
+    node_checks.check_names_of_nodes,
+    node_checks.check_plugins,
+    node_checks.check_cdi,
+    node_checks.check_scores,
+    node_checks.check_unaccounted,
+    node_checks.check_claim_class,
+    node_checks.check_claims_served,
+    node_checks.check_claims_made,
+    node_checks.check_claims,
+    node_checks.check_foreign_pods,
+    cluster_checks.check_clock_here,
+    cluster_checks.check_clocks_of_nodes,
 )
 """All checks, in the order in which they are made."""
 

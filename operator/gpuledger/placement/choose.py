@@ -16,8 +16,7 @@ from itertools import chain, islice
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
-from gpuledger.model.errors import WorkLimitExceeded
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal, WorkLimitExceeded
 from gpuledger.model.request import NO_HOST, PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
 from gpuledger.placement.decide import Decider, Decision, Footprint, Pricer, hard_steps

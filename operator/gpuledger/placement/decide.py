@@ -13,7 +13,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from gpuledger.ledger.entry import NodeRoom, Room
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, HostAmounts, Shape
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, fits, payers_of, refuse_alone, takes_pods

@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.card import MIG_PARENT, NOTHING, OWN_DOMAIN, Amounts, Card, CardFilter, total, why_not_chosen
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.node import Dialect
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Shape, counted_cards, shape_on
 from gpuledger.placement.fit import choose_cards, fits, match, most_by_rules, refuse_alone, rules_text
 from gpuledger.placement.policy import Preference, StepBudget

@@ -14,9 +14,8 @@ from itertools import chain, combinations
 
 from gpuledger.ledger.entry import NodeRoom, Room
 from gpuledger.model.card import NOTHING, OWN_DOMAIN, Amounts, Card, CardRule, Payer, Value, attribute_of
-from gpuledger.model.errors import WorkLimitExceeded
+from gpuledger.model.errors import Reason, Refusal, WorkLimitExceeded
 from gpuledger.model.node import Dialect, NodeOffer
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape, counted_cards, phases, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.policy import CardOrder, Preference, StepBudget

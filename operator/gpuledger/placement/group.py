@@ -27,9 +27,8 @@ from typing import NamedTuple
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
+from gpuledger.model.errors import QuotaExceeded, Refusal, ShareRefused, WorkLimitExceeded
 from gpuledger.model.gang import QuotaLimit
-from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, Placement, Pod, Share, shares_of
 from gpuledger.placement.choose import STEPS_OF_A_LOOK, Chooser

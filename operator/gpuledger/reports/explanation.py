@@ -16,11 +16,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from gpuledger.formats.custom_resource.stored_card import amounts_json
-from gpuledger.formats.dialects.pod_reader import ResourceNames
+from gpuledger.formats.kubernetes.pod import ResourceNames
 from gpuledger.model.card import Amounts, Card, why_not_chosen
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.gang import Counted, GangStage, QuotaLimit
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, PodRequest
 from gpuledger.model.share import Holder, Pod
 from gpuledger.reports.cards import pod_json

@@ -33,10 +33,9 @@ from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.errors import BadInput, ShareRefused
+from gpuledger.model.errors import BadInput, Reason, Refusal, ShareRefused
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.node import PodFacts
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser

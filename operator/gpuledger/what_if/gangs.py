@@ -9,9 +9,8 @@ from enum import StrEnum
 from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
 from gpuledger.formats.kubernetes.gang import OF_WAY, described
 from gpuledger.ledger.book import PINNED, Ledger
-from gpuledger.model.errors import WorkLimitExceeded
+from gpuledger.model.errors import Reason, WorkLimitExceeded
 from gpuledger.model.gang import Gang, GangName, PodGroup
-from gpuledger.model.refusal import Reason
 from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser

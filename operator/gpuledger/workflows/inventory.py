@@ -33,14 +33,12 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.errors import BadInput, Conflict, EventReason, Invalid, NotFound
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
 from gpuledger.placement.policy import FALLBACK, Policy, Preference
-from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.reporting import Counts, EventRecorder
 from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 logger = logging.getLogger(__name__)

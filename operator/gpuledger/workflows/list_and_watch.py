@@ -26,7 +26,7 @@ from gpuledger.kube_api.reads import KubeReads, config_maps_in
 from gpuledger.kube_api.watch import Api, Listed, Listing, follow
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound, StateRolledBack, Unreachable
 from gpuledger.model.json_object import Json
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import sleep_backoff
 
 

@@ -39,7 +39,6 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import StoredCard
 from gpuledger.workflows.binding.place_pod import PodPlacer
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory import InventoryKeeper, StuckKubelets
 from gpuledger.workflows.journal.journal import check_age, state_rolled_back
@@ -56,6 +55,7 @@ from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.workloads import NodesByRules
 from gpuledger.workflows.release import PodReleaser, TerminationReports
 from gpuledger.workflows.repair import Adopter
+from gpuledger.workflows.reporting import Counts
 
 
 class BoundPodTracker(Protocol):

@@ -28,15 +28,14 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.quotas import Quotas
 from gpuledger.model.clock import Listeners
-from gpuledger.model.errors import Denied, NotFound, QuotaExceeded, Unreachable
+from gpuledger.model.errors import Denied, NotFound, QuotaExceeded, Reason, Refusal, Unreachable
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.list_and_watch import WatchedUpTo
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import KeyedWorker
 
 logger = logging.getLogger(__name__)

@@ -46,12 +46,12 @@ from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.inventory import AgentPods
 from gpuledger.workflows.journal.entries import Bequest
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.preemption.execute import Deadlines
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, Heir, claims_of
 from gpuledger.workflows.tasks import KeyedWorker, sleep_backoff
 

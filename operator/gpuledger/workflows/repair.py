@@ -56,11 +56,11 @@ from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Misfit, Pod, Share
 from gpuledger.reports.cards import RecordKind
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.preemption.execute import Deadlines
 from gpuledger.workflows.release import EndReport, PodReleaser, ReleaseDeadlines, ReleaseTimes, end_report_of
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.claims import claim_holders, read_claims
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, write_allocation
 from gpuledger.workflows.tasks import KeyedWorker

@@ -20,8 +20,6 @@ from gpuledger.workflows.binding.bind_pod import BindFailures, PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.binding.place_pod import PodPlacer
-from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import COME_S, GangPlans, KeptPlaces
@@ -40,10 +38,9 @@ from gpuledger.workflows.pending.trail import DemandHistory, Trail
 from gpuledger.workflows.pending.waiting_pods import PodRequeuer, WaitingPods
 from gpuledger.workflows.preemption.execute import Deadlines, PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder
-from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, VictimFinder
+from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, PodLifecycles, VictimFinder
 from gpuledger.workflows.preemption.for_scheduler import Beginnings, PreemptionMode, PreemptionSettings, RoomClaimer
 from gpuledger.workflows.preemption.gang_rooms import GangRooms
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption, SimilarMembers
 from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
@@ -53,6 +50,7 @@ from gpuledger.workflows.queues.workloads import KueueObjects, NodesByRules, Sea
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaFence, QuotaGate, QuotaStatusWriter
 from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.repair import Adopter
+from gpuledger.workflows.reporting import Counts, EventRecorder
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, ClaimWriter
 

@@ -8,8 +8,7 @@ import pytest
 
 from gpuledger.agent.agent import NodeEvents
 from gpuledger.kube_api.writes import KubeWrites
-from gpuledger.model.errors import ApiError, Conflict, Unreachable
-from gpuledger.model.refusal import EventReason
+from gpuledger.model.errors import ApiError, Conflict, EventReason, Unreachable
 
 
 class Store(KubeWrites):

@@ -23,11 +23,11 @@ from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
-from gpuledger.workflows.counts import Counts, JournalCounts
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.reporting import Counts, JournalCounts
 
 Client = TestClient[web.Request, web.Application]
 

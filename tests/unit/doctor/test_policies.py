@@ -7,7 +7,7 @@ import pytest
 
 from fakes.doctor_facts import a_deployment, healthy, stored_policies
 from gpuledger.configuration.settings import Settings
-from gpuledger.doctor.checks.cluster import WITH_AGENTS
+from gpuledger.doctor.cluster_checks import WITH_AGENTS
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.reading import release_for
 from unit.doctor.conftest import Found

@@ -27,8 +27,7 @@ from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container,
 from gpuledger.formats.dialects.request import container_requests, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.card import Amounts
-from gpuledger.model.errors import BadInput
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import BadInput, Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 
 CARD_MIB = 24_564

@@ -13,7 +13,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.registers import SCORES_ANNOTATION
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import StoredCard
 from gpuledger.placement.choose import Chooser

@@ -8,7 +8,7 @@ import pytest
 from builders import a_card, a_holder, a_ledger, a_share, linked_cards, mib, occupy, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card, CardFilter, CardRule
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import Demand
 from gpuledger.placement.decide import differing_candidates
 from gpuledger.placement.explain import explain_node

@@ -7,7 +7,7 @@ import pytest
 
 from builders import a_card, a_ledger, a_share, cards_of, mib, occupy, percent, uuids, whole
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import Assignment
 from gpuledger.placement import fit

@@ -7,7 +7,7 @@ import pytest
 from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, commit, mib, occupy, percent, uuids, whole
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import MAX_HOLDERS, Placement
 from gpuledger.placement.choose import ALL_LOOKED_AT, LOOKED_AT, LOOKED_AT_A_TIME, SETS_KEPT, STEPS_OF_A_LOOK, Chooser

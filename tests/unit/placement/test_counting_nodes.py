@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from builders import a_card, a_ledger, a_share, mib, occupy, whole
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import CardFilter
-from gpuledger.model.errors import ShareRefused
-from gpuledger.model.refusal import Reason
+from gpuledger.model.errors import Reason, ShareRefused
 from gpuledger.model.request import Demand, HostAmounts, Lifetime, PodRequest, counted_cards
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser

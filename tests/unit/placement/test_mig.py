@@ -7,7 +7,7 @@ import pytest
 
 from builders import a_card, a_ledger, a_request, a_share, mib, occupy, percent, whole
 from gpuledger.model.card import Card, CardFilter
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime
 from gpuledger.model.share import Assignment, shares_of
 from gpuledger.placement.fit import choose_cards

@@ -7,8 +7,8 @@ import pytest
 from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, CardFilter, CardRule
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.node import Dialect, NodeOffer
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand, HostAmounts, Lifetime
 from gpuledger.model.share import Misfit, Pod
 from gpuledger.placement.explain import explain_node

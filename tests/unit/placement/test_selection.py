@@ -8,7 +8,7 @@ import pytest
 from builders import a_card, a_ledger, a_request, a_share, cards_of, mib, occupy, percent, whole
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card, CardFilter
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement
 from gpuledger.placement.choose import Chooser

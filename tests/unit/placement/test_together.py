@@ -9,7 +9,7 @@ import pytest
 
 from builders import a_card, a_holder, a_ledger, a_pod, a_request, a_share, mib, occupy, stored, whole
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.share import Placement, shares_of
 from gpuledger.placement import group
 from gpuledger.placement.fit import choose_cards

@@ -6,9 +6,9 @@ import pytest
 
 from builders import a_card, a_request, mib
 from fakes.objects import DIALECTS
-from gpuledger.formats.dialects.pod_reader import OF_CLAIMS, resource_names
+from gpuledger.formats.kubernetes.pod import OF_CLAIMS, resource_names
 from gpuledger.model.card import NOTHING, Amounts, Card, CardFilter, why_not_chosen
-from gpuledger.model.refusal import Reason
+from gpuledger.model.errors import Reason
 from gpuledger.model.request import JoinedClaim, PodRequest, entry_text
 from gpuledger.placement.explain import why_not_wanted
 from gpuledger.reports.explanation import CardReason, NodeReason, advice, elsewhere

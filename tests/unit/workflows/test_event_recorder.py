@@ -4,10 +4,9 @@ import asyncio
 from typing import Any, cast
 
 from gpuledger.kube_api.writes import KubeWrites
-from gpuledger.model.errors import NotFound
-from gpuledger.model.refusal import EventReason
+from gpuledger.model.errors import EventReason, NotFound
 from gpuledger.model.share import Pod
-from gpuledger.workflows.event_recorder import POSTS_AT_ONCE, EventRecorder
+from gpuledger.workflows.reporting import POSTS_AT_ONCE, EventRecorder
 from gpuledger.workflows.system_clock import SystemClock
 
 POD = Pod("uid-a", "team", "a")

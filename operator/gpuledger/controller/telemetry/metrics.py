@@ -34,13 +34,13 @@ import gpuledger
 from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, Scrape, Sheet, Sums
 from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuotas
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.refusal import Reason
+from gpuledger.model.errors import Reason
 from gpuledger.placement.choose import Chooser
-from gpuledger.workflows.counts import SECONDS, Counts, JournalCounts
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair import Adopter
+from gpuledger.workflows.reporting import SECONDS, Counts, JournalCounts
 
 NumberOf = Callable[[], Mapping[str, int]]
 

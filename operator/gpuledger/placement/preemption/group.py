@@ -28,7 +28,7 @@ from itertools import combinations, product
 from typing import NamedTuple, TypeAlias
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
 from gpuledger.model.share import Assignment, shares_of
 from gpuledger.placement.fit import choose_cards

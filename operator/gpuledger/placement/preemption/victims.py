@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom
-from gpuledger.model.refusal import Refusal
+from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Shape, shape_on
 from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import choose_cards, takes_pods

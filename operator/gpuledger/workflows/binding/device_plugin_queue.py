@@ -44,7 +44,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import sleep_backoff
 
 logger = logging.getLogger(__name__)

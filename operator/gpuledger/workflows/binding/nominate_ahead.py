@@ -23,19 +23,21 @@ from typing import Any
 
 from attrs import define
 
-from gpuledger.formats.dialects.pod_reader import PodReader, ResourceNames, resource_names
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.constraints import demands_on_nodes
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import (
+    PodReader,
+    ResourceNames,
     created_at,
     is_being_deleted,
     later_version,
     nominated_node,
     pod_facts,
     pod_identity,
+    resource_names,
     resource_version,
     stranger,
     was_tried,
@@ -52,9 +54,9 @@ from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import StepBudget
-from gpuledger.workflows.counts import AheadOutcome, Counts
 from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 from gpuledger.workflows.queues.reservations import Reservations
+from gpuledger.workflows.reporting import AheadOutcome, Counts
 
 _Rank = tuple[int, str, int, str]
 """Minus the priority, time of creation, number in the order of coming, UID."""

@@ -27,10 +27,18 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import PINNED, Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import BadInput, BindFailed, BindInProgress, GpuledgerError
+from gpuledger.model.errors import (
+    BEING_FREED,
+    NEEDS_ROOM,
+    BadInput,
+    BindFailed,
+    BindInProgress,
+    GpuledgerError,
+    Reason,
+    Refusal,
+)
 from gpuledger.model.gang import Gang
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import BEING_FREED, NEEDS_ROOM, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, fitting_variant
 from gpuledger.placement.choose import Choice, Chooser
@@ -38,7 +46,6 @@ from gpuledger.placement.fit import takes_pods
 from gpuledger.workflows.binding.bind_pod import Bind, BindFailures, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.namespace_allowances import CostlyQuestions
 from gpuledger.workflows.pending.requeue import ClaimRequeuer
@@ -48,6 +55,7 @@ from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota import QuotaGate
 from gpuledger.workflows.release import PodReleaser
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
 from gpuledger.workflows.tasks import Step, nothing, run_cooperatively, run_to_end

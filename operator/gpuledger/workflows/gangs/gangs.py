@@ -27,10 +27,9 @@ from attrs import define
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import GangIncomplete, GpuledgerError
+from gpuledger.model.errors import GangIncomplete, GpuledgerError, Reason, Refusal
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
 from gpuledger.model.node import NodeSets
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod

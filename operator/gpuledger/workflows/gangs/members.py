@@ -19,11 +19,10 @@ from gpuledger.formats.kubernetes.pod import (
 )
 from gpuledger.formats.scheduler import scheduler_words
 from gpuledger.model.clock import BoundedMap, Listeners
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, Refusal
 from gpuledger.model.gang import Gang, GangName, GangWay, PodGroup
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
-from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.pod_groups import PodGroups

@@ -26,7 +26,7 @@ from gpuledger.model.share import HolderState, Placement
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import Found, GangPlanner, Seat
 from gpuledger.workflows.gangs.members import GangState, Member
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.preemption.find_victims import PodLifecycles
 from gpuledger.workflows.tasks import Step
 
 KEPT = " (kept)"

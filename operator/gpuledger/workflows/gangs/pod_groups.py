@@ -19,8 +19,8 @@ from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay, PodGroup
 from gpuledger.model.json_object import Json
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional
+from gpuledger.workflows.reporting import Counts
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.reports.cards import RecordKind
 from gpuledger.reports.explanation import NodeReason, demand_text, quota_text
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState, gang_summary
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.gangs.plans import KeptPlaces
 from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import in_slices
 
 REUSED_S = 10.0

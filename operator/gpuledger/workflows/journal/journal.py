@@ -33,7 +33,6 @@ from gpuledger.model.errors import (
     Unreachable,
 )
 from gpuledger.model.share import Claim, Holder, HolderState, Misfit, StoredCard
-from gpuledger.workflows.counts import JournalCounts
 from gpuledger.workflows.journal.entries import (
     Add,
     Bequest,
@@ -48,6 +47,7 @@ from gpuledger.workflows.journal.entries import (
     open_entries,
     patch_of,
 )
+from gpuledger.workflows.reporting import JournalCounts
 
 
 def check_age(stored: StoredCard, known_version: int, entry: CardEntry | None) -> None:

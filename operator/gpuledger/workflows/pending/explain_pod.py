@@ -16,10 +16,10 @@ from itertools import chain
 
 from attrs import define
 
-from gpuledger.formats.dialects.pod_reader import ResourceNames
 from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.kubernetes.constraints import against_rules, lacking, taken_of
 from gpuledger.formats.kubernetes.pod import (
+    ResourceNames,
     bound_node,
     created_at,
     is_finished,
@@ -34,9 +34,8 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger, has_kept
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
-from gpuledger.model.errors import ApiError, BadInput, Unreachable, WorkLimitExceeded
+from gpuledger.model.errors import BEING_FREED, ApiError, BadInput, Reason, Refusal, Unreachable, WorkLimitExceeded
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import BEING_FREED, Reason, Refusal
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.choose import Chooser
@@ -67,8 +66,7 @@ from gpuledger.workflows.gangs.members import Member, Members
 from gpuledger.workflows.gangs.report import GangTrials, GangView
 from gpuledger.workflows.pending.pod_condition import RefusedByScheduler
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
-from gpuledger.workflows.preemption.find_victims import answered
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.preemption.find_victims import PodLifecycles, answered
 from gpuledger.workflows.quota import over_quota
 from gpuledger.workflows.tasks import TURN_S, run_cooperatively, yield_to_loop
 

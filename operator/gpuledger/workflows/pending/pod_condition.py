@@ -27,16 +27,14 @@ from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BadInput, Conflict, Invalid, NotFound
+from gpuledger.model.errors import ASSIGNED, BadInput, Conflict, EventReason, Invalid, NotFound, Reason, Refusal
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import ASSIGNED, EventReason, Reason, Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.reports.cards import Record, RecordKind
 from gpuledger.reports.explanation import Explanation, PodState, WaitingReport
-from gpuledger.workflows.counts import Counts
-from gpuledger.workflows.event_recorder import EventRecorder
+from gpuledger.workflows.reporting import Counts, EventRecorder
 from gpuledger.workflows.tasks import KeyedWorker
 
 PODS_AT_ONCE = 1

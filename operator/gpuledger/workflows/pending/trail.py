@@ -18,10 +18,9 @@ from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock, Listeners
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, Refusal
 from gpuledger.model.gang import GangName
 from gpuledger.model.json_object import JsonMapping
-from gpuledger.model.refusal import Refusal
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod, Share, part_of_card
 from gpuledger.placement.choose import Chooser, Ranking

@@ -35,7 +35,7 @@ from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fit import payers_of
 from gpuledger.placement.policy import StepBudget
-from gpuledger.workflows.counts import Counts
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import sleep_backoff
 
 Rank = tuple[int, str, int]

@@ -32,19 +32,16 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.holds import elsewhere, fullest_node
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
-from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, NotFound, ShareRefused
+from gpuledger.model.errors import ApiError, Conflict, EventReason, EvictionForbidden, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
 from gpuledger.reports.cards import RecordKind
-from gpuledger.workflows.counts import Counts, PreemptionOutcome
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.trail import Trail
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.find_victims import ChosenVictims
+from gpuledger.workflows.preemption.find_victims import ChosenVictims, PodLifecycles, unix_s
 from gpuledger.workflows.preemption.gang_rooms import GangRooms
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles, unix_s
+from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
 from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
 logger = logging.getLogger(__name__)

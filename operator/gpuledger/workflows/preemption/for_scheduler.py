@@ -21,21 +21,24 @@ from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import GpuledgerError, NotFound
+from gpuledger.model.errors import EventReason, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import EventReason
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Placement, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.reports.cards import RecordKind
-from gpuledger.workflows.counts import Counts, PreemptionOutcome
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
-from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, VictimFinder, Victims
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.preemption.find_victims import (
+    ChosenVictims,
+    EvictedTogether,
+    PodLifecycles,
+    VictimFinder,
+    Victims,
+)
+from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
 from gpuledger.workflows.tasks import gather_all
 
 

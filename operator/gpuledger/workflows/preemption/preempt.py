@@ -23,18 +23,16 @@ from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.errors import EventReason, GpuledgerError
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
-from gpuledger.model.refusal import EventReason
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.workflows.counts import Counts, PreemptionOutcome
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods, in_turns
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_victims import EvictedTogether, VictimFinder, Victims
 from gpuledger.workflows.preemption.for_scheduler import Beginnings, PreemptionSettings, SchedulersPreemption
+from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
 
 logger = logging.getLogger(__name__)
 

@@ -22,13 +22,10 @@ from attrs import define
 from gpuledger.formats.kubernetes.constraints import where_it_can_go
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import ApiError, GpuledgerError
+from gpuledger.model.errors import ApiError, EventReason, GpuledgerError
 from gpuledger.model.gang import GangWay
 from gpuledger.model.json_object import Json
-from gpuledger.model.refusal import EventReason
 from gpuledger.model.share import Pod
-from gpuledger.workflows.counts import Counts, PreemptionOutcome
-from gpuledger.workflows.event_recorder import EventRecorder
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.gangs.plans import KeptPlaces
@@ -37,6 +34,7 @@ from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, GangVictims, kinds_of
 from gpuledger.workflows.preemption.for_scheduler import Beginnings, PreemptionSettings
 from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, RESTING_S, Preemption
+from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
 from gpuledger.workflows.tasks import by_turns, gather_all
 
 

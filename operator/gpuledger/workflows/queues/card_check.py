@@ -32,7 +32,6 @@ from gpuledger.placement.fit import why_it_waits
 from gpuledger.placement.group import GangPlanner, Trial
 from gpuledger.placement.group import Seat as Planned
 from gpuledger.reports.explanation import quota_text
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.list_and_watch import served_path
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations, Seat
@@ -45,6 +44,7 @@ from gpuledger.workflows.queues.workloads import (
     WorkloadPods,
     asking,
 )
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import Round, Step, in_slices, run_cooperatively, sleep_backoff
 
 logger = logging.getLogger(__name__)

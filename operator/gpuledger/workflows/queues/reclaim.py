@@ -41,7 +41,7 @@ from gpuledger.placement.group import Trial
 from gpuledger.reports.explanation import NodeReason, in_short, request_text
 from gpuledger.reports.gang import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.pending.explain_pod import PodExplainer
-from gpuledger.workflows.preemption.pod_lifecycles import PodLifecycles
+from gpuledger.workflows.preemption.find_victims import PodLifecycles
 from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
 from gpuledger.workflows.queues.reservations import Reservations, Seat
 from gpuledger.workflows.queues.workloads import KueueObjects, QueuedWorkload, SeatReader, Stage, WorkloadPods, asking

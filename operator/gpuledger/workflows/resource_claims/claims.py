@@ -46,8 +46,8 @@ from gpuledger.model.errors import ApiError, BindInProgress, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, SeenClaim
 from gpuledger.model.share import Pod, StoredCard
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional, skipping_bad_objects
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import gather_all
 
 NAMESPACE_BYTES = 2 * 1024 * 1024

@@ -11,7 +11,7 @@ from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from gpuledger.controller.telemetry import metrics as loop_lag
 from gpuledger.controller.telemetry.card_metrics import SLICE_CARDS
 from gpuledger.controller.telemetry.metrics import JOINED_BYTES
-from gpuledger.model.refusal import Reason
+from gpuledger.model.errors import Reason
 from gpuledger.model.share import Pod
 
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
-from gpuledger.formats.dialects.pod_reader import LONGEST_TEXT_BYTES, PodReader
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
+from gpuledger.formats.kubernetes.pod import LONGEST_TEXT_BYTES, PodReader
 from gpuledger.formats.kubernetes.quantity import host_request
 from gpuledger.model.errors import BadInput
 

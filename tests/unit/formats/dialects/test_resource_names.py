@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.objects import DIALECTS, a_container, a_pod_object
-from gpuledger.formats.dialects.pod_reader import ResourceNames, resource_names
+from gpuledger.formats.kubernetes.pod import ResourceNames, resource_names
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,8 @@ from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vendors import VendorRow, rows_in_use, vendor_rows
 from gpuledger.formats.kubernetes.pod import pod_facts
 from gpuledger.model.card import Amounts
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, Reason, Refusal
 from gpuledger.model.node import AnnotatedCard, OldDevices
-from gpuledger.model.refusal import Reason, Refusal
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Share
 

@@ -5,8 +5,8 @@ from typing import Any, cast
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.unsupported import pod_warnings
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.pod_condition import MOST_EVENTS, PodWarner
+from gpuledger.workflows.reporting import Counts
 
 DIALECTS = dialects_of(Settings())
 

@@ -13,7 +13,7 @@ from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.scheduler_pipe import trail_written
-from gpuledger.model.refusal import Reason, Refusal
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.share import Placement
 from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.pending.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text

@@ -22,7 +22,7 @@ from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.placement.preemption.victims import Eviction
 from gpuledger.workflows.preemption.execute import IN_VAIN_S
-from gpuledger.workflows.preemption.pod_lifecycles import unix_s
+from gpuledger.workflows.preemption.find_victims import unix_s
 from gpuledger.workflows.preemption.preempt import FRESH_S, RESTING_S, SETTLE_S
 
 CARDS = cards_of("node-a", 3)

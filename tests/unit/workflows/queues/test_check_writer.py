@@ -13,8 +13,8 @@ from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock, settle
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, workload
 from gpuledger.model.errors import Denied, Unreachable
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.queues.card_check import ATTEMPTS, CheckWriter
+from gpuledger.workflows.reporting import Counts
 
 SAY = Operation.SAY_CHECK
 

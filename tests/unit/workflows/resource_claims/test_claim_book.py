@@ -12,9 +12,9 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.pending.requeue import ClaimRequeuer
 from gpuledger.workflows.pending.waiting_pods import PodRequeuer
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind, WaitingClaims
 
 Json = dict[str, Any]

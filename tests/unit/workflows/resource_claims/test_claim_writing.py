@@ -17,8 +17,8 @@ from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BindFailed, Conflict, NotFound, ShareRefused
 from gpuledger.model.request import Demand, JoinedClaim, PodClaim, PodRequest
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, HolderState, Placement, Share
-from gpuledger.workflows.counts import Counts
 from gpuledger.workflows.journal.journal import CardReader
+from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
 from gpuledger.workflows.resource_claims.writes import ATTEMPTS, ClaimStatusWriter, ClaimWriter
 

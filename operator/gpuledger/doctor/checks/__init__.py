@@ -1,1 +1,0 @@
-"""The checks: facts in, findings out. No I/O, no clock."""
