@@ -23,9 +23,10 @@ GpuledgerError
     ├── EvictionForbidden  429 to an eviction: a PodDisruptionBudget forbids it now
     └── Unreachable     429, 5xx, no answer: the request may have been carried out
 
-Refusals are a fixed set of reasons, which kube-scheduler shows in the pod's event. A text never contains a live number, such as what is free now: kube-scheduler patches the pod and writes a new event
-whenever its message changes. Numbers of the request itself are constant, so they may appear. Nor does it contain a
-percent sign: kube-scheduler takes the text of an event for a format.
+Refusals are a fixed set of reasons, which kube-scheduler shows in the pod's event. A text never contains a live number,
+such as what is free now: kube-scheduler patches the pod and writes a new event whenever its message changes. Numbers of
+the request itself are constant, so they may appear. Nor does it contain a percent sign: kube-scheduler takes the text
+of an event for a format.
 
 The reasons of Events that gpuledger posts itself, and of the condition GPUAllocated, are here as well.
 """
