@@ -24,6 +24,7 @@ def sections(values: dict[str, Any], above: tuple[str, ...] = ()) -> set[str]:
     return found
 
 
+@pytest.mark.thorough
 def test_the_generated_files_of_the_chart_are_what_the_code_gives() -> None:
     for path, text in chart_files().items():
         assert path.read_text() == text, f"{path.name}: run `make generate` and commit it"

@@ -119,6 +119,7 @@ def test_a_missing_safeguard_is_noticed(what: str, name: str, monkeypatch: pytes
     assert any(re.search(symptom, lived.violation) for lived in Orders(BY_NAME[name], wrong=1))
 
 
+@pytest.mark.thorough
 def test_a_failure_is_told_with_what_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     give_back_without_fence(monkeypatch)
     lived = next(lived for lived in Orders(BY_NAME["bind and sweep"], wrong=1) if lived.violation)

@@ -15,6 +15,8 @@ import pytest
 import gpuledger
 from gpuledger.agent.supervisor import waited_for_cpu_s
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 SCRIPT = Path(__file__).parent / "supervised.py"
 SILENCE_S = 0.5
 PATIENCE_S = 60.0

@@ -195,11 +195,13 @@ def test_a_narrow_terminal_breaks_no_line(kubectl: FakeKubectl) -> None:
     assert lines[0].split() == ["NODE", "GIB", "CORES", "%", "STATE"]
 
 
+@pytest.mark.thorough
 def test_watching_on_a_terminal_leaves_it_as_it_was(kubectl: FakeKubectl) -> None:
     shown = on_a_terminal(150, "top", "--watch")
     assert shown.index("\x1b[?1049h") < shown.index("node-10") < shown.rindex("\x1b[?1049l")
 
 
+@pytest.mark.thorough
 def test_watching_into_a_pipe_appends_what_has_changed(kubectl: FakeKubectl) -> None:
     before = two_nodes()
     mended = an_allocation(stored_card(before[2]).card)
@@ -219,6 +221,7 @@ def test_watching_into_a_pipe_appends_what_has_changed(kubectl: FakeKubectl) -> 
     assert process.returncode == 128 + signal.SIGTERM
 
 
+@pytest.mark.thorough
 def test_nobody_waits_for_what_kubectl_itself_has_started(kubectl: FakeKubectl) -> None:
     """A program that logs kubectl in has kubectl's output, and may live longer."""
     child = "__import__('subprocess').Popen(['/bin/sleep', '600']).pid"
@@ -229,6 +232,7 @@ def test_nobody_waits_for_what_kubectl_itself_has_started(kubectl: FakeKubectl) 
     os.kill(int((kubectl.directory / "children").read_text()), signal.SIGKILL)  # fails if it had ended before
 
 
+@pytest.mark.thorough
 def test_no_proxy_stays_after_a_kill_that_nobody_can_answer(kubectl: FakeKubectl) -> None:
     setpriv = shutil.which("setpriv", path="/usr/bin:/bin")
     if setpriv is None:
@@ -363,6 +367,7 @@ def completed(*words: str) -> list[str]:
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
+@pytest.mark.thorough
 def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
     assert completed("get", "car") == ["card/"]
     assert completed("cordon", "card/gpu-node-1") == ["card/GPU-node-10-0", "card/GPU-node-10-1"]

@@ -198,6 +198,7 @@ def test_who_may_not_ask_at_all_is_told_what_the_pod_says_and_what_is_missing(ku
     assert "gpuledger-developer" in result.stdout
 
 
+@pytest.mark.thorough
 def test_where_every_answer_comes_from_a_replica_on_standby_that_is_said(kubectl: FakeKubectl) -> None:
     refusals = {ASK: (421, {"error": "this replica is on standby"})}
     kubectl.tell({LEASE: LEADER, TOKEN: {"status": {"token": "t"}}}, refusals=refusals, forward=FORBIDDEN)

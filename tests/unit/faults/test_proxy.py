@@ -18,6 +18,8 @@ from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, 
 from faults.proxy import Armed, Proxy, listening_socket
 from faults.requests import binding, watching
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 HOST = "127.0.0.1"
 BINDING = "/api/v1/namespaces/default/pods/a/binding"
 WATCH = "/api/v1/pods?watch=1&resourceVersion=7"

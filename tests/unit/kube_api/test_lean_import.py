@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 LEAN = "from gpuledger.kube_api import lean_import; lean_import.install(); lean_import.install()"
 FEW = 40
 """Of the library's more than 850 modules."""

@@ -19,6 +19,8 @@ from replay.arrivals import ArrivalRun
 from replay.mix import History
 from replay.runs import ArrivalJob, run_all
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 Json = dict[str, Any]
 
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n" + "".join(

@@ -19,6 +19,8 @@ from gpuledger import serving
 from gpuledger.controller.scheduler_connection import Answer, served
 from gpuledger.serving import Limits, Port, application_served
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 PATIENCE_S = 10.0

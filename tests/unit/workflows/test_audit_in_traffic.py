@@ -86,6 +86,7 @@ class Traffic:
         self.api.delete_pod(name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", seeds_for("audit in traffic", times(1, 20)))
 async def test_pods_that_come_and_go_are_never_a_finding(seed: int) -> None:
     api = SlowApiServer(random.Random(seed))  # noqa: S311 - nothing secret

@@ -19,6 +19,8 @@ from gpuledger.agent.isolation.mps_daemons import Daemons, MpsPlan, cards_for_mp
 from gpuledger.formats.runtime.mps import SEVERAL, DaemonStatus, FaultKind, MpsPlaces, MpsStatus, Phase
 from gpuledger.model.errors import BadInput
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 NVIDIAS = shutil.which(control_program.NAME)
 """NVIDIA's own program, which starts without a card, where it is installed."""
 

@@ -8,6 +8,8 @@ import pytest
 
 from gpuledger.controller.telemetry.metrics import ALL_EVERY, STARTING_OBJECTS, YOUNG_OBJECTS, GcTuning
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:

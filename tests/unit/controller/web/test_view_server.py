@@ -400,6 +400,7 @@ async def test_there_is_room_for_so_many_pages_and_no_more(client: Client, monke
         page.close()
 
 
+@pytest.mark.thorough
 async def test_who_does_not_read_is_cut_off(cluster: ViewCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits for such a client is one chunk, and its connection: nothing is put by for it."""
     monkeypatch.setattr(view_server, "MESSAGE_TIMEOUT_S", 0.2)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
+
 PROGRAM = """
 import asyncio, sys, threading
 from dataclasses import replace

@@ -50,6 +50,7 @@ def ledger_of(nodes: list[PlainNode]) -> Ledger:
     return ledger
 
 
+@pytest.mark.thorough
 @settings(max_examples=times(60, 60, check=20), deadline=None)
 @given(
     nodes=st.lists(plain_nodes, min_size=1, max_size=4),

@@ -80,6 +80,7 @@ def test_only_the_latest_are_kept_and_it_is_said_how_many_are_not() -> None:
     assert len(trail._refused) == REFUSALS_KEPT
 
 
+@pytest.mark.thorough
 def test_memory_is_bounded_however_many_assignments_there_are() -> None:
     """What is kept is full after 10,000: twice as many, or ten times, take no more."""
     trail = Trail(clock=StoppedClock(), kept=5_000)
