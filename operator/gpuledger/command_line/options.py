@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.model.errors import BadInput, Denied, GpuledgerError, NotFound
 
 if TYPE_CHECKING:
@@ -360,6 +359,7 @@ async def settings_in_use(client: KubeClient, named: Settings | None) -> Setting
     """
     from gpuledger.configuration.settings import Settings
     from gpuledger.doctor.reading import settings_of_workload
+    from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
     from gpuledger.kube_api.reads import KubeReads
 
     if named is not None:
