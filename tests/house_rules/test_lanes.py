@@ -7,9 +7,6 @@ MANY_PODS = "dozens of pods are bound on a real control plane"
 ALL_OF_IT = "it computes all of what is shown by a document, generated, or explored"
 
 LONGER = {
-    "tests/cluster/test_admission.py": BY_THE_CLOCK,
-    "tests/cluster/test_audit.py": MANY_PODS,
-    "tests/cluster/test_drop_in.py": MANY_PODS,
     "tests/cluster/test_quiet.py": BY_THE_CLOCK,
     "tests/cluster/test_replicas.py": MANY_PODS,
     "tests/cluster/test_restored_etcd.py": BY_THE_CLOCK,
@@ -17,7 +14,6 @@ LONGER = {
     "tests/hostile/test_hostile_gangs.py": BY_THE_CLOCK,
     "tests/house_rules/test_chart.py": ALL_OF_IT,
     "tests/node/test_delivery.py": MANY_PODS,
-    "tests/simulation/test_races.py": ALL_OF_IT,
 }
 """File with tests that may take longer -> why. It may only become shorter."""
 

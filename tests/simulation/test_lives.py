@@ -43,7 +43,7 @@ LIVES = times(8, 200, check=2)
 LIVES_WITH_FAULTS = times(4, 200, check=1)
 """The same of each scenario with more faults."""
 
-PARTS, PARTS_WITH_FAULTS = times(12, 1), times(40, 1)
+PARTS, PARTS_WITH_FAULTS = times(16, 1), times(40, 1)
 """Of everything that differs from their normal course in one thing, each run tries one of so many parts."""
 
 RANDOM_SCENARIOS_AT_ONCE = 10
