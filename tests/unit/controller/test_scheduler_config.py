@@ -108,7 +108,7 @@ def test_an_operator_that_was_stopped_gives_nothing_and_its_successor_does(pipe:
         assert got == []
         first.kill()
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as second:
-        reader.join(5)
+        reader.join(60)
         if got == [""]:  # it had begun to read from the first: kube-scheduler takes that for an error, and starts again
             got = [pipe.read_text()]
         assert got == [CONTENT]
@@ -130,7 +130,7 @@ async def test_an_operator_with_other_settings_knows_that_kube_scheduler_has_the
 
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another thread does next."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)
