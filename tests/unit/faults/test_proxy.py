@@ -240,7 +240,7 @@ async def test_a_fault_takes_as_many_matching_requests_as_it_is_for_after_those_
 
 
 async def next_event(answer: aiohttp.ClientResponse) -> object:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         line = await answer.content.readline()
     return json.loads(line) if line else None
 

@@ -9,7 +9,7 @@ State = tuple[list[str], bool]
 
 
 async def now(states: AsyncIterator[State]) -> State:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await anext(states)
 
 
