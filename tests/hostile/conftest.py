@@ -38,7 +38,7 @@ def node_count() -> int:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["without policies", "with policies"])
 def attacked(request: pytest.FixtureRequest, node_count: int) -> Iterator[Cluster]:
-    with ControlPlane.run() as plane:
+    with ControlPlane.run() as plane:  # of its own: policies, and what users leave behind is without end
         settings = {**NO_KUBELET, "tell_waiting_after_s": TOLD_AFTER_S, **NOTHING_RUNS}
         installation = Installation(plane, settings)
         installation.install()

@@ -3,9 +3,9 @@
 *Questions* that cost much give way to those of other namespaces. kube-scheduler asks for one pod after the other, those
 of equal priority in the order in which they came, whoever's they are. A hundred pods of eight containers, each
 different, are a hundred searches of a tenth of a second on 200 nodes; pods behind them wait for all. So a namespace
-whose questions have held the operator for long lately is told to ask again while pods of others wait that kube-
-scheduler has not asked about yet. That answer costs nothing; and with time a namespace may have more, so that it always
-goes on, however many others come.
+whose questions have held the operator for long lately is told to ask again while pods of others wait that
+kube-scheduler has not asked about yet. That answer costs nothing; and with time a namespace may have more, so that it
+always goes on, however many others come.
 
 *Selectors* of a namespace's claims may cost so much at once, and with time more. A namespace that has used it up waits,
 and is told so; the others do not notice. Nothing is counted by names that users are free to choose.

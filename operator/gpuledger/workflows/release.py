@@ -34,7 +34,7 @@ from uuid import uuid4
 
 from attrs import define
 
-from gpuledger.formats.dialects.registers import MAX_CARDS
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION, read_ends
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.kube_api.writes import KubeStore

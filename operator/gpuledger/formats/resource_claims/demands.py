@@ -17,8 +17,8 @@ from typing import Any, Final
 import orjson
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
-from gpuledger.formats.dialects.registers import MAX_CARDS
 from gpuledger.formats.dialects.selection import MAX_ENTRIES
+from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
 from gpuledger.formats.resource_claims.claims import (
     CORES,
