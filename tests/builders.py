@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import ALL_CORES, Amounts, Card
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, Lifetime, PodRequest
@@ -103,19 +104,19 @@ def occupy(ledger: Ledger, uid: str, *shares: Share) -> None:
     """Let a pod hold shares as if it had just been placed."""
     entry = ledger.entry(shares[0].uuid)
     assert entry is not None
-    ledger.hold(uid, Placement(entry.card.node_name, shares), deadline_s=10.0)
+    ledger.seats.take(Seat(uid, Placement(entry.card.node_name, shares), until_s=10.0))
 
 
 def commit(ledger: Ledger, uid: str) -> None:
     """Let the API server store what is on hold for a pod, and give the hold back."""
-    hold = ledger.hold_of(uid)
+    hold = ledger.seats.of(uid)
     assert hold is not None
     for share in hold.placement.shares:
         entry = ledger.entry(share.uuid)
         assert entry is not None
         holders = (*entry.holders.values(), a_holder(uid, share))
         ledger.load(stored(entry.card, *holders, version=entry.resource_version + 1))
-    ledger.drop_hold(uid)
+    ledger.seats.give_up(uid)
 
 
 def mib(memory_mib: int, cards: int = 1, cores: int = 0, lifetime: Lifetime = Lifetime.MAIN) -> Demand:

@@ -199,8 +199,8 @@ class OperatorParts:
         """Return where a share of a pod counts: as an entry at the API server, as one in memory, or on hold."""
         cards = (stored_card(card) for card in self.api.cards.values())
         stored = [card.card.uuid for card in cards if uid in [holder.pod.uid for holder in card.holders or ()]]
-        known = [entry.card.uuid for entry in self.ledger.entries() if uid in entry.holders or uid in entry.holds]
-        return stored + known + ([f"hold of {uid}"] if self.ledger.hold_of(uid) else [])
+        known = [entry.card.uuid for entry in self.ledger.entries() if uid in entry.holders or uid in entry.seats]
+        return stored + known + ([f"hold of {uid}"] if self.ledger.seats.of(uid) else [])
 
     def remembered(self, uid: str) -> list[str]:
         """Return the places in the workflows that still know a pod, but those that forget by themselves."""

@@ -15,6 +15,7 @@ from fakes.queue_server import QueueServer
 from fakes.virtual_time import EPOCH, LoopClock, settle
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
+from gpuledger.model.gang import GroupSeat, SeatKey
 
 Json = dict[str, Any]
 
@@ -87,6 +88,7 @@ class QueueScene:
             if not room_has_changed.is_set():
                 return
             room_has_changed.clear()
+            self.parts.placer.expire_holds()
             again = await self.queues.give_room()
             await settle()
             self.parts.watch()
@@ -151,14 +153,14 @@ class QueueScene:
 
     def reserved(self, workload: str) -> list[str]:
         """Return the names of the nodes on which room is on hold for a workload's pods that have not come."""
-        holds = (each for entry in self.ledger.entries() for each in entry.holds)
-        keys = {key for key in holds if key.startswith(f"uid-{workload}/")}
-        found = (self.ledger.hold_of(key) for key in sorted(keys))
+        holds = (each for entry in self.ledger.entries() for each in entry.seats)
+        keys = {key for key in holds if isinstance(key, GroupSeat) and key.group.name == workload}
+        found = (self.ledger.seats.of(key) for key in sorted(keys))
         return [hold.placement.node_name for hold in found if hold]
 
-    def on_hold(self) -> set[str]:
+    def on_hold(self) -> set[SeatKey]:
         """Return under what anything is on hold."""
-        return {uid for entry in self.ledger.entries() for uid in entry.holds}
+        return {uid for entry in self.ledger.entries() for uid in entry.seats}
 
     def states(self, *names: str) -> list[str]:
         """Return what the check says of workloads."""

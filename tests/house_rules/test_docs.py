@@ -16,6 +16,7 @@ from gpuledger.agent.simulated import fake_nodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.errors import Reason
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
@@ -100,7 +101,7 @@ def waiting_pods(pods: list[tuple[str, dict[str, Any]]]) -> list[str]:
     for position, (name, pod) in enumerate(pods):
         choice = chooser.choose(request_of(pod), nodes, 1)
         for placement in choice.placements:
-            ledger.hold(f"{name}-{position}", placement, deadline_s=1.0)
+            ledger.seats.take(Seat(f"{name}-{position}", placement, until_s=1.0))
         if choice.refusals:
             waiting.append(name)
     return waiting

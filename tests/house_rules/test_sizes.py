@@ -17,7 +17,7 @@ LIMITS = {"lines of a file": 700, "methods of a class": 25, "lines of a function
 
 EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
     "methods of a class": {
-        "ledger/book.py::Ledger": 41,
+        "ledger/book.py::Ledger": 31,
         "ledger/quotas.py::Quotas": 29,
         "workflows/binding/place_pod.py::PodPlacer": 27,
         "workflows/gangs/gangs.py::Gangs": 32,
@@ -31,7 +31,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "workflows/resource_claims/claims.py::ClaimBook": 32,
     },
     "lines of a function": {
-        "workflows/wiring.py::connect": 307,
+        "workflows/wiring.py::connect": 306,
     },
     "arguments of a function": {
         "command_line/commands/audit.py::audit": 9,
@@ -45,7 +45,7 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "workflows/binding/place_pod.py::PodPlacer.__init__": 19,
         "workflows/journal/journal.py::_CardWriter.__init__": 9,
         "workflows/observe_cluster.py::ClusterObserver.__init__": 20,
-        "workflows/pending/explain_pod.py::PodExplainer.__init__": 13,
+        "workflows/pending/explain_pod.py::PodExplainer.__init__": 12,
         "workflows/preemption/execute.py::PreemptionExecutor.__init__": 15,
         "workflows/preemption/for_scheduler.py::SchedulersPreemption.__init__": 10,
         "workflows/preemption/preempt.py::Preemption.__init__": 12,

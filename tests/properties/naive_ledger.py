@@ -95,12 +95,14 @@ class Naive:
             shares += [share for pod, share in (line.promises | line.claims).items() if pod not in known]
         return shares
 
-    def takes(self, pod: str, share: Share) -> bool:
+    def takes(self, pod: str, share: Share, spares: bool = False) -> bool:
         """Return whether a pod can have a share of a card, or has this very one already: then it needs no more room.
 
-        The API server may list it on a card that has shrunk since; a second attempt of the pod must find it there.
+        Offers to others are in the way only if `spares` says so. The API server may list it on a card that has shrunk
+        since; a second attempt of the pod must find it there.
         """
-        return (pod, share) in self.lines[share.uuid].holders or self.fits(share, self.counted(share.uuid, pod))
+        others = self.counted(share.uuid, pod, spares)
+        return (pod, share) in self.lines[share.uuid].holders or self.fits(share, others)
 
     def fits(self, share: Share, others: list[Share]) -> bool:
         """Return whether a share fits on its card beside some others."""

@@ -20,6 +20,7 @@ from gpuledger.formats.custom_resource.stored_card import misfit_json
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import pod_facts, pod_identity
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, Invalid
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Misfit, Pod, Share, shares_of
@@ -270,7 +271,7 @@ def test_pods_that_were_placed_as_they_should_are_no_finding(asked: list[dict[st
         request = pod_request(pod, DIALECTS)
         assert request is not None
         for placement in chooser.choose(request, NODES, 1).placements:
-            ledger.hold(f"uid-pod-{number}", placement, deadline_s=1.0)
+            ledger.seats.take(Seat(f"uid-pod-{number}", placement, until_s=1.0))
             pod["spec"]["nodeName"] = placement.node_name
             pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: devices_annotation(placement.shares)}
             for share in placement.shares:

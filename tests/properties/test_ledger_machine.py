@@ -19,7 +19,8 @@ from hypothesis.stateful import (
 
 from builders import OFFER, a_card, a_holder, a_share
 from effort import times
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import Placement, Share, StoredCard
@@ -186,14 +187,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def the_first_of_several_holds_ends(self) -> None:
         first_s = min(held.deadline_s for held in self.naive.holds.values())
-        if first_s != PINNED:
+        if first_s != FOREVER:
             self.time_passes(max(0, int(first_s) - self.now_s))
 
     @rule(by_s=st.integers(1, 4))
     def time_passes(self, by_s: int) -> None:
         self.now_s += by_s
         late = [pod for pod, held in self.naive.holds.items() if held.deadline_s <= self.now_s]
-        assert sorted(self.ledger.expire_holds(self.now_s)) == sorted(late)
+        assert sorted(str(seat.key) for seat in self.ledger.seats.expire(self.now_s)) == sorted(late)
         for pod in late:
             del self.naive.holds[pod]
         self.happened["holds that expired"] += len(late)
@@ -242,35 +243,52 @@ class LedgerMachine(RuleBasedStateMachine):
             pod, share = data.draw(st.sampled_from(line.holders))
             self.hold(pod, {line.card.node_name: [share]}, self.now_s + lasts_s)
 
-    def hold(self, pod: str, shares_on: dict[str, list[Share]], deadline_s: int, early: bool = False) -> None:
-        """Try to hold shares on some nodes, the preferred first."""
+    def hold(self, pod: str, shares_on: dict[str, list[Share]], until_s: int, early: bool = False) -> None:
+        """Try to keep shares on some nodes, the preferred first; offers to others have to make room, except early."""
+        offered = [(name, share) for name, shares in shares_on.items() for share in shares]
         fits = all(
-            self.is_on(share.uuid, name) and self.naive.takes(pod, share)
-            for name, shares in shares_on.items()
-            for share in shares
+            self.is_on(share.uuid, name) and self.naive.takes(pod, share, spares=early) for name, share in offered
         )
+        beside_all = all(self.is_on(s.uuid, name) and self.naive.takes(pod, s, spares=True) for name, s in offered)
         preferred, *spares = (Placement(name, tuple(shares)) for name, shares in shares_on.items())
         changes = self.ledger.changes
-        self.happened["holds that were tried"] += 1
+        self.happened["seats that were tried"] += 1
+        strength = Strength.OFFER if early else Strength.CHOSEN
         try:
-            self.ledger.hold(pod, preferred, deadline_s, spares, early)
+            self.ledger.seats.take(Seat(pod, preferred, until_s, strength, tuple(spares)))
         except ShareRefused:
             assert not fits
             assert self.ledger.changes == changes
             return
         assert fits
+        self.naive.holds.pop(pod, None)
+        self.offers_make_room([share for _, share in offered], beside_all)
         (name, shares), *others = shares_on.items()
-        self.naive.holds[pod] = Held(name, shares, deadline_s, dict(others), early)
+        self.naive.holds[pod] = Held(name, shares, until_s, dict(others), early)
         self.happened["made for a pod before it is asked for"] += early
-        self.happened["holds that were made"] += 1
+        self.happened["seats that were taken"] += 1
         self.happened["made beside another"] += len(self.naive.holds) > 1
         for share in self.naive.holds[pod].all_shares():
             self.nothing_is_over_allocated(pod, share)
 
+    def offers_make_room(self, shares: list[Share], beside_all: bool) -> None:
+        """Note whose offers were taken back for some shares: of their cards alone, and none if there was room."""
+        uuids = {share.uuid for share in shares}
+        for pod, held in list(self.naive.holds.items()):
+            seat = self.ledger.seats.of(pod)
+            if held.has_spares and (seat is None or not seat.has_offers):
+                assert not beside_all
+                assert uuids & {share.uuid for share in held.all_shares()}
+                self.happened["offers that were taken back"] += 1
+                if held.early:
+                    del self.naive.holds[pod]
+                else:
+                    held.choose(held.node_name)
+
     @rule(pod=pods, name=st.sampled_from(NODES))
     def one_of_the_nodes_is_chosen(self, pod: str, name: str) -> None:
         held, changes = self.naive.holds.get(pod), self.ledger.changes
-        kept = self.ledger.keep(pod, name)
+        kept = self.ledger.seats.settle(pod, name)
         if held is None or name not in (held.node_name, *held.spares):
             assert kept is None
             assert self.ledger.changes == changes
@@ -278,14 +296,10 @@ class LedgerMachine(RuleBasedStateMachine):
         held.choose(name)
         assert kept == Placement(name, tuple(held.shares))
 
-    @rule()
-    def the_spares_are_taken_back(self) -> None:
-        rooms = {name: self.ledger.room_without_spares(name) for name in NODES}
-        assert self.ledger.take_back_spares() == any(held.has_spares for held in self.naive.holds.values())
-        self.naive.holds = {pod: held for pod, held in self.naive.holds.items() if not held.early}
-        for held in self.naive.holds.values():
-            held.choose(held.node_name)
-        assert {name: self.ledger.node_room(name) for name in NODES} == rooms
+    @invariant()
+    def a_node_looks_without_offers_as_if_they_were_not_there(self) -> None:
+        for name in NODES:
+            assert self.ledger.room_if(name) == self.naive.node_room(name, spares=False)
 
     def is_on(self, uuid: str, name: str) -> bool:
         line = self.naive.lines.get(uuid)
@@ -304,15 +318,15 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_write_starts(self, data: st.DataObject) -> None:
         pod = data.draw(st.sampled_from(sorted(self.naive.holds)))
-        self.ledger.pin_hold(pod)
-        self.naive.holds[pod].deadline_s = PINNED
+        self.ledger.seats.strengthen(pod, Strength.BINDING, FOREVER)
+        self.naive.holds[pod].deadline_s, self.naive.holds[pod].early = FOREVER, False
 
     @rule(pod=pods)
     def a_hold_is_dropped(self, pod: str) -> None:
         self.drop(pod)
 
     def drop(self, pod: str) -> None:
-        assert self.ledger.drop_hold(pod) == (pod in self.naive.holds)
+        assert self.ledger.seats.give_up(pod) == (pod in self.naive.holds)
         self.naive.holds.pop(pod, None)
 
     # What is promised to those for whom others have to leave.
@@ -373,13 +387,13 @@ class LedgerMachine(RuleBasedStateMachine):
         assert set(self.ledger.pod_uids()) == holding
         for pod in PODS:
             assert self.ledger.holders_of(pod) == self.naive.held_at_server(pod)
-            hold, held = self.ledger.hold_of(pod), self.naive.holds.get(pod)
+            hold, held = self.ledger.seats.of(pod), self.naive.holds.get(pod)
             assert (hold is None) == (held is None)
             if hold and held:
                 assert hold.placement == Placement(held.node_name, tuple(held.shares))
                 assert hold.spares == tuple(Placement(name, tuple(shares)) for name, shares in held.spares.items())
-                assert (hold.deadline_s, hold.is_early) == (held.deadline_s, held.early)
-                assert self.ledger.first_deadline_s <= held.deadline_s
+                assert (hold.until_s, hold.strength is Strength.OFFER) == (held.deadline_s, held.early)
+                assert self.ledger.seats.first_deadline_s <= held.deadline_s
 
     @invariant()
     def every_node_looks_as_if_worked_out_anew_and_changes_are_named(self) -> None:
@@ -388,7 +402,6 @@ class LedgerMachine(RuleBasedStateMachine):
         assert len(named) == len(set(named))
         for name, room in rooms.items():
             assert self.ledger.node_room(name) == room
-            assert self.ledger.room_without_spares(name) == self.naive.node_room(name, spares=False)
             assert name in named or room == self.before[name]
         assert set(self.ledger.node_names()) == {line.card.node_name for line in self.naive.lines.values()}
         self.before, self.seen = rooms, self.ledger.changes

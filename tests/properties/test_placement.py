@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from builders import OFFER, a_card, a_holder, a_ledger, a_request, a_share, cards_of, commit, linked_cards, stored
 from effort import times
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import Demand, Lifetime, PodRequest, Shape
@@ -351,11 +352,11 @@ class ChooserMachine(RuleBasedStateMachine):
     def place(self, pod: str, request: PodRequest, names: list[str]) -> None:
         """Hold what is chosen: the ledger and placement agree about what fits."""
         for placement in self.chooser.choose(request, names, 1).placements:
-            self.ledger.hold(pod, placement, 5.0)
+            self.ledger.seats.take(Seat(pod, placement, 5.0))
 
     @rule(pod=st.sampled_from(PODS))
     def store(self, pod: str) -> None:
-        hold = self.ledger.hold_of(pod)
+        hold = self.ledger.seats.of(pod)
         known = hold and all(
             (entry := self.ledger.entry(share.uuid)) and pod not in entry.holders for share in hold.placement.shares
         )
@@ -364,7 +365,7 @@ class ChooserMachine(RuleBasedStateMachine):
 
     @rule(pod=st.sampled_from(PODS))
     def give_back(self, pod: str) -> None:
-        self.ledger.drop_hold(pod)
+        self.ledger.seats.give_up(pod)
 
     @rule(pod=st.sampled_from(PODS))
     def release(self, pod: str) -> None:

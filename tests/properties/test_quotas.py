@@ -10,6 +10,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from builders import a_card, a_share
 from effort import times
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import QuotaExceeded, ShareRefused
 from gpuledger.model.gang import Counted, QuotaLimit
@@ -66,7 +67,7 @@ def _most(ledger: Ledger, pod: str, counted: Counted) -> int:
     promised = {entry.card.uuid: entry.promises[pod] for entry in ledger.entries() if pod in entry.promises}
     promised |= {card.uuid: claim.share for card, claim in ledger.promises.claims_of(pod)}
     held = promised | {card.uuid: holder.share for card, holder in ledger.holders_of(pod)}
-    hold = ledger.hold_of(pod)
+    hold = ledger.seats.of(pod)
     placements = [[each for each in one.shares if ledger.entry(each.uuid)] for one in hold.placements] if hold else [[]]
     return max(
         sum(counted.of(share.amounts) for share in ({share.uuid: share for share in shares} | held).values())
@@ -103,9 +104,9 @@ def test_a_hold_is_refused_exactly_where_a_limit_would_be_exceeded(
             counts = namespace == NAMESPACE and model in MODELS[number % 2].lower()
             if counts and there + memory_mib > most:
                 with pytest.raises(QuotaExceeded):
-                    ledger.hold(pod, Placement("node-a", (share,)), 1.0)
+                    ledger.seats.take(Seat(pod, Placement("node-a", (share,)), 1.0))
             else:
-                ledger.hold(pod, Placement("node-a", (share,)), 1.0)
+                ledger.seats.take(Seat(pod, Placement("node-a", (share,)), 1.0))
                 naive[pod] = namespace, number, memory_mib
         elif pod in naive and action in ("arrive", "leave"):
             namespace, number, memory_mib = naive[pod]
@@ -116,7 +117,7 @@ def test_a_hold_is_refused_exactly_where_a_limit_would_be_exceeded(
             told = [(name, of, a_share(cards[number], mib, 0)) for name, of, mib in holders[number]]
             found = [Holder(Pod(name, of, name), share) for name, of, share in told]
             ledger.load(StoredCard(cards[number], version, tuple(found)))
-            ledger.drop_hold(pod)
+            ledger.seats.give_up(pod)
             if action == "leave":
                 del naive[pod]
 

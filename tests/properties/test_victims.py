@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from builders import OFFER, a_card, a_holder, a_share
 from effort import seeds_for, times
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts, Card, CardRule
 from gpuledger.model.errors import Refusal
 from gpuledger.model.request import Demand, Lifetime, Shape, phases
@@ -270,7 +271,8 @@ def test_what_is_on_hold_counts_like_what_is_stored(seeds: range) -> None:
             for holder in scene.holders[card.uuid]:
                 shares.setdefault(holder.pod.uid, []).append(holder)
         for uid, its_holders in shares.items():
-            ledger.hold(uid, Placement("node-0", tuple(holder.share for holder in its_holders)), deadline_s=10.0)
+            placement = Placement("node-0", tuple(holder.share for holder in its_holders))
+            ledger.seats.take(Seat(uid, placement, until_s=10.0))
         assert scene.asked(ledger, "node-0") == scene.asked(scene.ledger(), "node-0"), seed
 
 

@@ -94,7 +94,7 @@ class OperatorProcess:
         operator = self.operator
         tasks = [task for task in self.loop.open_tasks() if task not in self.parts]
         return {
-            "holds": [uid for uid, hold in self.ledger._holds.items() if hold.deadline_s > self.loop.time()],
+            "holds": [str(seat.key) for seat in self.ledger.seats._seats.values() if seat.until_s > self.loop.time()],
             "binds": list(operator.workflows.placer._binds),
             "earmarks": list(operator.workflows.waiting._earmarks),
             "promises": list(self.ledger.promises._placements),

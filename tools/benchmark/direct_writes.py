@@ -23,6 +23,7 @@ from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.kube_api.writes import KubeWrites
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import Holder, Placement
 from gpuledger.placement.choose import Chooser
@@ -67,10 +68,10 @@ class DirectWriter:
             placement = chooser.best(request, None) if request else None
             if placement is None:
                 raise ValueError(f"there is no room for {body['metadata']['name']}")
-            self._ledger.hold(body["metadata"]["name"], placement, float("inf"))
+            self._ledger.seats.take(Seat(body["metadata"]["name"], placement, float("inf")))
             planned.append(Planned(body, placement))
         for each in planned:
-            self._ledger.drop_hold(each.body["metadata"]["name"])
+            self._ledger.seats.give_up(each.body["metadata"]["name"])
         return planned
 
     async def write(self, planned: Sequence[Planned], pods_per_write: int = 1) -> None:

@@ -113,18 +113,18 @@ class Ledger:
         """Ask about a new pod, and store it if it fits; return whether it does."""
         body = self.ask(limits, subject)
         uid = body["metadata"]["uid"]
-        fits = self.parts.ledger.hold_of(uid) is not None
+        fits = self.parts.ledger.seats.of(uid) is not None
         if fits:
             self._store(pod_identity(body))
             self.parts.learner.observe_bound(body, bound_before=False)
-        self.parts.placer.look_further()  # as the operator does after each change of the room
+        self.parts.workflows.chooser.look_further()  # as the operator does after each change of the room
         self.parts.placer.forget_pending(uid)
         self.parts.workflows.quotas.forget_pending(uid)
         return fits
 
     def _store(self, placed: Pod) -> None:
         """Take in that the API server has stored what is on hold for a pod."""
-        hold = self.parts.ledger.hold_of(placed.uid)
+        hold = self.parts.ledger.seats.of(placed.uid)
         assert hold is not None
         for share in hold.placement.shares:
             self._change(share.uuid, placed.uid, Holder(placed, share, attempt="first"))

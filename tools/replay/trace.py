@@ -19,14 +19,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, Seat
 from gpuledger.model.card import ALL_CORES, Amounts, Card, CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import ANY_NVIDIA, Demand, HostAmounts, PodRequest
 from gpuledger.model.share import Placement, StoredCard
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.group import Seat
+from gpuledger.placement.group import Asking
 from gpuledger.placement.policy import Policy
 from gpuledger.what_if.gangs import hold_all
 from replay.mix import History, expected_mix
@@ -370,18 +371,17 @@ class TraceCluster:
         while self._chooser.look_further():
             pass  # the operator does this between its questions
         if placement is not None:
-            self._ledger.hold(pod, placement, PINNED)
+            self._ledger.seats.take(Seat(pod, placement, FOREVER))
             self._take(pod, kind, placement)
         return placement
 
     def place_all(self, pods: Mapping[str, PodKind]) -> bool:
         """Place the pods of a gang as the operator does, all or none; return whether they are placed."""
-        nodes = {kind: _NodesWith(kind.host, self._ledger) for kind in pods.values()}
-        seats = [Seat(pod, self._requests[kind], nodes[kind]) for pod, kind in pods.items()]
+        seats = [Asking(pod, self._requests[kind]) for pod, kind in pods.items()]
         if hold_all(self._ledger, self._chooser, seats) < len(seats):
             return False
         for pod, kind in pods.items():
-            hold = self._ledger.hold_of(pod)
+            hold = self._ledger.seats.of(pod)
             if hold is not None:
                 self._take(pod, kind, hold.placement)
         return True
@@ -394,7 +394,7 @@ class TraceCluster:
     def remove(self, pod: str) -> str:
         """Take a placed pod off its cards; return its node's name."""
         kind, placement = self._placed.pop(pod)
-        self._ledger.drop_hold(pod)
+        self._ledger.seats.give_up(pod)
         self._count(kind, placement, -1)
         self._chooser.given_back(kind.asked_milli / CARD_MILLI)
         return placement.node_name
@@ -432,24 +432,6 @@ class TraceCluster:
         free = self.free_milli[self._row_of[placement.node_name]]
         for share in placement.shares:
             free[self._index_of[share.uuid]] -= sign * share.amounts.memory_mib
-
-
-class _NodesWith(Collection[str]):
-    """The nodes that have a pod's CPU and memory, less what the ledger holds for others at the moment."""
-
-    def __init__(self, host: HostAmounts, ledger: Ledger) -> None:
-        self._host = host
-        self._hosts = ledger.hosts
-
-    def __contains__(self, name: object) -> bool:
-        free = self._hosts.free(str(name))
-        return free is not None and free.cpu_milli >= self._host.cpu_milli and free.memory_mib >= self._host.memory_mib
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._hosts.node_names() if name in self)
-
-    def __len__(self) -> int:
-        return len(self._hosts.node_names())
 
 
 def request_of(kind: PodKind) -> PodRequest:

@@ -11,7 +11,8 @@ and of GPU, each as a part of the largest node's; whole numbers from 0 to 100. I
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
 from typing import cast
@@ -19,6 +20,7 @@ from typing import cast
 import numpy as np
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.request import HostAmounts
 from gpuledger.placement.choose import PRICERS, NewPricer, PricerImports
 from gpuledger.placement.decide import Candidate, Effect, Footprint
@@ -63,6 +65,10 @@ class Fgd:
             self._next = self._mix.next_look(REFRESHED_EVERY)
             self._version += 1
             self._typical = _TypicalPods(self._nodes, _most_frequent(self._mix))
+
+    def as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[None]:
+        """See `Pricer`."""
+        return self._nodes.as_if(nodes)
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""
@@ -150,12 +156,16 @@ class BestFit:
         self._nodes.sync()
         self._free.sync()
         changed = self._nodes.changed_since(self._seen)
-        self._seen = self._nodes.seen
+        self._seen = self._nodes.version
         cpu, cards = _known(self._nodes.cpu[changed]), self._free.of(changed)[:, 0]
         largest = np.maximum(self._largest, [cpu.max(initial=0), cards.max(initial=0)])
         if (largest > self._largest).any():
             self._largest = largest
             self._version += 1
+
+    def as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[None]:
+        """See `Pricer`."""
+        return self._nodes.as_if(nodes)
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""

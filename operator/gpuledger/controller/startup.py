@@ -375,7 +375,7 @@ async def _give_room(operator: Operator) -> None:
             is_more = await workflows.queues.give_room()
             is_more = await workflows.gangs.give_room() or is_more
             workflows.preemption.room_has_changed()
-            if workflows.placer.look_further() or is_more:
+            if workflows.chooser.look_further() or is_more:
                 workflows.room_has_changed.set()
                 await yield_to_loop(begin_s, operator.clock)  # requests that come meanwhile go first
 

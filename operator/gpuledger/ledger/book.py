@@ -1,8 +1,7 @@
 """The ledger in memory: pure, single-threaded, without a clock.
 
 Two kinds of entries count on a card. *Holders* are what the API server stores; they change only when it says so, by
-`load`. *Holds* are shares chosen a moment ago, on their way there; they end with a deadline, unless they are pinned: a
-write is in flight. A hold can have *spares*, shares on other nodes: kube-scheduler still chooses between them.
+`load`. *Seats* are shares that are kept in memory until a time: see `seats.py`.
 
 Derived from these, and updated with each change: holders by pod, the topology of each node's cards, the nodes of each
 zone (a rack, an NVLink domain: values of node labels), and a numbered log of changed nodes, by which a reader looks
@@ -13,17 +12,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.ledger.holds import Hold, Hosts, Promises, shares_on_hold
-from gpuledger.ledger.quotas import Quotas
+from gpuledger.ledger.hosts import Hosts
+from gpuledger.ledger.seats import Promises, Seats
 from gpuledger.ledger.unaccounted import UnaccountedPods
 from gpuledger.model.card import Card, Topology, topology_of
 from gpuledger.model.clock import BoundedMap, Listeners
-from gpuledger.model.errors import QuotaExceeded, ShareRefused
+from gpuledger.model.gang import SeatKey
 from gpuledger.model.node import NodeOffer
-from gpuledger.model.share import Holder, Placement, StoredCard
+from gpuledger.model.share import Holder, StoredCard
 
 NO_PRIORITY = 2**31
 
@@ -145,15 +143,12 @@ class Zones:
         return found
 
 
-PINNED = float("inf")
-"""Deadline of a hold whose fate a write in flight will decide."""
-
 LOST_KEPT = 16_384
 """Deleted cards of which is remembered when: answers that are older than so many deletions are none."""
 
 
 class Ledger:
-    """All cards, holders and holds of the cluster."""
+    """All cards, holders and seats of the cluster."""
 
     def __init__(self, zone_labels: Sequence[str] = ()) -> None:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
@@ -161,17 +156,17 @@ class Ledger:
         self._with_misfits: set[str] = set()  # UUIDs of cards that list a share that does not fit
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self._by_pod = HoldersByPod(self._entries)
-        self._holds: dict[str, Hold] = {}  # pod UID -> hold
-        self._with_spares: set[str] = set()  # UIDs of the pods whose hold has spares
-        self.first_deadline_s = PINNED  # before, `expire_holds` has nothing to do
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self.touches = ChangeLog()
         self.hosts = Hosts(self._touch)
-        self.quotas = Quotas(self._entries, self._holds)
-        self.promises = Promises(self._entries, self._touch, self.quotas.promises_changed)
+        self.seats = Seats(self._entries, self.hosts, self._touch)
+        self.quotas = self.seats.quotas
+        self.promises = Promises(
+            self._entries, self.hosts, self._touch, self.quotas.promises_changed, lambda uid: bool(self.holders_of(uid))
+        )
         self.strangers = UnaccountedPods(self, self._touch)
         self.zones = Zones(zone_labels)
         self.on_change = Listeners[[]]()
@@ -224,10 +219,6 @@ class Ledger:
         """Return the nodes of which only the number of cards is known."""
         return [name for name in self.hosts.node_names() if self.only_counts(name)]
 
-    def hold_of(self, pod_uid: str) -> Hold | None:
-        """Return the pod's hold, if it has one."""
-        return self._holds.get(pod_uid)
-
     def holders_of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
         """Return the cards that the API server says a pod holds, by index."""
         return self._by_pod.of(pod_uid)
@@ -246,15 +237,19 @@ class Ledger:
             room = self._rooms[node_name] = self._view(node_name, CardEntry.room)
         return room
 
-    def room_without(self, node_name: str, pod_uids: Collection[str]) -> NodeRoom:
-        """Return the node as placement would see it if these pods had left it."""
-        return self._view(node_name, lambda entry: entry.room_if_gone(pod_uids))
+    def room_if(self, node_name: str, gone: Collection[SeatKey] = (), without: Collection[SeatKey] = ()) -> NodeRoom:
+        """Return the node as placement would see it with all offers taken back.
 
-    def room_without_spares(self, node_name: str) -> NodeRoom:
-        """Return the node as placement would see it if all spares were taken back."""
-        if not self._with_spares:
+        The pods of `gone` count as if they had left it, and the seats of `without` as if they were given up.
+        """
+        if not gone and not without and not self.seats.are_offered:
             return self.node_room(node_name)
-        return self._view(node_name, lambda entry: entry.room_without_spares(self._spares_on(entry)))
+        seats = self.seats
+        return self._view(node_name, lambda entry: entry.room_if(gone, {*without, *seats.offered_on(entry)}))
+
+    def has_place(self, pod_uid: str) -> bool:
+        """Return whether a pod holds something, has a seat, or is promised something by the API server."""
+        return bool(self.seats.of(pod_uid) or self.holders_of(pod_uid) or self.promises.claims_of(pod_uid))
 
     @property
     def changes(self) -> int:
@@ -275,7 +270,7 @@ class Ledger:
         entry = self._entries.get(uuid)
         before = None
         if entry is None:
-            entry = self._entries[uuid] = CardEntry(stored.card, holds=shares_on_hold(uuid, self._holds.values()))
+            entry = self._entries[uuid] = CardEntry(stored.card, seats=self.seats.on_card(uuid))
         elif stored.resource_version <= entry.resource_version:
             return False
         elif entry.card.node_name != node_name:
@@ -287,12 +282,14 @@ class Ledger:
         entry.describe(stored)
         (self._with_misfits.add if entry.misfits else self._with_misfits.discard)(uuid)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
+            claimed = entry.claims.keys()
             self.promises.listed(entry, stored.claims)
             self._replace_holders(entry, stored.holders)
+            self.promises.discount(claimed)
         else:
             self.quotas.holders_changed(entry, entry.holders)
         entry.known_room = None
-        if entry.outlook() != before:  # a hold that has become a holder changes nothing for others
+        if entry.outlook() != before:  # a seat that has become a holder changes nothing for others
             self._touch(node_name)
         self.on_stored(node_name)
         if entry.open and not was_open:
@@ -322,7 +319,9 @@ class Ledger:
         if entry is None or resource_version < entry.resource_version:
             return False
         entry.stored = entry.open = False
+        claimed = entry.claims.keys()
         self.promises.listed(entry, ())  # with the object they are gone; the preemption is given up
+        self.promises.discount(claimed)
         entry.resource_version = resource_version
         self._lost.note(uuid, resource_version)
         self._forget_if_unheld(entry)
@@ -361,102 +360,7 @@ class Ledger:
             (self._hanging.add if hangs else self._hanging.remove)(node_name)
             self._touch(node_name)
 
-    # Holds.
-
-    def hold(
-        self,
-        pod_uid: str,
-        placement: Placement,
-        deadline_s: float,
-        spares: Iterable[Placement] = (),
-        early: bool = False,
-    ) -> None:
-        """Keep a placement for a pod, and spares on other nodes, in place of any earlier hold of it; see `Hold`.
-
-        Raises ShareRefused, and changes nothing, when a card has no room for it or is not there; QuotaExceeded where
-        the pod's namespace would have too much.
-        """
-        hold = Hold(pod_uid, placement, deadline_s, tuple(spares), early)
-        for each in hold.placements:
-            if not self._has_counted(pod_uid, each):
-                raise ShareRefused(f"node {each.node_name} has fewer than {each.host.cards} GPUs left")
-            for share in each.shares:
-                entry = self._entries.get(share.uuid)
-                if entry is None or entry.card.node_name != each.node_name or not entry.takes(share, pod_uid):
-                    raise ShareRefused(f"card {share.uuid} has no room for {share.amounts}")
-        exceeded = self.quotas.refusing(pod_uid, hold.placements)
-        if exceeded:
-            raise QuotaExceeded(exceeded)
-        self.drop_hold(pod_uid)
-        self._holds[pod_uid] = hold
-        self.quotas.hold_changed(pod_uid)
-        self.first_deadline_s = min(self.first_deadline_s, deadline_s)
-        if hold.has_spares:
-            self._with_spares.add(pod_uid)
-        for each in hold.placements:
-            for share in each.shares:
-                entry = self._entries[share.uuid]
-                entry.holds[pod_uid] = share
-                entry.known_room = None
-        self.hosts.hold(pod_uid, placement.node_name, placement.host)
-        for each in hold.placements:
-            self._touch(each.node_name)
-
-    def keep(self, pod_uid: str, node_name: str) -> Placement | None:
-        """Keep of a pod's hold what is on one node, and give back the rest; None, and no change, if that is nothing."""
-        hold = self._holds.get(pod_uid)
-        kept = next((each for each in hold.placements if each.node_name == node_name), None) if hold else None
-        if hold is None or kept is None or not self._has_counted(pod_uid, kept):
-            return None
-        if hold.has_spares:
-            self._holds[pod_uid] = Hold(pod_uid, kept, hold.deadline_s)
-            self.quotas.hold_changed(pod_uid)
-            self._with_spares.remove(pod_uid)
-            for each in hold.placements:
-                if each is not kept:
-                    self._take_off(pod_uid, each)
-            self.hosts.hold(pod_uid, node_name, kept.host)
-        return kept
-
-    def take_back_spares(self) -> bool:
-        """Leave every pod only the preferred placement on hold for it, and none to early ones; tell if that is less."""
-        holds = [self._holds[uid] for uid in self._with_spares]
-        for hold in holds:
-            _ = self.drop_hold(hold.pod_uid) if hold.is_early else self.keep(hold.pod_uid, hold.placement.node_name)
-        return bool(holds)
-
-    def pin_hold(self, pod_uid: str) -> None:
-        """Take the deadline away from a pod's hold: a write in flight decides about it."""
-        self._holds[pod_uid] = replace(self._holds[pod_uid], deadline_s=PINNED)
-
-    def drop_hold(self, pod_uid: str) -> bool:
-        """Drop a pod's hold. Its shares at the API server stay. Idempotent."""
-        hold = self._holds.pop(pod_uid, None)
-        if hold is None:
-            return False
-        self._with_spares.discard(pod_uid)
-        self.hosts.give_up(pod_uid)
-        for placement in hold.placements:
-            self._take_off(pod_uid, placement)
-        self.quotas.hold_changed(pod_uid)
-        return True
-
-    def expire_holds(self, now_s: float) -> list[str]:
-        """Drop the holds whose deadline has passed; return their pods' UIDs."""
-        if now_s < self.first_deadline_s:
-            return []
-        late = [uid for uid, hold in self._holds.items() if hold.deadline_s <= now_s]
-        for uid in late:
-            self.drop_hold(uid)
-        self.first_deadline_s = min((hold.deadline_s for hold in self._holds.values()), default=PINNED)
-        return late
-
     # Inside.
-
-    def _has_counted(self, pod_uid: str, placement: Placement) -> bool:
-        """Return whether a node that only counts its cards has as many left as the pod would take; others have."""
-        cards = placement.host.cards
-        return bool(placement.shares) or not cards or self.hosts.has_cards(placement.node_name, pod_uid, cards)
 
     def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
         reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
@@ -475,24 +379,11 @@ class Ledger:
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )
 
-    def _spares_on(self, entry: CardEntry) -> list[str]:
-        """Return the UIDs of the pods for which the card is only a spare."""
-        return [uid for uid in entry.holds if uid in self._with_spares and self._holds[uid].is_spare(entry.card.uuid)]
-
-    def _take_off(self, pod_uid: str, placement: Placement) -> None:
-        for share in placement.shares:
-            entry = self._entries.get(share.uuid)
-            if entry is None:
-                continue
-            entry.holds.pop(pod_uid, None)
-            if pod_uid not in entry.holders:  # else it has arrived, and nothing changes for others
-                entry.known_room = None
-                self._touch(entry.card.node_name)  # where the card is now: it may have moved since
-
     def _replace_holders(self, entry: CardEntry, holders: Iterable[Holder]) -> None:
         before, entry.holders = entry.holders, {holder.pod.uid: holder for holder in holders}
         self._by_pod.replaced(entry, before)
         self.quotas.holders_changed(entry, before)
+        self.promises.discount(before)
 
     def _forget_if_unheld(self, entry: CardEntry) -> None:
         if not entry.holders:
@@ -500,7 +391,7 @@ class Ledger:
             del self._entries[entry.card.uuid]
             self._with_misfits.discard(entry.card.uuid)
             self.promises.card_gone(entry)
-            self.quotas.holds_changed(entry)
+            self.quotas.seats_changed(entry)
 
     def _leave_node(self, entry: CardEntry) -> None:
         node_name = entry.card.node_name
@@ -515,8 +406,3 @@ class Ledger:
         self._rooms.pop(node_name, None)
         self.touches.touch(node_name)
         self.on_change()
-
-
-def has_kept(ledger: Ledger, pod_uid: str) -> bool:
-    """Return whether a pod holds something, something is on hold for it, or promised to it."""
-    return bool(ledger.hold_of(pod_uid) or ledger.holders_of(pod_uid) or ledger.promises.claims_of(pod_uid))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuledger.model.card import Amounts, Card, Topology, total
+from gpuledger.model.gang import SeatKey
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Misfit, Share, StoredCard
@@ -29,7 +30,7 @@ class Room:
     card: Card
     free: Amounts
     idle: bool
-    """No pod is on the card, nor on hold for it."""
+    """No pod is on the card, and none has a seat there."""
     shut: bool
     """A pod has the card alone."""
 
@@ -65,10 +66,10 @@ class NodeRoom:
 
 @dataclass(slots=True)
 class CardEntry:
-    """A card with its holders (stored at the API server) and its holds (in memory, on the way there).
+    """A card with its holders (stored at the API server) and its seats (in memory).
 
-    A pod that has both counts once, as a holder: the hold has arrived. Promised shares count, too, so that no other pod
-    gets them; as long as the victims have not left, the card is more than full by that.
+    A pod that has both counts once, as a holder: its share has arrived. Promised shares count, too, so that no other
+    pod gets them; as long as the victims have not left, the card is more than full by that.
     """
 
     card: Card
@@ -89,8 +90,8 @@ class CardEntry:
     """Pod UID -> holder, in the order in which the API server lists them."""
     misfits: tuple[Misfit, ...] = ()
     """Shares that are shown on the card and not counted."""
-    holds: dict[str, Share] = field(default_factory=dict)
-    """Pod UID -> share that is chosen and not stored yet."""
+    seats: dict[SeatKey, Share] = field(default_factory=dict)
+    """Pod UID, or a pod that is to come -> share that is kept and not stored yet."""
     claims: dict[str, Claim] = field(default_factory=dict)
     """Pod UID -> share that the API server lists as promised."""
     promises: dict[str, Share] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class CardEntry:
             resource_version=0,
             misfits=(),
             holders=dict(self.holders),
-            holds=dict(self.holds),
+            seats=dict(self.seats),
             claims=dict(self.claims),
             promises=dict(self.promises),
             known_room=None,
@@ -129,27 +130,37 @@ class CardEntry:
         if self.open:
             self.misfits = stored.misfits
 
-    def shares(self, but: Collection[str] = ()) -> list[Share]:
-        """Return every share that counts on the card, leaving out those of some pods."""
-        held = [holder.share for uid, holder in self.holders.items() if uid not in but]
-        held += [share for uid, share in self.holds.items() if uid not in self.holders and uid not in but]
-        return held + [share for uid, share in self._promised() if uid not in but]
+    def counts_otherwise(self, key: SeatKey) -> bool:
+        """Return whether a seat's share counts already: its pod, or the one whose place it keeps, is here itself."""
+        if isinstance(key, str):
+            return key in self.holders
+        return key.member in self.holders or key.member in self.seats
 
-    def shares_by_pod(self) -> Iterator[tuple[str, Share]]:
-        """Yield the same with the UIDs of the pods."""
+    def shares(self, but: Collection[SeatKey] = (), without: Collection[SeatKey] = ()) -> list[Share]:
+        """Return every share that counts on the card, leaving out those of some pods, and the seats of others."""
+        held = [holder.share for uid, holder in self.holders.items() if uid not in but]
+        held += [
+            share
+            for key, share in self.seats.items()
+            if not self.counts_otherwise(key) and key not in but and key not in without
+        ]
+        return held + [share for uid, share in self._promised(without) if uid not in but]
+
+    def shares_by_pod(self) -> Iterator[tuple[SeatKey, Share]]:
+        """Yield the same with the UIDs of the pods, or what stands for those that are to come."""
         for uid, holder in self.holders.items():
             yield uid, holder.share
-        for uid, share in self.holds.items():
-            if uid not in self.holders:
-                yield uid, share
+        for key, share in self.seats.items():
+            if not self.counts_otherwise(key):
+                yield key, share
         yield from self._promised()
 
-    def _promised(self) -> list[tuple[str, Share]]:
+    def _promised(self, without: Collection[SeatKey] = ()) -> list[tuple[str, Share]]:
         """Return the promised shares of pods that have nothing of the card yet: they count before they are free."""
         if not self.claims and not self.promises:
             return []
         promised = self.promises | {uid: claim.share for uid, claim in self.claims.items()}
-        known = self.holders.keys() | self.holds.keys()
+        known = self.holders.keys() | (self.seats.keys() - set(without) if without else self.seats.keys())
         return [(uid, share) for uid, share in promised.items() if uid not in known]
 
     def used(self) -> Amounts:
@@ -160,22 +171,27 @@ class CardEntry:
         """Return the sum that the API server counts: holders alone."""
         return total(holder.share.amounts for holder in self.holders.values())
 
-    def takes(self, share: Share, pod_uid: str = "") -> bool:
-        """Return whether a share of a pod fits beside those of others, or is reserved for it already."""
-        own = self.holders.get(pod_uid)
+    def takes(
+        self, share: Share, key: SeatKey = "", without: Collection[SeatKey] = (), beside: Sequence[Share] = ()
+    ) -> bool:
+        """Return whether a share of a pod fits beside those of others, or is reserved for it already.
+
+        The seats of `without` count as given up, and the shares of `beside` as taken.
+        """
+        own = self.holders.get(key if isinstance(key, str) else key.member)
         if own is not None and own.share == share:
             return True
-        return why_not(share, self.shares((pod_uid,)), self.card.capacity) is None
+        return why_not(share, [*self.shares((key,), without), *beside], self.card.capacity) is None
 
     def takes_now(self, claim: Claim) -> bool:
         """Return whether what a pod claims is free, beside all that is there and whatever is promised to others."""
         uid = claim.holder.pod.uid
         held = [holder.share for other, holder in self.holders.items() if other != uid]
-        held += [share for other, share in self.holds.items() if other not in self.holders and other != uid]
+        held += [share for key, share in self.seats.items() if not self.counts_otherwise(key) and key != uid]
         return why_not(claim.share, held, self.card.capacity) is None
 
     def could_take(self, claim: Claim, may_leave: Callable[[str, Holder], bool]) -> bool:
-        """Return whether the promised share fits once every evictable holder is gone; holds are ignored."""
+        """Return whether the promised share fits once every evictable holder is gone; seats are ignored."""
         uid = claim.holder.pod.uid
         stay = [h.share for other, h in self.holders.items() if other != uid and not may_leave(other, h)]
         return why_not(claim.share, stay, self.card.capacity) is None
@@ -183,23 +199,12 @@ class CardEntry:
     def room(self) -> Room:
         """Return the card's room, for placement."""
         if self.known_room is None:
-            self.known_room = self.room_without(())
+            self.known_room = self.room_if()
         return self.known_room
 
-    def room_without(self, pod_uids: Collection[str]) -> Room:
-        """Return the room on the card, ignoring the holds of these pods."""
-        return self.room_if_gone([uid for uid in pod_uids if uid not in self.holders])
-
-    def room_without_spares(self, pod_uids: Collection[str]) -> Room:
-        """Return the room on the card if these pods gave up their holds; their promised shares still count."""
-        if not pod_uids:
-            return self.room()
-        holds = {uid: share for uid, share in self.holds.items() if uid not in pod_uids}
-        return replace(self, holds=holds, known_room=None).room()
-
-    def room_if_gone(self, pod_uids: Collection[str]) -> Room:
-        """Return the same as if some pods had left the card, and waited for it no more."""
-        shares = self.shares(pod_uids)
+    def room_if(self, gone: Collection[SeatKey] = (), without: Collection[SeatKey] = ()) -> Room:
+        """Return the room as if some pods had left the card, and waited for it no more, and seats were given up."""
+        shares = self.shares(gone, without)
         free = self.card.capacity - total(share.amounts for share in shares)
         if len(shares) >= MAX_HOLDERS:  # no slot is of use to a pod that the card's object can't list
             free = replace(free, number=min(free.number, 0))

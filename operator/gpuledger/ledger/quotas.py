@@ -1,20 +1,21 @@
 """The sums of each namespace's pods, and whether they may become more.
 
-Counted are a pod's shares and claims at the API server, and its hold: once where these are of one card, and where a
-hold has spares, the most that one of them takes; nothing of a card that is gone. Pods that are of no known namespace
+Counted are a pod's shares and claims at the API server, and its seat: once where these are of one card, and where a
+seat has spares, the most that one of them takes; nothing of a card that is gone. Pods that are of no known namespace
 are not limited.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from typing import Protocol
 
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.ledger.holds import Hold
 from gpuledger.model.card import NOTHING, Amounts, total
 from gpuledger.model.clock import Listeners
-from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of
+from gpuledger.model.gang import Counted, GroupSeat, Kind, QuotaLimit, SeatKey, kind_of
 from gpuledger.model.request import Demand, Shape, phases
 from gpuledger.model.share import Holder, Placement, Pod
 
@@ -29,6 +30,14 @@ ENDLESS = 2**63
 _NO_USE: Use = {}
 _NO_PARTS: dict[str, Part] = {}
 _NOT_COUNTED: tuple[str, Use] = ("", {})
+
+
+class Kept(Protocol):
+    """A seat, as far as it counts."""
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """All that is kept, of which the pod gets one."""
 
 
 class Left:
@@ -50,15 +59,57 @@ class Left:
         return True
 
 
+class Tally:
+    """What the namespaces of some seats would have with them: each is counted before it is taken."""
+
+    def __init__(self, quotas: Quotas, without: Collection[SeatKey] = ()) -> None:
+        """Take the seats that are given up, or taken anew."""
+        self._quotas = quotas
+        self._more: dict[str, Counter[QuotaLimit]] = {}  # namespace -> limit -> what these seats add to its sum
+        self._of: dict[SeatKey, tuple[str, Counter[QuotaLimit]]] = {}  # seat -> its namespace, and its part of that
+        self._without = without
+
+    def add(self, key: SeatKey, placements: Iterable[Placement]) -> QuotaLimit | None:
+        """Count a seat; return the first limit that it would exceed, and count nothing then."""
+        quotas, namespace = self._quotas, self._quotas.namespace_of(key)
+        limits = quotas.limits(namespace)
+        if not limits:
+            return None
+        known = self._more.get(namespace)
+        if known is None:
+            known = self._more[namespace] = Counter(self._given_up(namespace, limits))
+        most = Counter[QuotaLimit]()
+        for placement in placements:
+            for limit, more in quotas.besides(key, namespace, placement).items():
+                if more > 0 and quotas.used(namespace, limit) + known[limit] + more > limit.most:
+                    return limit
+                most[limit] = max(most[limit], more)
+        known.update(most)
+        self._of[key] = namespace, most
+        return None
+
+    def remove(self, key: SeatKey) -> None:
+        """Count a seat no more. Idempotent."""
+        namespace, counted = self._of.pop(key, ("", Counter()))
+        if namespace:
+            self._more[namespace].subtract(counted)
+
+    def _given_up(self, namespace: str, limits: Iterable[QuotaLimit]) -> dict[QuotaLimit, int]:
+        """Return what seats of pods to come free of limits, below 0; what pods have is their own if they get more."""
+        keys = (key for key in self._without if isinstance(key, GroupSeat) and key.group.namespace == namespace)
+        owns = [self._quotas.own(key, namespace) for key in keys]
+        return {limit: -sum(_sum(own, limit) for own in owns) for limit in limits}
+
+
 class Quotas:
-    """Sums of the namespaces that have a limit, kept as holders and holds change.
+    """Sums of the namespaces that have a limit, kept as holders and seats change.
 
     Before there is a first limit, nothing is kept; and of pods of other namespaces only what they hold.
     """
 
-    def __init__(self, entries: Mapping[str, CardEntry], holds: Mapping[str, Hold]) -> None:
+    def __init__(self, entries: Mapping[str, CardEntry], seats: Mapping[SeatKey, Kept]) -> None:
         self._entries = entries
-        self._holds = holds
+        self._seats = seats
         self._is_following = False
         self._limits: dict[str, tuple[QuotaLimit, ...]] = {}  # namespace -> its limits
         self._namespaces: dict[str, str] = {}  # UID of a pod that waits -> its namespace
@@ -66,7 +117,7 @@ class Quotas:
         self._holder_in: dict[str, str] = {}  # UID of such a pod -> the namespace
         self._held: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what it holds of it
         self._promised: dict[str, dict[str, Part]] = {}  # pod UID -> card UUID -> what is promised to it
-        self._counted: dict[str, tuple[str, Use]] = {}  # pod UID -> namespace, and what is in its sum of the pod
+        self._counted: dict[SeatKey, tuple[str, Use]] = {}  # pod -> namespace, and what is in its sum of the pod
         self._sums: dict[str, Use] = {}
         self._lowest: dict[str, Amounts] = {}  # namespace -> the least that its limits allow, of whichever cards
         self.on_room = Listeners[[str]]()
@@ -85,7 +136,7 @@ class Quotas:
             self._lowest[namespace] = Amounts(**{str(each): _lowest(each, limits) for each in Counted})
             self._follow()
         if bool(before) != bool(limits):
-            waiting = (uid for uid in self._holds if self._namespaces.get(uid) == namespace)
+            waiting = (key for key in self._seats if self.namespace_of(key) == namespace)
             for uid in (*self._holding.get(namespace, ()), *waiting):
                 self._recount(uid, namespace)
         if before and before != tuple(limits):
@@ -114,23 +165,10 @@ class Quotas:
         """Return the amounts that the limits of a namespace leave."""
         return tuple(limit.most - self.used(namespace, limit) for limit in self.limits(namespace))
 
-    def exceeded_by(self, pod_uid: str, namespace: str, placement: Placement) -> QuotaLimit | None:
-        """Return the first limit that a pod would exceed with a placement, None if there is none.
-
-        What it has already is not counted besides.
-        """
-        return self.exceeded_together(namespace, {pod_uid: placement})
-
-    def exceeded_together(self, namespace: str, placements: Mapping[str, Placement]) -> QuotaLimit | None:
-        """Return the same of several pods of a namespace, by their UIDs."""
-        for limit in self._limits.get(namespace, ()):
-            besides = 0
-            for uid, placement in placements.items():
-                use = _use(self._parts(placement).values())
-                besides += max(_sum(use, limit) - _sum(self._own(uid, namespace), limit), 0)
-            if besides > 0 and self.used(namespace, limit) + besides > limit.most:
-                return limit
-        return None
+    def besides(self, key: SeatKey, namespace: str, placement: Placement) -> dict[QuotaLimit, int]:
+        """Return how much more counts for each limit with a placement of a pod."""
+        use, own = _use(self._parts(placement).values()), self.own(key, namespace)
+        return {limit: max(_sum(use, limit) - _sum(own, limit), 0) for limit in self._limits.get(namespace, ())}
 
     def exceeded_by_holders(self, pod_uid: str, namespace: str) -> QuotaLimit | None:
         """Return the first limit that the pods of a namespace exceed by what they hold, and this pod has a part in.
@@ -157,7 +195,7 @@ class Quotas:
         limits = self._limits.get(pod.namespace)
         if not limits or self._are_far(pod.namespace, (least(shape),)):
             return None
-        own = self._own(pod.uid, pod.namespace)
+        own = self.own(pod.uid, pod.namespace)
         for limit in limits:
             more = limit.counted.of(least(shape, limit.vendor)) - _sum(own, limit)
             if not limit.model and more > 0 and self.used(pod.namespace, limit) + more > limit.most:
@@ -169,19 +207,19 @@ class Quotas:
         limits = [limit for limit in self.limits(namespace) if not limit.model]
         return Left([(limit, limit.most - self.used(namespace, limit)) for limit in limits])
 
-    def _own(self, pod_uid: str, namespace: str) -> Use:
+    def own(self, key: SeatKey, namespace: str) -> Use:
         """Return a pod's part of a namespace's use."""
-        counted = self._counted.get(pod_uid, _NOT_COUNTED)
+        counted = self._counted.get(key, _NOT_COUNTED)
         return counted[1] if counted[0] == namespace else _NO_USE
 
-    def refusing(self, pod_uid: str, placements: Iterable[Placement]) -> QuotaLimit | None:
-        """Return the same of a pod whose namespace is known, for whichever placement it may get."""
-        namespace = self._namespaces.get(pod_uid)
-        if namespace is None or namespace not in self._limits:
+    def refusing(self, key: SeatKey, placements: Iterable[Placement]) -> QuotaLimit | None:
+        """Return the first limit that a pod would exceed with one of these placements, None if there is none."""
+        namespace = self.namespace_of(key)
+        if namespace not in self._limits:
             return None
         for placement in placements:
             if not self._are_far(namespace, [share.amounts for share in placement.shares]):
-                limit = self.exceeded_by(pod_uid, namespace, placement)
+                limit = Tally(self).add(key, (placement,))
                 if limit:
                     return limit
         return None
@@ -196,7 +234,7 @@ class Quotas:
         """Note the namespace of a pod that may get something."""
         if self._namespaces.get(pod_uid) != namespace:
             self._namespaces[pod_uid] = namespace
-            self.hold_changed(pod_uid)
+            self.seat_changed(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
         """Record that a pod waits no more: what it holds says of which namespace it is."""
@@ -216,7 +254,7 @@ class Quotas:
             if held.get(uuid) != part:
                 held[uuid] = part
                 self._changes(uid, holder.pod.namespace)
-        self.holds_changed(entry)
+        self.seats_changed(entry)
 
     def promises_changed(self, entry: CardEntry, pod_uids: Iterable[str]) -> None:
         """Note what is promised to some pods of a card now."""
@@ -230,21 +268,23 @@ class Quotas:
                 promised[uuid] = kind, share.amounts
             else:
                 promised.pop(uuid, None)
-            self._changes(uid, claim.holder.pod.namespace if claim else self._namespace_of(uid))
+            self._changes(uid, claim.holder.pod.namespace if claim else self.namespace_of(uid))
 
-    def hold_changed(self, pod_uid: str) -> None:
-        """Record that something else is on hold for a pod now."""
-        if self._limits and (pod_uid in self._holds or pod_uid in self._promised or pod_uid in self._counted):
-            self._recount(pod_uid, self._namespace_of(pod_uid))
+    def seat_changed(self, key: SeatKey) -> None:
+        """Record that a pod has another seat now, or none."""
+        if self._limits and (key in self._seats or key in self._promised or key in self._counted):
+            self._recount(key, self.namespace_of(key))
 
-    def holds_changed(self, entry: CardEntry) -> None:
-        """Record that a card has come, has gone or has changed, and what is on hold on it with it."""
-        for uid in entry.holds:
-            self.hold_changed(uid)
+    def seats_changed(self, entry: CardEntry) -> None:
+        """Record that a card has come, has gone or has changed, and what is kept of it with it."""
+        for key in entry.seats:
+            self.seat_changed(key)
 
-    def _namespace_of(self, uid: str) -> str:
+    def namespace_of(self, key: SeatKey) -> str:
         """Return a pod's namespace; that in whose sum it is where nothing else is known any more; or nothing."""
-        return self._namespaces.get(uid) or self._counted.get(uid, _NOT_COUNTED)[0]
+        if isinstance(key, GroupSeat):
+            return key.group.namespace
+        return self._namespaces.get(key) or self._counted.get(key, _NOT_COUNTED)[0]
 
     def _changes(self, uid: str, namespace: str) -> None:
         """Record that a pod holds something else, or something else is promised to it."""
@@ -270,12 +310,12 @@ class Quotas:
                 found[share.uuid] = kind_of(entry.card), share.amounts
         return found
 
-    def _recount(self, uid: str, namespace: str) -> None:
+    def _recount(self, key: SeatKey, namespace: str) -> None:
         """Put a pod's use into the sum of its namespace, in place of its earlier part."""
-        old_namespace, old = self._counted.pop(uid, _NOT_COUNTED)
-        new = self._use_of(uid) if namespace in self._limits else _NO_USE
+        old_namespace, old = self._counted.pop(key, _NOT_COUNTED)
+        new = self._use_of(key) if namespace in self._limits else _NO_USE
         if new:
-            self._counted[uid] = namespace, new
+            self._counted[key] = namespace, new
         if old == new and (old_namespace == namespace or not old):
             return
         if old:
@@ -299,18 +339,26 @@ class Quotas:
     def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
         return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
 
-    def _use_of(self, uid: str) -> Use:
-        hold, held = self._holds.get(uid), self._held.get(uid, _NO_PARTS)
-        if uid in self._promised:
-            held = self._promised[uid] | held
-        if hold is None or not hold.spares:
-            parts = self._parts(hold.placement) if hold else held
-            return _use((parts | held if hold and held else parts).values())
-        found: Use = {}
-        for placement in hold.placements:
-            for kind, amounts in _use((self._parts(placement) | held).values()).items():
+    def _use_of(self, key: SeatKey) -> Use:
+        seat = self._seats.get(key)
+        if isinstance(key, GroupSeat):
+            its, parts = self._held.get(key.member, _NO_PARTS), self._parts(seat.placements[0]) if seat else {}
+            return _use(part for uuid, part in parts.items() if uuid not in its)  # the pod before it is still there
+        held = self._held.get(key, _NO_PARTS)
+        if key in self._promised:
+            held = self._promised[key] | held
+        if seat is None:
+            return _use(held.values())
+        first, *spares = seat.placements
+        found = self._use_with(first, held)
+        for placement in spares:
+            for kind, amounts in self._use_with(placement, held).items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
+
+    def _use_with(self, placement: Placement, held: dict[str, Part]) -> Use:
+        parts = self._parts(placement)
+        return _use((parts | held if held else parts).values())
 
 
 @lru_cache(1_024)

@@ -1,4 +1,4 @@
-"""Limits and conditions on several pods: gangs, which are bound together or not at all, and quotas of namespaces."""
+"""Groups and limits of pods: gangs, which are bound together or not at all, workloads, and quotas of namespaces."""
 
 from __future__ import annotations
 
@@ -35,6 +35,37 @@ class GangName(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class WorkloadName(NamedTuple):
+    """Which of Kueue's workloads."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+SeatGroup = GangName | WorkloadName
+"""Pods for which room is kept together."""
+
+
+class GroupSeat(NamedTuple):
+    """A place that is kept for a pod of a group before that pod exists."""
+
+    group: SeatGroup
+    member: str
+    """Which one: unique within the group."""
+
+    def __str__(self) -> str:
+        """Return the name to show where other seats have that of a pod."""
+        why = "kept for a member" if isinstance(self.group, GangName) else "reserved for a pod of this workload"
+        return f"{self.group} ({why})"
+
+
+SeatKey = str | GroupSeat
+"""Whose seat: a pod's UID, or a pod that is to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +123,8 @@ class GatherEnd(StrEnum):
     """A member was deleted."""
     REFUSED = "refused"
     """A share was refused, or could not be entered."""
+    DISPLACED = "displaced"
+    """A pod of higher priority has taken over cards that were kept for them."""
     STOPPED = "stopped"
     """The operator ends."""
 

@@ -82,6 +82,10 @@ class Share:
     exclusive: bool
     containers: tuple[ContainerShare, ...]
 
+    def is_of(self, container_name: str) -> bool:
+        """Return whether a container has part of it."""
+        return any(part.name == container_name for part in self.containers)
+
     def is_by_claim(self, claim_uid: str) -> bool:
         """Return whether some of it is had by this ResourceClaim."""
         return any(part.claim is not None and part.claim.uid == claim_uid for part in self.containers)
@@ -165,6 +169,15 @@ def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]
     containers that run at the same time, dimension by dimension.
     """
     return tuple(_share_of(request, assignment, card) for card in cards if any(card.uuid in a for a in assignment))
+
+
+def are_shares_of(shares: Sequence[Share], request: PodRequest, cards: Sequence[Card]) -> bool:
+    """Return whether these are the shares that a request, or an alternative of it, gets on these cards of a node."""
+    for variant in request.variants:
+        uuids = [[share.uuid for share in shares if share.is_of(name)] for name in variant.names]
+        if shares_of(variant, tuple(map(tuple, uuids)), cards) == shares:
+            return True
+    return False
 
 
 def stamped(share: Share, claims: Sequence[PodClaim]) -> Share:

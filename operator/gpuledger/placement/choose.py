@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from typing import Protocol
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import NodeRoom
@@ -117,10 +118,31 @@ class Ranking:
     """The best of them, the lowest first; kube-scheduler may not have offered all."""
 
 
+class Rooms(Protocol):
+    """Nodes whose room changes: the ledger, or a sketch of it."""
+
+    @property
+    def changes(self) -> int:
+        """Number of changes so far."""
+
+    def touched_since(self, change: int) -> Iterator[str]:
+        """Return the nodes with a change later than this one, latest first."""
+
+    def known_nodes(self) -> Iterable[str]:
+        """Return all nodes, the latest changed first."""
+
+    def node_room(self, node_name: str) -> NodeRoom:
+        """Return a node as placement sees it."""
+
+
+Found = tuple[bool, Ranked]
+"""Sort key of a node that fits: whether its rank is older than the prices, and its rank."""
+
+
 class FittingNodes:
     """The nodes on which pods with one ask fit, ranked. Costs what has changed since the last look."""
 
-    def __init__(self, decider: Decider, ledger: Ledger, order: Iterable[str]) -> None:
+    def __init__(self, decider: Decider, ledger: Rooms, order: Iterable[str]) -> None:
         self._decider = decider
         self._ledger = ledger
         self._version = decider.version
@@ -222,6 +244,18 @@ class FittingNodes:
     def ranking(self) -> Ranking:
         """Return how the best nodes compare, for people. Costs the same however many there are."""
         return Ranking(self._decider.policy_name, len(self._fitting), tuple(self._ranked[:RANKS_SHOWN]))
+
+    def first(self, node_names: Container[str] | None, but: Container[str] = ()) -> Found | None:
+        """Return the preferred node of those named, None if none fits."""
+        for is_old, nodes in ((False, self._ranked), (True, self._old)):
+            for rank, name in nodes:
+                if name not in but and (node_names is None or name in node_names):
+                    return is_old, (rank, name)
+        return None
+
+    def assignment(self, node_name: str) -> Assignment:
+        """Return the cards of each container on a node that fits."""
+        return self._fitting[node_name].assignment
 
     def in_order(self) -> Iterator[tuple[str, Assignment]]:
         """Yield the nodes that fit with the cards of each container, the preferred first."""
@@ -394,17 +428,23 @@ class Chooser:
         Nodes are looked at as long as `work` is left, and it is spent of it. Those that fit but were not looked at yet
         are found when it is asked for again.
         """
-        known = self._set_of(request)
-        before = _steps(known)
         self._pricers.tick()
-        try:
-            for _ in known.look_around(node_names):
-                if work is not None and _steps(known) - before > work.left:
-                    return None
-            return next(self._placements(known, request, node_names), None)
-        finally:
-            if work is not None:
-                work.spend(_steps(known) - before)
+        known = self._set_of(request)
+        if not looked_around(known, node_names, work):
+            return None
+        return next(self._placements(known, request, node_names), None)
+
+    def fitting(self, request: PodRequest) -> FittingNodes:
+        """Return the nodes on which a request fits, as far as they were looked at."""
+        return self._set_of(request)
+
+    def fitting_in(self, rooms: Rooms, request: PodRequest) -> FittingNodes:
+        """Return the same for nodes that have other rooms than in the ledger; the caller keeps it."""
+        return FittingNodes(Decider(*self._key(request), self._pricers, as_if=True), rooms, ())
+
+    def tick(self) -> None:
+        """Let prices do a bit of their work."""
+        self._pricers.tick()
 
     def is_unfinished(self, request: PodRequest) -> bool:
         """Return whether `best` has had no work left to look at all nodes, and goes on where it was."""
@@ -417,9 +457,9 @@ class Chooser:
         return known.why_it_waits if known.unseen else ""
 
     def fits(self, shape: Shape, node_name: str, work: StepBudget) -> bool:
-        """Return whether a pod of this shape fits on a node now, once spares are taken back. It is spent of `work`."""
+        """Return whether a pod of this shape fits on a node now, once offers are taken back. It is spent of `work`."""
         work.spend(STEPS_OF_A_LOOK)
-        room = self._ledger.room_without_spares(node_name)
+        room = self._ledger.room_if(node_name)
         if len(shape) > 1 and any(refuse_alone(demand, room) for demand in shape):
             return False  # without a search
         searched = StepBudget(WORK_LIMIT)
@@ -497,6 +537,17 @@ class Chooser:
                 self._dropped_evaluations += self._sets.popitem(last=False)[1].evaluations
         self._sets.move_to_end(key)
         return known
+
+
+def looked_around(known: FittingNodes, node_names: Container[str] | None, work: StepBudget | None) -> bool:
+    """Look at nodes as long as `work` is left, of which it is spent; return whether some was left to the end."""
+    before = _steps(known)
+    try:
+        looks = known.look_around(node_names)
+        return not any(work is not None and _steps(known) - before > work.left for _ in looks)
+    finally:
+        if work is not None:
+            work.spend(_steps(known) - before)
 
 
 def _steps(known: FittingNodes) -> int:

@@ -7,7 +7,8 @@ the candidates that are left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple, Protocol
@@ -100,6 +101,9 @@ class Pricer(Protocol):
     def tick(self) -> None:
         """Do a bit of the work on new prices, if any is to be done. Called at each question."""
 
+    def as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[None]:
+        """Let nodes have other rooms than in the ledger, while this lasts."""
+
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return the effect of a candidate on its node as it is now."""
 
@@ -118,9 +122,14 @@ class Decision:
 
 
 class Decider:
-    """Decides for all pods with the same ask and policy."""
+    """Decides for all pods with the same ask and policy.
 
-    def __init__(self, footprint: Footprint, policy: Policy, pricers: Mapping[Preference, Pricer]) -> None:
+    `as_if`: the rooms of the nodes that it is given differ from those in the ledger.
+    """
+
+    def __init__(
+        self, footprint: Footprint, policy: Policy, pricers: Mapping[Preference, Pricer], as_if: bool = False
+    ) -> None:
         self._footprint = footprint
         self._policy = policy
         self.policy_name = policy.nodes.value
@@ -131,6 +140,7 @@ class Decider:
         self.is_cut = False
         """It has ended before the last of the nodes the last time, as a selector was not evaluated yet."""
         self._payers = payers_of(footprint.shape)
+        self._as_if = as_if
 
     @property
     def version(self) -> int:
@@ -167,8 +177,16 @@ class Decider:
             if self.is_cut:
                 break
             offers.append(offer)
-        chosen = iter(self._chosen([offer for offer in offers if not isinstance(offer, Refusal | Decision)]))
+        candidates = [offer for offer in offers if not isinstance(offer, Refusal | Decision)]
+        with self._prices_as_if(nodes[: len(offers)]):
+            chosen = iter(self._chosen(candidates))
         return [offer if isinstance(offer, Refusal | Decision) else next(chosen) for offer in offers]
+
+    def _prices_as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[object]:
+        stack, pricers = ExitStack(), (self._card_pricer, self._node_pricer) if self._as_if else ()
+        for pricer in {id(each): each for each in pricers if each is not None}.values():
+            stack.enter_context(pricer.as_if(nodes))
+        return stack
 
     def _skipped(self) -> int:
         return sum(payer.skipped for payer in self._payers)

@@ -161,9 +161,9 @@ def _lacking(wanted: Amounts, free: Amounts) -> Amounts:
 
 
 def _by_size(entry: CardEntry) -> tuple[str, ...]:
-    """Return the UIDs of the pods that count on a card, the one with most of its memory first."""
-    parts = sorted(entry.shares_by_pod(), key=lambda part: (-part[1].amounts.memory_mib, part[0]))
-    return tuple(uid for uid, _ in parts)
+    """Return who counts on a card, the one with most of its memory first: pods' UIDs, or names of those to come."""
+    parts = sorted((-share.amounts.memory_mib, str(key)) for key, share in entry.shares_by_pod())
+    return tuple(name for _, name in parts)
 
 
 def _kept(entry: CardEntry) -> str:

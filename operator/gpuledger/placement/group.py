@@ -1,8 +1,8 @@
-"""Places for the members of a gang: for all of them at once, in as few zones as possible.
+"""Places for the members of a gang, or the pods of a workload: for all of them at once, in as few zones as possible.
 
-One member is placed after the other, the most demanding first, as a pod is placed that comes alone; what is found for
-one is held, so that the next one sees it. So there are places for a gang whose members are alike, with one container,
-if and only if this finds them. Members that differ could fit in another order where they do not in this one.
+One pod is placed after the other on a sketch, the most demanding first, as a pod is placed that comes alone. So there
+are places for pods that are alike, with one container, if and only if this finds them. Pods that differ could fit in
+another order where they do not in this one.
 
 Zones are values of node labels, from the narrowest label to the widest. All members go to one zone of the narrowest
 label by which one has room for all. If there is none, they go to as few zones of the widest label as have room
@@ -10,10 +10,7 @@ together, and to as few of the next label among these. For members that are alik
 for the most come first. Else, of up to `FEW_ZONES` zones all sets are tried, the small ones first; of more, the same as
 for members that are alike. If there is no room in zones, nodes without the labels are used, too, as if there were none.
 
-How many pods find room at once, and where: a trial that counts in its own copies, and leaves nothing in the ledger.
-
-A plan that is carried out keeps room in the ledger, where each change makes others look again. Somebody who only asks
-must not cause that.
+A trial finds out how many pods fit, on the first node that takes each, for those who only ask.
 """
 
 from __future__ import annotations
@@ -26,15 +23,16 @@ from itertools import combinations
 from typing import NamedTuple
 
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.model.errors import QuotaExceeded, Refusal, ShareRefused, WorkLimitExceeded
-from gpuledger.model.gang import QuotaLimit
-from gpuledger.model.request import PodRequest, Shape, counted_cards
-from gpuledger.model.share import Holder, Placement, Pod, Share, shares_of
+from gpuledger.ledger.seats import NOBODY
+from gpuledger.model.errors import Refusal, WorkLimitExceeded
+from gpuledger.model.gang import QuotaLimit, SeatKey
+from gpuledger.model.request import HostAmounts, PodRequest, Shape
+from gpuledger.model.share import Placement, shares_of
 from gpuledger.placement.choose import STEPS_OF_A_LOOK, Chooser
 from gpuledger.placement.decide import hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards
 from gpuledger.placement.policy import Preference, StepBudget
+from gpuledger.placement.sketch import Sketch
 
 MEMBERS_AT_ONCE = 8
 """For which a place is looked for before others have their turn."""
@@ -45,26 +43,26 @@ FEW_ZONES = 6
 ZONE_LOOKS = 1_024
 """Looks for a place of one member in some zones, before the members go where there is room: some 50 ms."""
 
-Places = dict[str, Placement]
-"""Pod UID -> its place."""
+Places = dict[SeatKey, Placement]
+"""Pod -> its place."""
 
 
-class Found(NamedTuple):
+class Plan(NamedTuple):
     """The result of a search."""
 
-    number: int
-    """For how many members there is room."""
-    is_current: bool = True
-    """Nothing else has changed in the ledger meanwhile."""
+    sketch: Sketch
+    """With all pods, if there is room for all; it can be committed as long as nothing else has its turn."""
+    lacking: int
+    """For how many pods there is no room."""
     exceeded: QuotaLimit | None = None
     """The limit of their namespace that was in the way of one, if any."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A member that is to be placed."""
+class Asking:
+    """A pod that is to be placed."""
 
-    pod_uid: str
+    key: SeatKey
     request: PodRequest
     node_names: Collection[str] | None = None
     """The nodes to which it can go; None stands for any."""
@@ -74,58 +72,55 @@ class Seat:
     """Nodes that it gets only if no other one fits."""
 
 
-class GangPlanner:
-    """Holds room in the ledger, for all members or for none."""
+class GroupPlanner:
+    """Plans places for all pods of a group or for none, without a change to the ledger.
 
-    def __init__(self, ledger: Ledger, chooser: Chooser) -> None:
+    `needs_host`: no kube-scheduler looks whether nodes have the CPU and memory for all of them.
+    """
+
+    def __init__(self, ledger: Ledger, chooser: Chooser, needs_host: bool = False) -> None:
         self._ledger = ledger
         self._chooser = chooser
+        self._needs_host = needs_host
 
-    def hold(
-        self, seats: Sequence[Seat], deadline_s: float, beside: Collection[str] = ()
-    ) -> Generator[None, None, Found]:
-        """Hold room for all until the deadline. If there is room for fewer, nothing is held.
+    def plan(
+        self, asking: Sequence[Asking], without: Collection[SeatKey] = NOBODY, beside: Collection[str] = ()
+    ) -> Generator[None, None, Plan]:
+        """Look for places for all, in a ledger without the seats of some.
 
         `beside` are the names of nodes on which other members are already: zones of these come first. Others can have
-        their turn between two steps. Raises WorkLimitExceeded, and holds nothing then.
+        their turn between two steps. Raises WorkLimitExceeded.
         """
-        seats = sorted(seats, key=_most_demanding_first)
-        trial = _Trial(self._ledger, self._chooser, seats, deadline_s)
-        try:
-            found = yield from trial.hold(None)
-            if found < len(seats) and any(map(_shares_several, seats)):
-                trial.seats = [_spread(seat) for seat in seats]
-                found = max(found, (yield from trial.hold(None)))
-            if found == len(seats) and self._ledger.zones.labels:
-                anywhere = trial.places
-                if not (yield from self._in_few_zones(trial, beside)) and not trial.restore(anywhere):
-                    found = 0
-            return Found(found, trial.is_current, trial.exceeded if found < len(seats) else None)
-        except WorkLimitExceeded:
-            trial.drop()
-            raise
+        in_order = sorted(asking, key=_most_demanding_first)
+        search = _Search(self._ledger, self._chooser, in_order, without, self._needs_host)
+        found = yield from search.place(None)
+        if found < len(asking) and any(map(_shares_several, asking)):
+            search.asking = [_spread(each) for each in search.asking]
+            found = max(found, (yield from search.place(None)))
+        if found == len(asking) and self._ledger.zones.labels:
+            found = yield from self._in_few_zones(search, beside)
+        return Plan(search.sketch, len(asking) - found, search.exceeded if found < len(asking) else None)
 
-    def _in_few_zones(self, trial: _Trial, beside: Collection[str]) -> Generator[None, None, bool]:
-        """Hold the same in fewer zones; return whether that is done. If not, nothing is held."""
-        trial.looks_left = ZONE_LOOKS
-        trial.drop()
-        for zone in self._single_zones(trial, beside):
-            if (yield from trial.hold(zone)) == len(trial.seats):
-                return True
-            if trial.looks_left <= 0:
-                return False
+    def _in_few_zones(self, search: _Search, beside: Collection[str]) -> Generator[None, None, int]:
+        """Place the pods in fewer zones, or else where they were; return how many are placed: all, or too few."""
+        search.looks_left = ZONE_LOOKS
+        number = len(search.asking)
+        for zone in self._single_zones(search, beside):
+            if (yield from search.place(zone)) == number:
+                return number
+            if search.looks_left <= 0:
+                break
         names: Collection[str] | None = None
         for label in reversed(range(len(self._ledger.zones.labels))):
-            fewer = yield from self._fewest_zones(trial, label, names)
+            fewer = (yield from self._fewest_zones(search, label, names)) if search.looks_left > 0 else None
             names = fewer if fewer is not None else names
-        if names is None or trial.looks_left <= 0:
-            trial.drop()
-            return False
-        return (yield from trial.hold(names)) == len(trial.seats)
+        if names is not None and search.looks_left > 0 and (yield from search.place(names)) == number:
+            return number
+        return (yield from search.place(None))
 
-    def _single_zones(self, trial: _Trial, beside: Collection[str]) -> Iterator[set[str]]:
+    def _single_zones(self, search: _Search, beside: Collection[str]) -> Iterator[set[str]]:
         """Yield the nodes of each zone that may have room for all: by the narrowest label first, the fullest first."""
-        zones, need_mib = self._ledger.zones, sum(map(_least_memory_mib, trial.seats))
+        zones, need_mib = self._ledger.zones, sum(map(_least_memory_mib, search.asking))
         for label in range(len(zones.labels)):
             preferred = {zones.of(name, label) for name in beside}
             free = {zone: (names, self._free_mib(names)) for zone, names in zones.nodes_by_zone(label).items()}
@@ -134,25 +129,22 @@ class GangPlanner:
                 yield enough[zone][0]
 
     def _fewest_zones(
-        self, trial: _Trial, label: int, within: Collection[str] | None
+        self, search: _Search, label: int, within: Collection[str] | None
     ) -> Generator[None, None, set[str] | None]:
         """Return the nodes of the fewest zones that have room for all, of those `within`; None if none were found."""
         zones = self._ledger.zones.nodes_by_zone(label)
         inside = {zone: names if within is None else names & set(within) for zone, names in zones.items()}
         room: dict[str, int] = {}
         for zone, names in sorted(inside.items()):
-            room[zone] = (yield from trial.hold(names, count=True)) if names else 0
-            trial.drop()
-            if trial.looks_left <= 0:
+            room[zone] = (yield from search.place(names, count=True)) if names else 0
+            if search.looks_left <= 0:
                 return None
         useful = sorted((zone for zone in room if room[zone]), key=lambda zone: (-room[zone], zone))
-        for chosen in _sets(useful, room, len(trial.seats), alike=trial.are_alike):
+        for chosen in _sets(useful, room, len(search.asking), alike=search.are_alike):
             names = set[str]().union(*(inside[zone] for zone in chosen))
-            fits = (yield from trial.hold(names)) == len(trial.seats)
-            trial.drop()
-            if fits:
+            if (yield from search.place(names)) == len(search.asking):
                 return names
-            if trial.looks_left <= 0:
+            if search.looks_left <= 0:
                 return None
         return None
 
@@ -169,90 +161,85 @@ def _sets(useful: Sequence[str], room: dict[str, int], need: int, alike: bool) -
                 yield chosen
 
 
-class _Trial:
-    """Looks for places for the same members, in one set of nodes after the other."""
+class _Search:
+    """Looks for places for the same pods, in one set of nodes after the other."""
 
-    def __init__(self, ledger: Ledger, chooser: Chooser, seats: Sequence[Seat], deadline_s: float) -> None:
-        self.seats = seats
-        self.are_alike = len({(seat.request.shape, id(seat.node_names)) for seat in seats}) == 1
-        self.places: Places = {}
+    def __init__(
+        self,
+        ledger: Ledger,
+        chooser: Chooser,
+        asking: Sequence[Asking],
+        without: Collection[SeatKey],
+        needs_host: bool,
+    ) -> None:
+        self.asking = asking
+        self.are_alike = len({(each.request.shape, id(each.node_names)) for each in asking}) == 1
+        self.sketch = Sketch(ledger, without)
         self.looks_left = 0
-        self.is_current = True
         self.exceeded: QuotaLimit | None = None
         self._ledger = ledger
         self._chooser = chooser
-        self._deadline_s = deadline_s
+        self._needs_host = needs_host
 
-    def hold(self, within: Collection[str] | None, count: bool = False) -> Generator[None, None, int]:
-        """Hold places for all on these nodes, and drop what was held before; return for how many there is room.
+    def place(self, within: Collection[str] | None, count: bool = False) -> Generator[None, None, int]:
+        """Place all pods on these nodes, in place of where they were; return for how many there is room.
 
-        For fewer than all, nothing is held. It ends at the first that finds none, and returns for how many there was
-        room before; with `count`, and where no nodes are named, it goes on with those that ask for something else.
+        It ends at the first that finds none, and returns for how many there was room before; with `count`, and where no
+        nodes are named, it goes on with those that ask for something else.
         """
-        self.drop()
-        failed: set[tuple[object, ...]] = set()
-        for number, seat in enumerate(self.seats, 1):
-            if number % MEMBERS_AT_ONCE == 0:
-                change = self._ledger.changes
-                yield None
-                self.is_current = self.is_current and change == self._ledger.changes
-            kind = (seat.request.shape, id(seat.node_names))
-            if kind in failed or self._sit(seat, within):
-                continue
-            failed.add(kind)
-            if within is not None and not count:
+        self.sketch.stand(self.sketch.places)
+        waiting, failed = list(self.asking), set[tuple[object, ...]]()
+        for number in range(1, len(self.asking) * len(self.asking) + 1):
+            if not waiting:
                 break
-        found = len(self.places)
-        if found < len(self.seats):
-            self.drop()
-        return found
+            each = waiting.pop(0)
+            kind = (each.request.shape, id(each.node_names))
+            if kind not in failed and not self._sit(each, within):
+                failed.add(kind)
+                if within is not None and not count:
+                    break
+            if number % MEMBERS_AT_ONCE == 0:
+                yield None
+                lost = set(self.sketch.refresh())  # others have taken their places meanwhile
+                waiting += [each for each in self.asking if each.key in lost]
+        return len(self.sketch.places)
 
-    def restore(self, places: Places) -> bool:
-        """Hold these places again, all or none; return whether they are still there."""
-        self.drop()
-        try:
-            for uid, placement in places.items():
-                self._ledger.hold(uid, placement, self._deadline_s)
-                self.places[uid] = placement
-        except ShareRefused:
-            self.drop()
-            return False
-        return True
-
-    def drop(self) -> None:
-        """Hold nothing."""
-        for uid, placement in self.places.items():
-            hold = self._ledger.hold_of(uid)
-            if hold is not None and hold.placement == placement:
-                self._ledger.drop_hold(uid)
-        self.places = {}
-
-    def _sit(self, seat: Seat, within: Collection[str] | None) -> bool:
+    def _sit(self, each: Asking, within: Collection[str] | None) -> bool:
         self.looks_left -= 1
-        names = _both(seat.node_names, within)
+        names = _both(each.node_names, within)
+        if self._needs_host:
+            names = _both(_WithHost(self.sketch, each.request.host), names)
+        placement = self._look(each, names)
+        if placement is not None:
+            exceeded = self.sketch.sit(each.key, placement)
+            self.exceeded = exceeded or self.exceeded
+            return exceeded is None
+        if why := self.sketch.why_it_waits(self._chooser, each.request):
+            raise WorkLimitExceeded(why)
+        if self.sketch.is_unfinished(self._chooser, each.request):
+            raise WorkLimitExceeded("the search for the gang takes long; it continues at the next request")
+        return False
+
+    def _look(self, each: Asking, names: Container[str] | None) -> Placement | None:
         placement = None
-        if seat.preferred:
-            placement = self._chooser.best(seat.request, _both(names, seat.preferred))
-        if placement is None and seat.avoided:
+        if each.preferred:
+            placement = self.sketch.best(self._chooser, each.request, _both(names, each.preferred))
+        if placement is None and each.avoided:
             others = self._ledger.node_names() if names is None else names
-            placement = self._chooser.best(seat.request, _but(others, seat.avoided))
-        if placement is None:
-            placement = self._chooser.best(seat.request, names)
-        if placement is None:
-            if why := self._chooser.why_it_waits(seat.request):
-                raise WorkLimitExceeded(why)
-            if self._chooser.is_unfinished(seat.request):
-                raise WorkLimitExceeded("the search for the gang takes long; it continues at the next request")
-            return False
-        try:
-            self._ledger.hold(seat.pod_uid, placement, self._deadline_s)
-        except QuotaExceeded as error:
-            self.exceeded = error.limit
-            return False
-        except ShareRefused:
-            return False
-        self.places[seat.pod_uid] = placement
-        return True
+            placement = self.sketch.best(self._chooser, each.request, _but(others, each.avoided))
+        return placement or self.sketch.best(self._chooser, each.request, names)
+
+
+class _WithHost:
+    """The nodes that have CPU and memory for a pod in a sketch; what is not known is enough."""
+
+    def __init__(self, sketch: Sketch, host: HostAmounts) -> None:
+        self._sketch = sketch
+        self._host = host
+
+    def __contains__(self, name: object) -> bool:
+        free = self._sketch.node_room(str(name)).host
+        return free is None or self._host.fits_in(free)
 
 
 class _Names:
@@ -287,24 +274,24 @@ def demand_order(request: PodRequest) -> tuple[int, ...]:
     return -every_card, -request.cards, -whole, -memory_mib, -percent, -cores
 
 
-def _most_demanding_first(seat: Seat) -> tuple[tuple[int, ...], float]:
+def _most_demanding_first(each: Asking) -> tuple[tuple[int, ...], float]:
     """Sort key: the most demanding, then who has fewer nodes to go to."""
-    return demand_order(seat.request), math.inf if seat.node_names is None else len(seat.node_names)
+    return demand_order(each.request), math.inf if each.node_names is None else len(each.node_names)
 
 
-def _shares_several(seat: Seat) -> bool:
+def _shares_several(each: Asking) -> bool:
     """Return whether it asks for parts of several cards: then it matters which ones others have got."""
-    return any(demand.cards > 1 and not demand.exclusive for demand in seat.request.shape)
+    return any(demand.cards > 1 and not demand.exclusive for demand in each.request.shape)
 
 
-def _spread(seat: Seat) -> Seat:
-    """Return a seat on the cards with the most room: taken so, equal parts of several cards fit most often."""
-    return replace(seat, request=replace(seat.request, card_policy=Preference.SPREAD))
+def _spread(each: Asking) -> Asking:
+    """Return a pod that gets the cards with the most room: taken so, equal parts of several cards fit most often."""
+    return replace(each, request=replace(each.request, card_policy=Preference.SPREAD))
 
 
-def _least_memory_mib(seat: Seat) -> int:
-    """Return the least card memory that a member takes, in MiB; 0 where that depends on the card."""
-    demands = seat.request.shape
+def _least_memory_mib(each: Asking) -> int:
+    """Return the least card memory that a pod takes, in MiB; 0 where that depends on the card."""
+    demands = each.request.shape
     return max((d.cards * d.memory_mib for d in demands if d.memory_mib and not d.at_most_card), default=0)
 
 
@@ -312,33 +299,23 @@ STEPS = 16 * WORK_LIMIT
 """Steps in all, some 10 microseconds each. Placements that were not found by then count as not found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """A pod that has nothing yet."""
-
-    pod: Pod
-    request: PodRequest
-    node_names: Collection[str] | None
-    """The nodes that it may go to; None stands for any."""
-
-
 class Trial:
     """Places pods one after the other, each beside those before it, on the first node that takes it."""
 
-    def __init__(self, ledger: Ledger, but: Collection[str] = ()) -> None:
-        """Take the UIDs under which something is on hold that counts as free for these pods."""
-        self._ledger = ledger
-        self._but = but
-        self._nodes: dict[str, NodeRoom] = {}  # node name -> what is left of it, for the nodes that were looked at
+    def __init__(self, ledger: Ledger, gone: Collection[SeatKey] = NOBODY) -> None:
+        """Take the pods that count as if they had left."""
+        self.sketch = Sketch(ledger, gone=gone)
         self._order: list[str] = [*ledger.node_names(), *ledger.counting_nodes()]
         # (shape, identity of the nodes allowed) -> how many nodes, in their order, have refused such pods
         self._refused: dict[tuple[Shape, int], int] = {}
         self._work = StepBudget(STEPS)
-        self._taken: list[Pod] = []  # those that were placed
-        self.placed: dict[str, Placement] = {}
-        """Pod UID -> where it fits."""
         self.left: list[Asking] = []
         """Those that find no room."""
+
+    @property
+    def placed(self) -> Places:
+        """Return where pods fit."""
+        return self.sketch.places
 
     @property
     def is_cut_short(self) -> bool:
@@ -354,55 +331,19 @@ class Trial:
         """Return on which nodes pods fit, and how many on each."""
         return Counter(placement.node_name for placement in self.placed.values())
 
-    def room(self, node_name: str) -> NodeRoom:
-        """Return the room of a node beside the placed pods."""
-        room = self._nodes.get(node_name)
-        if room is None:
-            ledger, but = self._ledger, self._but
-            found = ledger.room_without(node_name, but) if but else ledger.room_without_spares(node_name)
-            room = self._nodes[node_name] = found
-        return room
-
-    def entries(self, node_name: str) -> list[CardEntry]:
-        """Return the lines of a node's cards, with the shares of those that were placed."""
-        entries = self._ledger.entries_of_node(node_name)
-        here = [pod for pod in self._taken if self.placed[pod.uid].node_name == node_name]
-        if not here and not self._but:
-            return list(entries)
-        copies = {entry.card.uuid: entry.as_it_is() for entry in entries}
-        for entry in copies.values():
-            entry.holds = {uid: share for uid, share in entry.holds.items() if uid not in self._but}
-        for pod in here:
-            for share in self.placed[pod.uid].shares:
-                if share.uuid in copies:
-                    copies[share.uuid].holders[pod.uid] = Holder(pod, share)
-        return list(copies.values())
-
     def _try(self, pod: Asking) -> Iterator[None]:
         shape, key = pod.request.shape, (pod.request.shape, id(pod.node_names))
         for place in range(self._refused.get(key, 0), len(self._order)):
             name = self._order[place]
             if pod.node_names is None or name in pod.node_names:
                 yield None
-                searched, node = StepBudget(WORK_LIMIT), self.room(name)
+                searched, node = StepBudget(WORK_LIMIT), self.sketch.node_room(name)
                 found = choose_cards(shape, node, Preference.BINPACK, searched)
                 if not self._work.spend(STEPS_OF_A_LOOK + hard_steps(shape, searched)):
                     break
                 if not isinstance(found, Refusal):
-                    self._take(pod, Placement(name, shares_of(pod.request, found, node.cards), pod.request.host))
+                    shares = shares_of(pod.request, found, node.cards)
+                    self.sketch.put(pod.key, Placement(name, shares, pod.request.host))
                     return
             self._refused[key] = place + 1  # what is left of it only becomes less
         self.left.append(pod)
-
-    def _take(self, pod: Asking, placement: Placement) -> None:
-        self.placed[pod.pod.uid] = placement
-        self._taken.append(pod.pod)
-        node, taken = self.room(placement.node_name), {share.uuid: share for share in placement.shares}
-        rooms = tuple(_beside(taken[room.card.uuid], room) if room.card.uuid in taken else room for room in node.rooms)
-        counted = None if node.counted is None else node.counted - counted_cards(pod.request.shape)
-        self._nodes[placement.node_name] = replace(node, rooms=rooms, counted=counted)
-
-
-def _beside(share: Share, room: Room) -> Room:
-    """Return the room of a card beside a share."""
-    return replace(room, free=room.free - share.amounts, idle=False, shut=room.shut or share.exclusive)

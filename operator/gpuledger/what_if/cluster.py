@@ -31,7 +31,8 @@ from gpuledger.formats.kubernetes.quantity import host_request
 from gpuledger.formats.resource_claims.claims import ListedClaims
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, Seat
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Reason, Refusal, ShareRefused
 from gpuledger.model.gang import QuotaLimit
@@ -41,7 +42,7 @@ from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
-from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, hold_all, seats_of
+from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, asking_of, hold_all
 from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served, copied
 from gpuledger.workflows.binding.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
@@ -239,7 +240,7 @@ class ObjectCluster:
         shares = () if counted else missing_shares(facts, (), self)
         placement = Placement(facts.node_name, shares, request.host)
         try:
-            self._ledger.hold(facts.pod.uid, placement, PINNED)
+            self._ledger.seats.take(Seat(facts.pod.uid, placement, FOREVER))
         except ShareRefused as error:
             raise BadInput(f"it is bound, and its cards are taken by others: {error}") from None
         self._ledger.quotas.knows(facts.pod.uid, facts.pod.namespace)  # not before: it is there, whatever it may have
@@ -274,10 +275,10 @@ class ObjectCluster:
         for each in members:
             self._ledger.quotas.knows(each.uid, gang.name.namespace)
         rules_of = {name: node.rules for name, node in self._nodes.items()}
-        seats = seats_of(members, rules_of, self._ledger)
+        seats = asking_of(members, rules_of)
         gang.fitted = hold_all(self._ledger, self._chooser, seats)
         if gang.fitted == len(seats):
-            held = ((each.uid, self._ledger.hold_of(each.uid)) for each in members)
+            held = ((each.uid, self._ledger.seats.of(each.uid)) for each in members)
             gang.places = {uid: hold.placement for uid, hold in held if hold is not None}
             return
         for number, (seat, member) in enumerate(zip(seats, members, strict=True)):
@@ -286,7 +287,7 @@ class ObjectCluster:
                 break
             gang.fitted = max(gang.fitted, number + 1)
         for seat in seats:
-            self._ledger.drop_hold(seat.pod_uid)
+            self._ledger.seats.give_up(seat.key)
 
     def _place(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:
         if not request.shape:
@@ -296,7 +297,7 @@ class ObjectCluster:
         if not choice.placements:
             return PodOutcome(str(facts.pod), PodStatus.NO_ROOM, reasons=reasons)
         [placement] = choice.placements
-        self._ledger.hold(facts.pod.uid, placement, PINNED)
+        self._ledger.seats.take(Seat(facts.pod.uid, placement, FOREVER))
         return self._outcome(facts, PodStatus.PLACED, placement)
 
     def _join(self, facts: PodFacts, request: PodRequest, rules: PodRules) -> PodOutcome:

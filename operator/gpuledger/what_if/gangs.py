@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_host, refused_by_rules
+from gpuledger.formats.kubernetes.constraints import NodeRules, PodRules, refused_by_rules
 from gpuledger.formats.kubernetes.gang import OF_WAY, described
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, Strength
 from gpuledger.model.errors import Reason, WorkLimitExceeded
 from gpuledger.model.gang import Gang, GangName, PodGroup
-from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.group import GangPlanner, Seat
+from gpuledger.placement.group import Asking, GroupPlanner, Plan
 
 
 class GangStatus(StrEnum):
@@ -117,39 +118,17 @@ class SceneGang:
         return self.present + self.fitted
 
 
-class PossibleNodes(Collection[str]):
-    """The nodes that a pod can go to, as far as CPU and memory are left there at the moment of the question."""
-
-    def __init__(self, rules: PodRules, host: HostAmounts, nodes: Mapping[str, NodeRules], ledger: Ledger) -> None:
-        self._ask = rules, host
-        self._ledger = ledger
-        self._names = {name for name, node in nodes.items() if not refused_by_rules(rules, node)}
-
-    def is_like(self, other: PossibleNodes) -> bool:
-        """Return whether it is of pods that ask for the same."""
-        return self._ask == other._ask
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names and not refused_by_host(self._ask[1], self._ledger.hosts.free(str(name)))
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._names if name in self)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-def seats_of(members: Sequence[SceneMember], nodes: Mapping[str, NodeRules], ledger: Ledger) -> list[Seat]:
+def asking_of(members: Sequence[SceneMember], nodes: Mapping[str, NodeRules]) -> list[Asking]:
     """Return what is to be placed; members that can go to the same nodes have the same object of these."""
-    known: list[PossibleNodes] = []
-    seats = []
+    known: list[tuple[PodRules, Collection[str]]] = []
+    asking = []
     for member in members:
-        names = PossibleNodes(member.rules, member.request.host, nodes, ledger)
-        same = next((each for each in known if each.is_like(names)), None)
-        if same is None:
-            known.append(names)
-        seats.append(Seat(member.uid, member.request, same or names))
-    return seats
+        names = next((names for rules, names in known if rules == member.rules), None)
+        if names is None:
+            names = {name for name, node in nodes.items() if not refused_by_rules(member.rules, node)}
+            known.append((member.rules, names))
+        asking.append(Asking(member.uid, member.request, names))
+    return asking
 
 
 class SceneGangs:
@@ -191,22 +170,25 @@ class SceneGangs:
         return self._groups.get(name) or PodGroup(0, problem=f"{described(name)} is missing")
 
 
-def hold_all(ledger: Ledger, chooser: Chooser, seats: Sequence[Seat]) -> int:
-    """Hold places for all, or for none; return for how many there is room.
+def hold_all(ledger: Ledger, chooser: Chooser, seats: Sequence[Asking]) -> int:
+    """Keep places for all, or for none; return for how many there is room.
 
     What the operator does between its questions is done at once: whether there is room is known then.
     """
-    planner = GangPlanner(ledger, chooser)
+    planner = GroupPlanner(ledger, chooser, needs_host=True)
     for request in dict.fromkeys(seat.request for seat in seats):
         chooser.best(request, None)  # so that the ask is known
     while True:
         while chooser.look_further():
             pass
-        steps = planner.hold(seats, PINNED)
+        steps = planner.plan(seats)
         try:
             while True:
                 next(steps)
         except StopIteration as found:
-            return int(found.value.number)
+            plan: Plan = found.value
+            if not plan.lacking:
+                plan.sketch.commit(FOREVER, Strength.BINDING)
+            return len(seats) - plan.lacking
         except WorkLimitExceeded:
             continue

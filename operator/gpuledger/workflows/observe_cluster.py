@@ -32,7 +32,7 @@ from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.holds import Hosts
+from gpuledger.ledger.hosts import Hosts
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.json_object import Json

@@ -162,12 +162,8 @@ class QuotaGate:
         return Choice((), dict.fromkeys(node_names, over_quota(limit)))
 
     def _fitting(self, pod: Pod, placements: Collection[Placement]) -> list[Placement]:
-        exceeded = self._exceeded(pod)
-        return [placement for placement in placements if exceeded(placement) is None]
-
-    def _exceeded(self, pod: Pod) -> Callable[[Placement], QuotaLimit | None]:
         quotas = self._ledger.quotas
-        return lambda placement: quotas.exceeded_by(pod.uid, pod.namespace, placement)
+        return [each for each in placements if quotas.refusing(pod.uid, (each,)) is None]
 
 
 def over_quota(limit: QuotaLimit) -> Refusal:

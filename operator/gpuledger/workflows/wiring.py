@@ -14,7 +14,7 @@ from gpuledger.model.clock import Clock
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.group import GangPlanner
+from gpuledger.placement.group import GroupPlanner
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.binding.bind_pod import BindFailures, PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
@@ -99,7 +99,7 @@ def connect_queues(
     reservations, writer = Reservations(ledger), CheckWriter(store, counts, clock, is_active)
     check = CardCheck(
         ledger=ledger,
-        planner=GangPlanner(ledger, chooser),
+        planner=GroupPlanner(ledger, chooser),
         waiting=waiting,
         objects=objects,
         reservations=reservations,
@@ -206,7 +206,9 @@ def wired(workflows: Workflows) -> Workflows:
     workflows.members.on_left.append(workflows.kept_places.member_left)
     workflows.members.on_gone.append(workflows.kept_places.member_waits_no_more)
     workflows.members.on_bound.append(workflows.kept_places.others_leave)
-    ledger.on_stored.append(workflows.kept_places.stored)
+    ledger.seats.on_displaced.append(workflows.waiting.displaced)
+    ledger.seats.on_displaced.append(workflows.gangs.displaced)
+    ledger.seats.on_displaced.append(workflows.queues.check.displaced)
     workflows.waiting.on_newcomer.append(workflows.room_has_changed.set)
     workflows.placer.before_filter = workflows.carrier.room_comes
     workflows.placer.on_refused.append(workflows.preemption.refused)
@@ -215,7 +217,6 @@ def wired(workflows: Workflows) -> Workflows:
     workflows.queues.check.on_due.append(workflows.room_has_changed.set)
     workflows.queues.objects.on_change.append(workflows.room_has_changed.set)
     ledger.quotas.on_room.append(workflows.queues.check.may_have_more)
-    workflows.queues.reservations.for_gang.append(workflows.kept_places.keep_for)
     workflows.placer.on_refused.append(workflows.queues.lost.refused)
     workflows.gangs.on_refused.append(workflows.queues.lost.refused)
     workflows.trail.gang_of = workflows.gang_trials.gang_of
@@ -444,7 +445,6 @@ def connect(
         held_pod=placer.held_pod,
         gangs=gang_trials,
         members=members,
-        seat_name=queues.reservations.name_of,
         lives=lives,
         clock=clock,
     )

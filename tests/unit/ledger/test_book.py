@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from builders import OFFER, a_card, a_holder, a_ledger, a_pod, a_share, commit, occupy, stored, whole_share
-from gpuledger.ledger.book import LOST_KEPT, PINNED, Ledger
+from gpuledger.ledger.book import LOST_KEPT, Ledger
 from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import MAX_HOLDERS, Claim, Misfit, Placement, Share, StoredCard
@@ -40,7 +41,7 @@ def test_a_stored_share_stays_when_its_hold_is_dropped() -> None:
     ledger = a_ledger(CARD)
     occupy(ledger, "p", a_share(CARD, 4_000))
     commit(ledger, "p")
-    assert not ledger.drop_hold("p")
+    assert not ledger.seats.give_up("p")
     assert line(ledger).used() == Amounts(4_000, 0, 1)
     assert [(card, holder.pod.uid) for card, holder in ledger.holders_of("p")] == [(CARD, "p")]
 
@@ -62,7 +63,7 @@ def test_a_hold_for_which_there_is_no_room_is_refused(share: Share) -> None:
     with pytest.raises(ShareRefused):
         occupy(ledger, "second", share)
     assert ledger.changes == before
-    assert ledger.hold_of("second") is None
+    assert ledger.seats.of("second") is None
 
 
 @pytest.mark.parametrize("whole_first", [False, True])
@@ -93,27 +94,27 @@ def test_a_second_hold_replaces_the_first_and_may_use_its_room() -> None:
 
 def test_a_hold_on_an_unknown_card_is_refused() -> None:
     with pytest.raises(ShareRefused):
-        Ledger().hold("p", Placement("node-a", (a_share(CARD),)), 1.0)
+        Ledger().seats.take(Seat("p", Placement("node-a", (a_share(CARD),)), 1.0))
 
 
 def test_a_hold_on_a_card_that_has_moved_to_another_node_is_refused() -> None:
     ledger = a_ledger(CARD)
     ledger.load(stored(a_card(0, "node-b", uuid=CARD.uuid), version=2))
     with pytest.raises(ShareRefused):
-        ledger.hold("p", Placement("node-a", (a_share(CARD),)), 1.0)
+        ledger.seats.take(Seat("p", Placement("node-a", (a_share(CARD),)), 1.0))
 
 
 def test_holds_end_at_their_deadline_unless_a_write_decides() -> None:
     ledger = a_ledger(CARD)
     for uid, deadline_s in (("early", 1.0), ("pinned", 1.0), ("late", 3.0)):
-        ledger.hold(uid, Placement("node-a", (a_share(CARD),)), deadline_s)
-    ledger.pin_hold("pinned")
-    assert ledger.expire_holds(0.9) == []
-    assert ledger.expire_holds(2.0) == ["early"]
+        ledger.seats.take(Seat(uid, Placement("node-a", (a_share(CARD),)), deadline_s))
+    ledger.seats.strengthen("pinned", Strength.BINDING, FOREVER)
+    assert ledger.seats.expire(0.9) == []
+    assert [seat.key for seat in ledger.seats.expire(2.0)] == ["early"]
     assert line(ledger).used() == Amounts(2_000, 0, 2)
-    pinned = ledger.hold_of("pinned")
+    pinned = ledger.seats.of("pinned")
     assert pinned is not None
-    assert pinned.deadline_s == PINNED
+    assert pinned.until_s == FOREVER
 
 
 def test_what_is_older_than_known_is_ignored() -> None:
@@ -174,7 +175,7 @@ def test_a_hold_that_ends_while_its_card_is_away_is_over() -> None:
     ledger = a_ledger(CARD)
     occupy(ledger, "p", a_share(CARD))
     ledger.unload(CARD.uuid, 2)
-    assert ledger.drop_hold("p")
+    assert ledger.seats.give_up("p")
     ledger.load(stored(CARD, version=3))
     assert line(ledger).room().idle
 
@@ -219,7 +220,7 @@ def test_a_card_that_moves_takes_its_hold_along() -> None:
     assert ledger.node_room("node-a").cards == ()
     assert ledger.node_room("node-b").rooms[0].free.memory_mib == 15_000
     seen = ledger.changes
-    ledger.drop_hold("p")
+    ledger.seats.give_up("p")
     assert "node-b" in ledger.touched_since(seen)
     assert ledger.node_room("node-b").rooms[0].idle
 
@@ -248,18 +249,18 @@ def test_an_update_that_changes_nothing_touches_nothing() -> None:
     ledger.set_reported(CARD.uuid, True)
     ledger.set_reported("GPU-unknown", False)
     ledger.load(stored(CARD, version=1))
-    ledger.drop_hold("nobody")
-    ledger.expire_holds(100.0)
+    ledger.seats.give_up("nobody")
+    ledger.seats.expire(100.0)
     assert ledger.changes == seen
 
 
 def test_after_one_hold_has_ended_the_others_still_end() -> None:
     ledger = a_ledger(CARD)
     for uid, deadline_s in (("early", 1.0), ("late", 3.0)):
-        ledger.hold(uid, Placement("node-a", (a_share(CARD),)), deadline_s)
-    assert ledger.expire_holds(1.0) == ["early"]
-    assert ledger.first_deadline_s == 3.0
-    assert ledger.expire_holds(3.0) == ["late"]
+        ledger.seats.take(Seat(uid, Placement("node-a", (a_share(CARD),)), deadline_s))
+    assert [seat.key for seat in ledger.seats.expire(1.0)] == ["early"]
+    assert ledger.seats.first_deadline_s == 3.0
+    assert [seat.key for seat in ledger.seats.expire(3.0)] == ["late"]
 
 
 def test_news_with_the_version_of_a_deletion_bring_no_card_back() -> None:
@@ -296,7 +297,7 @@ def test_what_is_promised_to_a_pod_and_on_hold_for_it_counts_once() -> None:
     occupy(ledger, "p", share)
     ledger.promises.make("p", Placement("node-a", (share,)))
     assert line(ledger).used() == Amounts(4_000, 0, 1)
-    ledger.drop_hold("p")
+    ledger.seats.give_up("p")
     assert line(ledger).used() == Amounts(4_000, 0, 1)
 
 
@@ -324,8 +325,9 @@ def test_without_its_spares_a_pod_still_has_what_is_promised_to_it_there() -> No
     ledger = a_ledger(CARD, elsewhere)
     promised, share = a_share(elsewhere, 3_000), a_share(CARD, 1_000)
     ledger.promises.make("p", Placement("node-b", (promised,)))
-    ledger.hold("p", Placement("node-a", (share,)), 10.0, [Placement("node-b", (a_share(elsewhere, 1_000),))])
-    before = ledger.room_without_spares("node-b")
-    assert ledger.take_back_spares()
+    spare = Placement("node-b", (a_share(elsewhere, 1_000),))
+    ledger.seats.take(Seat("p", Placement("node-a", (share,)), 10.0, spares=(spare,)))
+    before = ledger.room_if("node-b")
+    ledger.seats.settle("p", "node-a")
     assert ledger.node_room("node-b") == before
     assert before.rooms[0].free == elsewhere.capacity - promised.amounts

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.ledger.holds import Hosts
+from gpuledger.ledger.hosts import Hosts
 from gpuledger.model.request import HostAmounts
 
 ALL, POD = HostAmounts(8_000, 32_000), HostAmounts(2_000, 8_000)
@@ -27,7 +27,7 @@ def test_a_pod_for_which_others_leave_counts_there_whatever_was_on_hold_for_it_m
     """Otherwise the next preemption would count on the CPU that was freed for it, and both would wait for the other."""
     hosts.promise("uid", "a", POD)
     assert free(hosts) == ON_A
-    hosts.hold("uid", "b", POD)
+    hosts.take("uid", "b", POD)
     assert free(hosts) == ON_B
     hosts.give_up("uid")
     assert free(hosts) == ON_A
@@ -44,7 +44,7 @@ def test_a_preemption_that_ends_frees_what_was_counted_for_it(hosts: Hosts) -> N
 
 def test_a_preemption_that_ends_leaves_what_is_on_hold_for_the_pod(hosts: Hosts) -> None:
     hosts.promise("uid", "a", POD)
-    hosts.hold("uid", "a", POD)
+    hosts.take("uid", "a", POD)
     hosts.withdraw("uid")
     assert free(hosts) == ON_A
     hosts.give_up("uid")
@@ -64,6 +64,6 @@ def test_a_pod_that_is_bound_elsewhere_counts_there_alone(hosts: Hosts) -> None:
 def test_a_pod_that_is_gone_is_forgotten(hosts: Hosts) -> None:
     hosts.promise("uid", "a", POD)
     hosts.forget("uid")
-    hosts.hold("uid", "b", POD)
+    hosts.take("uid", "b", POD)
     hosts.give_up("uid")
     assert free(hosts) == NOWHERE

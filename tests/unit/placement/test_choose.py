@@ -6,6 +6,7 @@ import pytest
 
 from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, commit, mib, occupy, percent, uuids, whole
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.request import PodRequest
@@ -38,7 +39,7 @@ def place_all(ledger: Ledger, request: PodRequest, count: int, policy: Policy | 
         choice = chooser.choose(request, list(ledger.node_names()), 1)
         if not choice.placements:
             break
-        ledger.hold(f"pod-{number}", choice.placements[0], 10.0)
+        ledger.seats.take(Seat(f"pod-{number}", choice.placements[0], 10.0))
         commit(ledger, f"pod-{number}")
         placed.append(choice.placements[0])
     return placed

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_ledger, a_share, mib, occupy, whole
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import Reason, ShareRefused
 from gpuledger.model.request import Demand, HostAmounts, Lifetime, PodRequest, counted_cards
@@ -43,7 +44,7 @@ def test_whatever_the_policy_the_card_that_can_be_shared_is_taken_last(nodes: Pr
     places = []
     for number in range(GPUS + 1):
         (placement,) = chooser.choose(a_pod(by_number()), NAMES, 1).placements
-        ledger.hold(f"pod-{number}", placement, 10.0)
+        ledger.seats.take(Seat(f"pod-{number}", placement, 10.0))
         places.append((placement.node_name, len(placement.shares)))
     assert places == [("counting", 0)] * GPUS + [("node-a", 1)]
     refused = chooser.choose(a_pod(by_number()), NAMES, 1).refusals
@@ -79,10 +80,10 @@ def test_a_spare_that_others_have_taken_meanwhile_is_not_kept() -> None:
     asked = a_pod(by_number(3))
     there = Placement("counting", (), asked.host)
     here = Placement("node-a", (a_share(a_card(0)),), asked.host)
-    ledger.hold("first", here, 10.0, [there])
-    ledger.hold("second", there, 10.0)
-    assert ledger.keep("first", "counting") is None
-    assert ledger.keep("first", "node-a") == here
+    ledger.seats.take(Seat("first", here, 10.0, spares=(there,)))
+    ledger.seats.take(Seat("second", there, 10.0))
+    assert ledger.seats.settle("first", "counting") is None
+    assert ledger.seats.settle("first", "node-a") == here
 
 
 def test_a_node_whose_cards_come_into_the_ledger_counts_no_more() -> None:
@@ -119,18 +120,18 @@ def test_our_pods_never_get_more_than_there_is_whatever_comes_and_goes(steps: li
         if step == "hold" and uid not in ours:
             taken = sum(ours.values()) + sum(others.values())
             try:
-                ledger.hold(uid, placement, 10.0)
+                ledger.seats.take(Seat(uid, placement, 10.0))
                 assert cards + taken <= GPUS
                 ours[uid] = cards
             except ShareRefused:
                 assert cards + taken > GPUS
-        elif step == "drop" and ledger.drop_hold(uid):
+        elif step == "drop" and ledger.seats.give_up(uid):
             ours.pop(uid)
-        elif step == "bind" and ledger.hold_of(uid):
+        elif step == "bind" and ledger.seats.of(uid):
             ledger.hosts.bound(uid, "counting", HostAmounts(cards=ours[uid]))
-            ledger.drop_hold(uid)
+            ledger.seats.give_up(uid)
         elif step == "end":
-            ledger.drop_hold(uid)
+            ledger.seats.give_up(uid)
             ledger.hosts.forget(uid)
             ours.pop(uid, None)
         elif step == "other":

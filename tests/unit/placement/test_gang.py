@@ -8,30 +8,35 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, mib, occupy, whole
+from builders import OFFER, a_card, a_ledger, a_request, a_share, cards_of, mib, occupy, whole, whole_share
 from gpuledger.ledger.book import Ledger, Zones
+from gpuledger.ledger.seats import Strength
 from gpuledger.model.card import Card
 from gpuledger.model.request import PodRequest
 from gpuledger.placement.choose import Chooser
-from gpuledger.placement.group import MEMBERS_AT_ONCE, Found, GangPlanner, Seat
+from gpuledger.placement.group import MEMBERS_AT_ONCE, Asking, GroupPlanner
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.workflows.tasks import run_to_end
 
 RACK, CLIQUE = "rack", "clique"
-ONE_CARD = a_request(whole())
+ONE_CARD, SMALL = a_request(whole()), a_request(mib(100))
 
 
-def seats(number: int, request: PodRequest = ONE_CARD, **more: Collection[str]) -> list[Seat]:
-    return [Seat(f"m{place}", request, **more) for place in range(number)]
+def seats(number: int, request: PodRequest = ONE_CARD, **more: Collection[str]) -> list[Asking]:
+    return [Asking(f"m{place}", request, **more) for place in range(number)]
 
 
-def hold(ledger: Ledger, asked: Sequence[Seat], beside: Collection[str] = ()) -> Found:
+def hold(ledger: Ledger, asked: Sequence[Asking], beside: Collection[str] = ()) -> int:
+    """Look for places, and keep them if there are some for all; return for how many there are."""
     policy = Policy(nodes=Preference.BINPACK, cards=Preference.BINPACK)
-    return run_to_end(GangPlanner(ledger, Chooser(ledger, policy)).hold(asked, 100.0, beside))
+    found = run_to_end(GroupPlanner(ledger, Chooser(ledger, policy)).plan(asked, beside=beside))
+    if not found.lacking:
+        found.sketch.commit(100.0, Strength.WAITING)
+    return len(asked) - found.lacking
 
 
-def nodes_held(ledger: Ledger, asked: Sequence[Seat]) -> list[str]:
-    holds = [ledger.hold_of(seat.pod_uid) for seat in asked]
+def nodes_held(ledger: Ledger, asked: Sequence[Asking]) -> list[str]:
+    holds = [ledger.seats.of(seat.key) for seat in asked]
     return sorted(each.placement.node_name for each in holds if each)
 
 
@@ -50,33 +55,33 @@ def zoned(labels: Sequence[str], cards: dict[str, int], zones: dict[str, dict[st
 
 def test_room_is_held_for_all_members_or_for_none() -> None:
     ledger = nodes(a=2, b=2)
-    assert hold(ledger, seats(4)).number == 4
+    assert hold(ledger, seats(4)) == 4
     assert nodes_held(ledger, seats(4)) == ["a", "a", "b", "b"]
     ledger = nodes(a=2, b=2)
-    assert hold(ledger, seats(5)).number == 4
+    assert hold(ledger, seats(5)) == 4
     assert nodes_held(ledger, seats(5)) == []
 
 
 def test_the_most_demanding_member_is_placed_first() -> None:
     small, large = a_request(mib(1_000)), a_request(whole(cards=3))
-    asked = [Seat("s1", small), Seat("s2", small), Seat("large", large)]
+    asked = [Asking("s1", small), Asking("s2", small), Asking("large", large)]
     ledger = nodes(a=3, b=1)
-    assert hold(ledger, asked).number == 3
+    assert hold(ledger, asked) == 3
     assert nodes_held(ledger, asked) == ["a", "b", "b"]
 
 
 def test_each_member_goes_to_a_node_that_it_can_go_to() -> None:
     ledger = nodes(a=2, b=1)
-    asked = [Seat("any", ONE_CARD), Seat("only-a", ONE_CARD, {"a"}), Seat("only-b", ONE_CARD, {"b"})]
-    assert hold(ledger, asked).number in (2, 3)
-    asked = [Seat("only-b", ONE_CARD, {"b"}), Seat("other-b", ONE_CARD, {"b"})]
-    assert hold(nodes(a=2, b=1), asked).number == 1
+    asked = [Asking("any", ONE_CARD), Asking("only-a", ONE_CARD, {"a"}), Asking("only-b", ONE_CARD, {"b"})]
+    assert hold(ledger, asked) in (2, 3)
+    asked = [Asking("only-b", ONE_CARD, {"b"}), Asking("other-b", ONE_CARD, {"b"})]
+    assert hold(nodes(a=2, b=1), asked) == 1
 
 
 def test_members_with_fewer_nodes_to_go_to_are_placed_first() -> None:
-    asked = [Seat("any", ONE_CARD), Seat("only-a", ONE_CARD, {"a"})]
+    asked = [Asking("any", ONE_CARD), Asking("only-a", ONE_CARD, {"a"})]
     ledger = nodes(a=1, b=1)
-    assert hold(ledger, asked).number == 2
+    assert hold(ledger, asked) == 2
 
 
 def test_a_preferred_node_comes_first_and_an_avoided_one_last() -> None:
@@ -102,17 +107,37 @@ def test_parts_of_several_cards_are_spread_where_packing_leaves_some_members_wit
     occupy(ledger, "y", a_share(cards[1], full - 1_500))
     occupy(ledger, "z", a_share(cards[2], full - 2_500))
     asked = seats(2, a_request(mib(1_000, cards=2)))
-    assert hold(ledger, asked).number == 2
+    assert hold(ledger, asked) == 2
 
 
-def test_others_have_their_turn_while_a_large_gang_is_planned_and_a_change_meanwhile_is_noticed() -> None:
+def test_others_have_their_turn_while_a_large_gang_is_planned_and_a_change_meanwhile_counts() -> None:
     ledger = nodes(a=4)
-    steps = GangPlanner(ledger, Chooser(ledger, Policy())).hold(seats(3 * MEMBERS_AT_ONCE), 100.0)
-    assert run_to_end(steps).is_current
-    steps = GangPlanner(ledger, Chooser(ledger, Policy())).hold(seats(3 * MEMBERS_AT_ONCE), 100.0)
+    steps = GroupPlanner(ledger, Chooser(ledger, Policy())).plan(seats(3 * MEMBERS_AT_ONCE, SMALL))
     next(steps)
     ledger.set_hangs("a", True)
-    assert not run_to_end(steps).is_current
+    found = run_to_end(steps)
+    assert found.sketch.is_current
+    assert found.lacking == 3 * MEMBERS_AT_ONCE
+
+
+def test_whose_place_another_pod_takes_meanwhile_gets_another_one() -> None:
+    ledger = nodes(a=MEMBERS_AT_ONCE, b=MEMBERS_AT_ONCE)
+    asked = seats(MEMBERS_AT_ONCE + 1)
+    steps = GroupPlanner(ledger, Chooser(ledger, Policy())).plan(asked)
+    next(steps)
+    for number, card in enumerate(cards_of("a", MEMBERS_AT_ONCE)[:4]):
+        occupy(ledger, f"other-{number}", whole_share(card))
+    found = run_to_end(steps)
+    assert not found.lacking
+    found.sketch.commit(100.0, Strength.WAITING)
+    assert len(nodes_held(ledger, asked)) == len(asked)
+
+
+def test_a_search_changes_nothing_for_others() -> None:
+    ledger = nodes(a=2, b=2)
+    before = ledger.changes
+    hold(ledger, seats(5))
+    assert ledger.changes == before
 
 
 RACKS = {"a": {RACK: "1"}, "b": {RACK: "1"}, "c": {RACK: "2"}, "d": {RACK: "2"}, "e": {RACK: "3"}}
@@ -121,21 +146,21 @@ RACKS = {"a": {RACK: "1"}, "b": {RACK: "1"}, "c": {RACK: "2"}, "d": {RACK: "2"},
 def test_a_gang_goes_to_one_zone_if_one_has_room_for_all_and_to_the_fullest_of_them() -> None:
     ledger = zoned([RACK], {"a": 4, "b": 1, "c": 2, "d": 1, "e": 1}, RACKS)
     asked = seats(3)
-    assert hold(ledger, asked).number == 3
+    assert hold(ledger, asked) == 3
     assert nodes_held(ledger, asked) == ["c", "c", "d"]
 
 
 def test_a_gang_that_fits_in_no_zone_goes_to_the_fewest() -> None:
     ledger = zoned([RACK], {"a": 2, "b": 2, "c": 1, "d": 1, "e": 3}, RACKS)
     asked = seats(7)
-    assert hold(ledger, asked).number == 7
+    assert hold(ledger, asked) == 7
     assert set(nodes_held(ledger, asked)) == {"a", "b", "e"}
 
 
 def test_a_gang_that_does_not_fit_into_zones_goes_where_there_is_room() -> None:
     ledger = zoned([RACK], {"a": 1, "unlabelled": 2}, {"a": {RACK: "1"}})
     asked = seats(3)
-    assert hold(ledger, asked).number == 3
+    assert hold(ledger, asked) == 3
     assert nodes_held(ledger, asked) == ["a", "unlabelled", "unlabelled"]
 
 
@@ -177,8 +202,8 @@ def test_members_that_are_alike_are_all_placed_if_they_can_be_and_in_the_fewest_
     ledger = zoned([RACK], cards, zones)
     asked = seats(need)
     found = hold(ledger, asked)
-    assert found.number == min(need, sum(sizes))
-    if found.number < need:
+    assert found == min(need, sum(sizes))
+    if found < need:
         assert nodes_held(ledger, asked) == []
         return
     room = dict.fromkeys({f"z{each}" for each in zone_of}, 0)
@@ -208,17 +233,17 @@ def test_what_is_held_never_exceeds_a_card_and_never_fails_where_all_members_are
     for size_mib in (2_000, 3_000, 5_000):
         ledger = a_ledger(*cards)
         asked = seats(number, a_request(mib(size_mib)))
-        held = hold(ledger, asked).number == number
+        held = hold(ledger, asked) == number
         assert held == fits_somehow(cards, [size_mib] * number)
         for card in cards:
             entry = ledger.entry(card.uuid)
             assert entry is not None
-            assert sum(share.amounts.memory_mib for share in entry.holds.values()) <= card.capacity.memory_mib
+            assert sum(share.amounts.memory_mib for share in entry.seats.values()) <= card.capacity.memory_mib
 
 
 def test_an_offer_that_is_gone_leaves_no_room() -> None:
     ledger = nodes(a=2)
     ledger.set_offer("a", None)
-    assert hold(ledger, seats(1)).number == 0
+    assert hold(ledger, seats(1)) == 0
     ledger.set_offer("a", OFFER)
-    assert hold(ledger, seats(1)).number == 1
+    assert hold(ledger, seats(1)) == 1

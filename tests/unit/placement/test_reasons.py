@@ -346,7 +346,7 @@ def test_a_whole_card_beside_a_share_is_refused_and_a_share_beside_a_whole_card(
     ledger = a_ledger(ONE)
     occupy(ledger, "share", a_share(ONE))
     whole_beside_share = choose_cards((whole(),), ledger.node_room("node-a"), Preference.BINPACK)
-    ledger.drop_hold("share")
+    ledger.seats.give_up("share")
     occupy(ledger, "whole", whole_share(ONE))
     share_beside_whole = choose_cards((mib(1),), ledger.node_room("node-a"), Preference.BINPACK)
     assert isinstance(whole_beside_share, Refusal)

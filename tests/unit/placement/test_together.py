@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from builders import a_card, a_holder, a_ledger, a_pod, a_request, a_share, mib, occupy, stored, whole
+from builders import a_card, a_holder, a_ledger, a_request, a_share, mib, occupy, stored, whole
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.errors import Refusal
+from gpuledger.model.gang import SeatKey
 from gpuledger.model.share import Placement, shares_of
 from gpuledger.placement import group
 from gpuledger.placement.fit import choose_cards
@@ -42,14 +44,14 @@ def pods(chooser: random.Random, ledger: Ledger) -> list[Asking]:
     ]
     some = None if chooser.random() < 0.5 else frozenset(chooser.sample(names, chooser.randint(1, len(names))))
     return [
-        Asking(a_pod(f"p-{number}"), chooser.choice(kinds), some if chooser.random() < 0.5 else None)
+        Asking(f"p-{number}", chooser.choice(kinds), some if chooser.random() < 0.5 else None)
         for number in range(chooser.randint(1, 12))
     ]
 
 
-def carried_out(ledger: Ledger, asking: Sequence[Asking]) -> dict[str, str]:
+def carried_out(ledger: Ledger, asking: Sequence[Asking]) -> dict[SeatKey, str]:
     """Keep room in the ledger for one after the other; return where each has found some."""
-    found = {}
+    found: dict[SeatKey, str] = {}
     for each in asking:
         for name in list(ledger.node_names()):
             if each.node_names is not None and name not in each.node_names:
@@ -57,8 +59,9 @@ def carried_out(ledger: Ledger, asking: Sequence[Asking]) -> dict[str, str]:
             room = ledger.node_room(name)
             chosen = choose_cards(each.request.shape, room, Preference.BINPACK)
             if not isinstance(chosen, Refusal):
-                ledger.hold(each.pod.uid, Placement(name, shares_of(each.request, chosen, room.cards)), 1e9)
-                found[each.pod.uid] = name
+                placement = Placement(name, shares_of(each.request, chosen, room.cards))
+                ledger.seats.take(Seat(each.key, placement, 1e9))
+                found[each.key] = name
                 break
     return found
 
@@ -71,20 +74,20 @@ def test_it_finds_what_a_ledger_has_room_for_that_keeps_each_of_them(seed: int) 
     trial = Trial(ledger)
     list(trial.steps(asking))
     where = {uid: placement.node_name for uid, placement in trial.placed.items()}
-    rooms = {name: [room.free for room in trial.room(name).rooms] for name in ledger.node_names()}
+    rooms = {name: [room.free for room in trial.sketch.node_room(name).rooms] for name in ledger.node_names()}
     assert where == carried_out(ledger, asking)
     assert rooms == {name: [room.free for room in ledger.node_room(name).rooms] for name in ledger.node_names()}
-    assert [each.pod.uid for each in trial.left] == [each.pod.uid for each in asking if each.pod.uid not in where]
+    assert [each.key for each in trial.left] == [each.key for each in asking if each.key not in where]
 
 
 def test_nothing_of_it_is_in_the_ledger() -> None:
     ledger = a_ledger(a_card(0), a_card(1))
     before = ledger.changes
     trial = Trial(ledger)
-    list(trial.steps([Asking(a_pod("a"), a_request(whole()), None)]))
-    assert (len(trial.placed), ledger.changes, ledger.hold_of("a")) == (1, before, None)
-    assert not any(entry.holds or entry.holders for entry in ledger.entries())
-    assert [list(entry.holders) for entry in trial.entries("node-a")].count(["a"]) == 1
+    list(trial.steps([Asking("a", a_request(whole()), None)]))
+    assert (len(trial.placed), ledger.changes, ledger.seats.of("a")) == (1, before, None)
+    assert not any(entry.seats or entry.holders for entry in ledger.entries())
+    assert [list(entry.seats) for entry in trial.sketch.entries("node-a")].count(["a"]) == 1
 
 
 def test_what_others_have_in_spare_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +95,9 @@ def test_what_others_have_in_spare_is_room(monkeypatch: pytest.MonkeyPatch) -> N
     first, spare = (
         shares_of(a_request(whole()), ((each.uuid,),), (each,)) for each in (a_card(0), a_card(0, "node-b"))
     )
-    ledger.hold("other", Placement("node-a", first), 1e9, [Placement("node-b", spare)])
+    ledger.seats.take(Seat("other", Placement("node-a", first), 1e9, spares=(Placement("node-b", spare),)))
     trial = Trial(ledger)
-    list(trial.steps([Asking(a_pod("a"), a_request(whole()), None)]))
+    list(trial.steps([Asking("a", a_request(whole()), None)]))
     assert trial.nodes() == {"node-b": 1}
 
 
@@ -105,6 +108,6 @@ def test_it_ends_when_its_work_is_spent_and_says_so(monkeypatch: pytest.MonkeyPa
     for card in cards:
         occupy(ledger, f"on-{card.node_name}", a_share(card, 16_000))
     trial = Trial(ledger)
-    list(trial.steps([Asking(a_pod("a"), a_request(whole()), None)]))
+    list(trial.steps([Asking("a", a_request(whole()), None)]))
     assert (trial.is_cut_short, len(trial.left)) == (True, 1)
-    assert len(list(Trial(ledger).steps([Asking(a_pod("a"), a_request(whole()), None)]))) < 50
+    assert len(list(Trial(ledger).steps([Asking("a", a_request(whole()), None)]))) < 50

@@ -37,7 +37,7 @@ def place(parts: OperatorParts, number: int, limits: dict[str, str]) -> None:
     body = a_pod_object(f"pod-{number}", limits)
     uid = body["metadata"]["uid"]
     (node_name,) = parts.placer.filter(FilterArguments(body, NODES)).node_names
-    hold = parts.ledger.hold_of(uid)
+    hold = parts.ledger.seats.of(uid)
     assert hold is not None
     assert hold.placement.node_name == node_name
     for share in hold.placement.shares:

@@ -148,8 +148,8 @@ async def test_an_operator_that_is_active_no_more_keeps_no_room_for_those_it_was
 ) -> None:
     parts.leadership.observe(lease(OURS), gone=False)
     await live(parts, GRACE_S / 2)
-    assert parts.ledger.hold_of("uid-waits")
+    assert parts.ledger.seats.of("uid-waits")
     parts.leadership.observe(lease(THEIRS), gone=False)
     await live(parts, 10 * GRACE_S)
     assert called(api) == []
-    assert parts.ledger.hold_of("uid-waits") is None
+    assert parts.ledger.seats.of("uid-waits") is None

@@ -368,7 +368,7 @@ async def test_who_takes_over_keeps_what_is_known_of_a_pod(api: ApiServer, parts
     assert parts.filter("waits", "full").node_names == []
     await parts.observer.take_over()
     parts.waiting.give_room()
-    assert parts.ledger.hold_of("uid-waits") is None, "it can't go to the nodes that have room"
+    assert parts.ledger.seats.of("uid-waits") is None, "it can't go to the nodes that have room"
 
 
 async def test_who_takes_over_lets_no_pod_wait_that_has_room_on_hold(api: ApiServer, parts: OperatorParts) -> None:

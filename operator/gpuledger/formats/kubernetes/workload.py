@@ -16,6 +16,7 @@ import orjson
 from gpuledger.formats.kubernetes.other import condition_of, is_true, shortened
 from gpuledger.formats.kubernetes.quantity import amount
 from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import WorkloadName
 from gpuledger.model.json_object import CONTAINERS, JsonMapping, picked
 
 GROUP = "kueue.x-k8s.io/v1beta2"
@@ -159,16 +160,6 @@ class CheckState(StrEnum):
     RETRY = "Retry"
     """Kueue evicts the workload, all of its pods, and queues it again."""
     REJECTED = "Rejected"
-
-
-class WorkloadName(NamedTuple):
-    """Which workload."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ pods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -195,23 +196,28 @@ class NodeTable:
         self.cpu: Floats = np.zeros(64, dtype=np.float32)
         self.memory: Floats = np.zeros(64, dtype=np.float32)
         self.changed: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
-        """Node -> number of the ledger's change that was the last applied here."""
+        """Node -> the version of this table in which it has changed last."""
+        self.version = 0
+        """Grows with each change."""
 
     def sync(self) -> None:
         """Apply what has changed in the ledger."""
-        names, changes = list(self._ledger.touched_since(self._seen)), self._ledger.changes
-        for name in names:
-            self._take(self._ledger.node_room(name), changes)
-        self._seen = changes
+        names, self._seen = list(self._ledger.touched_since(self._seen)), self._ledger.changes
+        self._take([self._ledger.node_room(name) for name in names])
 
-    def changed_since(self, change: int) -> NDArray[np.intp]:
-        """Return the nodes that have changed after a change of the ledger."""
-        return np.flatnonzero(self.changed[: self.size] > change)
+    @contextmanager
+    def as_if(self, nodes: Collection[NodeRoom]) -> Iterator[None]:
+        """Let nodes have other rooms than in the ledger, while this lasts."""
+        self.sync()
+        self._take(nodes)
+        try:
+            yield
+        finally:
+            self._take([self._ledger.node_room(node.name) for node in nodes])
 
-    @property
-    def seen(self) -> int:
-        """Number of the ledger's last change that is applied."""
-        return self._seen
+    def changed_since(self, version: int) -> NDArray[np.intp]:
+        """Return the nodes that have changed after a version of this table."""
+        return np.flatnonzero(self.changed[: self.size] > version)
 
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does; the table must have its node as it is."""
@@ -229,7 +235,12 @@ class NodeTable:
                 changes.append((remnant, after(remnant, room, taken, alone)))
         return Effect(number, tuple(changes))
 
-    def _take(self, node: NodeRoom, change: int) -> None:
+    def _take(self, nodes: Collection[NodeRoom]) -> None:
+        self.version += bool(nodes)
+        for node in nodes:
+            self._take_one(node)
+
+    def _take_one(self, node: NodeRoom) -> None:
         number = self._numbers.get(node.name)
         if number is None:
             number = self._numbers[node.name] = self.size
@@ -242,7 +253,7 @@ class NodeTable:
         self.cards[number, : len(left)] = left
         self.cpu[number] = UNLIMITED if node.host is None else node.host.cpu_milli
         self.memory[number] = UNLIMITED if node.host is None else node.host.memory_mib
-        self.changed[number] = change
+        self.changed[number] = self.version
 
     def _make_room(self, number: int, cards: int) -> None:
         more = len(self.cpu) if number >= len(self.cpu) else 0
@@ -266,7 +277,7 @@ class CardSums:
     def sync(self) -> None:
         """Apply what has changed of the nodes."""
         changed = self._nodes.changed_since(self._seen)
-        self._seen = self._nodes.seen
+        self._seen = self._nodes.version
         self._sums = _grown(self._sums, self._nodes.size)
         self._sums[changed] = self._known_values()[self._nodes.cards[changed]].sum(axis=1)
 

@@ -23,13 +23,15 @@ They are rebuilt after some arrivals, in small steps between the questions of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.card import Amounts
 from gpuledger.placement.decide import Candidate, Effect, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
@@ -133,8 +135,7 @@ class Prices:
     """Prices made from one look at the cluster and at the mix of pods.
 
     `loads` are per number of a kind of card, `remnant_worth` per capacity and steps of the grid. `now` is what the
-    nodes' slots were worth when the ledger had made `seen` changes; what has changed since is found out when it is
-    asked for.
+    nodes' slots were worth in version `seen` of their table; what has changed since is found out when it is asked for.
     """
 
     def __init__(
@@ -170,7 +171,7 @@ class Prices:
         """Apply what has changed of the nodes, and remnants that were not seen before."""
         self._slots.sync()
         changed = self._nodes.changed_since(self._seen)
-        self._seen = self._nodes.seen
+        self._seen = self._nodes.version
         if self._nodes.size > len(self._now):
             self._now = np.pad(self._now, (0, 2 * self._nodes.size - len(self._now)))
         self._now[changed] = self._worth.of(self._slots.of(changed))
@@ -272,6 +273,10 @@ class FragmentationPrices:
             if sum(1 for _ in islice(self._work, steps)) != steps:
                 self._work = None
 
+    def as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[None]:
+        """Let nodes have other rooms than in the ledger, while this lasts."""
+        return self._nodes.as_if(nodes)
+
     def effect(self, footprint: Footprint, candidate: Candidate) -> Effect:
         """Return what a way does to its node."""
         self._nodes.sync()
@@ -309,7 +314,7 @@ class FragmentationPrices:
         sizes = slots.sizes()
         worth = slots.worth(frequency, sizes, in_all, float(idle.sum()), self._mix.turnover)
         self._nodes.sync()
-        seen, now = self._nodes.seen, np.zeros(0)
+        seen, now = self._nodes.version, np.zeros(0)
         for some in self._parts():
             now = np.append(now, worth.of(slots.of(some)))
             yield

@@ -158,7 +158,7 @@ class SeveralPods:
             shape = self.kinds[seat.kind].shape
             request = PodRequest(tuple(map(str, range(len(shape)))), shape)
             for share in shares_of(request, seat.assignment, node.room.cards):
-                entries[share.uuid].holds[f"seat {number}"] = share
+                entries[share.uuid].seats[f"seat {number}"] = share
         rooms = tuple(entries[room.card.uuid].room() for room in node.room.rooms)
         victims = {tenants[uid].uid: tenants[uid] for uid in found.victims if uid in tenants}
         taken = Counter(name for tenant in victims.values() for name in tenant.budgets)

@@ -297,9 +297,9 @@ def _occupied_card(
     memory_mib, cores, number = room.free.memory_mib, room.free.cores, room.free.number
     fixed = shut = False
     for uid, share in entry.shares_by_pod():
-        tenant = tenants.get(uid)
+        tenant = tenants.get(uid) if isinstance(uid, str) else None
         taken = share.amounts
-        if tenant is None:
+        if not isinstance(uid, str) or tenant is None:
             fixed = True
             shut = shut or share.exclusive
         elif tenant.leaves:

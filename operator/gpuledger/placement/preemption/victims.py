@@ -125,7 +125,7 @@ def node_without(node: NodeRoom, entries: Sequence[CardEntry], pod_uids: Collect
     if not pod_uids:
         return node
     entry_of = {entry.card.uuid: entry for entry in entries}
-    return replace(node, rooms=tuple(entry_of[room.card.uuid].room_if_gone(pod_uids) for room in node.rooms))
+    return replace(node, rooms=tuple(entry_of[room.card.uuid].room_if(pod_uids) for room in node.rooms))
 
 
 @dataclass(frozen=True, slots=True)

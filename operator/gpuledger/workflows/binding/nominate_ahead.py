@@ -45,7 +45,8 @@ from gpuledger.formats.kubernetes.pod import (
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger, has_kept
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat, Strength
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
 from gpuledger.model.json_object import Json
@@ -328,9 +329,9 @@ class AheadNominator:
     def _give_up(self, pod_uid: str) -> None:
         """Forget a nomination. If Filter has already answered for the pod, its hold stays."""
         del self._ahead[pod_uid]
-        hold = self._ledger.hold_of(pod_uid)
-        if hold is not None and hold.is_early:
-            self._ledger.drop_hold(pod_uid)
+        seat = self._ledger.seats.of(pod_uid)
+        if seat is not None and seat.strength is Strength.OFFER:
+            self._ledger.seats.give_up(pod_uid)
 
     def _named(self, arguments: FilterArguments) -> None:
         demands = demands_on_nodes(arguments.pod)
@@ -358,13 +359,14 @@ class AheadNominator:
     def _place(self, found: UpcomingPod) -> Placement | None:
         """Hold cards for a pod; None if there are none for it, or it is not for this part to say."""
         uid, node_names = found.pod.uid, self._feasible.get(found.demands)
-        if node_names is None or has_kept(self._ledger, uid) or self._ledger.quotas.limits(found.pod.namespace):
+        if node_names is None or self._ledger.has_place(uid) or self._ledger.quotas.limits(found.pod.namespace):
             return None
         placement = self._chooser.best(found.request, node_names, StepBudget(SEARCH_STEPS))
         if placement is None or not placement.shares:
             return None
         with suppress(ShareRefused):
-            self._ledger.hold(uid, placement, self._clock.now_s() + self._settings.hold_ttl_s, early=True)
+            until_s = self._clock.now_s() + self._settings.hold_ttl_s
+            self._ledger.seats.take(Seat(uid, placement, until_s, Strength.OFFER))
             self._ahead[uid] = placement.node_name
             return placement
         return None

@@ -24,7 +24,8 @@ from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identit
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, NOBODY, Seat, Strength
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import (
@@ -37,12 +38,13 @@ from gpuledger.model.errors import (
     Reason,
     Refusal,
 )
-from gpuledger.model.gang import Gang
+from gpuledger.model.gang import Gang, GroupSeat, SeatGroup, SeatKey
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, fitting_variant
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
+from gpuledger.placement.sketch import Sketch
 from gpuledger.workflows.binding.bind_pod import Bind, BindFailures, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
@@ -85,6 +87,15 @@ def choose_first_on(chooser: Chooser, request: PodRequest, node_name: str) -> Pl
             return chosen
         refusals.append(chosen)
     return refusals[0]
+
+
+def choose_in_place_of(
+    ledger: Ledger, chooser: Chooser, keys: Collection[SeatKey], request: PodRequest, node_names: Collection[str]
+) -> tuple[PodRequest, Placement] | None:
+    """Return the first of the pod's alternatives that fits once offers and some seats are given up, and where."""
+    sketch, names = Sketch(ledger, keys), set(node_names)
+    found = ((each, sketch.best(chooser, each, names)) for each in request.variants)
+    return next(((each, placement) for each, placement in found if placement is not None), None)
 
 
 TEXT = attrgetter("text")
@@ -324,16 +335,18 @@ class PodPlacer:
 
     def expire_holds(self) -> None:
         """Give up the holds whose time is over."""
-        for uid in self._ledger.expire_holds(self._clock.now_s()):
-            self._held.pop(uid, None)
+        groups = set[SeatGroup]()
+        for seat in self._ledger.seats.expire(self._clock.now_s()):
+            if isinstance(seat.key, GroupSeat):
+                groups.add(seat.key.group)
+            else:
+                self._held.pop(seat.key, None)
+        for group in groups:
+            logger.info("%s: not all pods have come for whom room was kept, and it is given up", group)
 
     def next_expiry_s(self) -> float | None:
         """Return before what time of the clock `expire_holds` has nothing to do; None: never, as far as is known."""
-        return None if self._ledger.first_deadline_s == PINNED else self._ledger.first_deadline_s
-
-    def look_further(self) -> bool:
-        """Do some work that a question has left for a quiet moment; return whether there was any."""
-        return self._chooser.look_further()
+        return None if self._ledger.seats.first_deadline_s == FOREVER else self._ledger.seats.first_deadline_s
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
@@ -348,7 +361,7 @@ class PodPlacer:
 
     def prioritize(self, arguments: FilterArguments) -> list[str]:
         """Return the nodes in the order of preference for this pod, as Filter has found them."""
-        hold = self._ledger.hold_of(arguments.pod_uid)
+        hold = self._ledger.seats.of(arguments.pod_uid)
         order = {placement.node_name: place for place, placement in enumerate(hold.placements)} if hold else {}
         return sorted(arguments.node_names, key=lambda name: order.get(name, len(order)))
 
@@ -365,13 +378,21 @@ class PodPlacer:
             )
             if choice.placements and choice.placements[0].node_name in avoided:
                 self._failures.start_over(pod.uid)
-        for make_room in (self._ledger.take_back_spares, lambda: self._waiting.yield_to(pod)):
-            if not choice.placements and not arguments.is_first_look and make_room():
-                request, choice = choose_first(self._chooser, request, arguments.node_names, count=1)
+        yielding: Collection[SeatKey] = NOBODY
+        if not choice.placements and not arguments.is_first_look:
+            for yielding in (NOBODY, self._ledger.seats.yielding(pod.priority)):
+                if not yielding and not self._ledger.seats.are_offered:
+                    continue
+                found = choose_in_place_of(self._ledger, self._chooser, yielding, request, arguments.node_names)
+                if found is not None:
+                    request, choice = found[0], Choice((found[1],), {})
+                    break
         choice = self._quota_gate.within(pod, request, arguments.node_names, choice)
         if choice.placements:
             preferred, *spares = choice.placements
-            self._ledger.hold(pod.uid, preferred, self._clock.now_s() + self._settings.hold_ttl_s, spares)
+            until_s = self._clock.now_s() + self._settings.hold_ttl_s
+            seat = Seat(pod.uid, preferred, until_s, Strength.CHOSEN, tuple(spares), priority=pod.priority)
+            self._ledger.seats.take_over(seat, yielding)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._first_pods.chosen(pod, request)
             self._waiting.forget(pod.uid)
@@ -389,8 +410,12 @@ class PodPlacer:
             self.on_refused(pod.uid)
         return self._answers.refused(pod, refusals)
 
+    def _take(self, pod: Pod, placement: Placement) -> None:
+        """Keep a placement for a pod that is being bound. Raises ShareRefused."""
+        self._ledger.seats.take(Seat(pod.uid, placement, FOREVER, Strength.BINDING, priority=pod.priority))
+
     def _drop_hold(self, pod_uid: str) -> None:
-        self._ledger.drop_hold(pod_uid)
+        self._ledger.seats.give_up(pod_uid)
         self._held.pop(pod_uid, None)
 
     def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:
@@ -459,7 +484,6 @@ class PodPlacer:
             finally:  # however it has ended
                 self._waiting.forget(arguments.uid)
                 self._drop_hold(arguments.uid)
-                self._gangs.hold_has_ended(arguments.uid)
 
     async def _bind_now(self, arguments: BindArguments, permission: OpenBindRequest) -> None:
         seen, placement = self._held_placement(arguments) or await self._placement_without_hold(arguments)
@@ -477,8 +501,7 @@ class PodPlacer:
         pod = seen.pod
         version, request, placement = await self._claims.identified(pod, seen.resource_version, request, placement)
         if not self._entered.allocated(pod.uid):  # what was chosen counts on, now in the claims' names
-            self._ledger.hold(pod.uid, placement, self._clock.now_s() + self._settings.hold_ttl_s)
-            self._ledger.pin_hold(pod.uid)
+            self._take(pod, placement)
         return replace(seen, resource_version=version, request=request), placement
 
     def _bind_ended(self, arguments: BindArguments, task: asyncio.Task[None]) -> None:
@@ -491,9 +514,9 @@ class PodPlacer:
 
     def _held_placement(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None] | None:
         seen = self._held.get(arguments.uid)
-        if seen is None or (placement := self._ledger.keep(arguments.uid, arguments.node_name)) is None:
+        if seen is None or (placement := self._ledger.seats.settle(arguments.uid, arguments.node_name)) is None:
             return None
-        self._ledger.pin_hold(arguments.uid)
+        self._ledger.seats.strengthen(arguments.uid, Strength.BINDING, FOREVER)
         return seen, placement
 
     async def _placement_without_hold(self, arguments: BindArguments) -> tuple[SeenPod, Placement | None]:
@@ -527,10 +550,10 @@ class PodPlacer:
         chosen: Placement | Refusal | None = self._entered.reserved(pod.uid, request)
         if not isinstance(chosen, Placement) or chosen.node_name != arguments.node_name:
             chosen = choose_first_on(self._chooser, request, arguments.node_name)
-        if isinstance(chosen, Refusal) and self._ledger.take_back_spares():
-            chosen = choose_first_on(self._chooser, request, arguments.node_name)
+        if isinstance(chosen, Refusal) and self._ledger.seats.are_offered:
+            found_one = choose_in_place_of(self._ledger, self._chooser, NOBODY, request, [arguments.node_name])
+            chosen = found_one[1] if found_one else chosen
         if isinstance(chosen, Refusal):
             raise BindFailed(f"node {arguments.node_name}: {chosen.text}")
-        self._ledger.hold(pod.uid, chosen, self._clock.now_s() + self._settings.hold_ttl_s)
-        self._ledger.pin_hold(pod.uid)
+        self._take(pod, chosen)
         return seen, chosen

@@ -17,7 +17,7 @@ so that nothing is kept. After failed binds a gang pauses: whatever refuses them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 from attrs import define
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import GangIncomplete, GpuledgerError, Reason, Refusal
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
@@ -188,6 +189,8 @@ def too_little(minimum: int, limit: QuotaLimit | None) -> Refusal:
     return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang find cards at once")
 
 
+DISPLACED = "a pod of higher priority has taken over cards that were kept for it"
+
 _Gathered = tuple[SeenPod, EnteredAhead]
 
 
@@ -247,15 +250,14 @@ class Gangs:
         kept = self._plans.kept_for(member)
         if kept is not None:
             return kept
-        self._ledger.drop_hold(pod.uid)
+        self._ledger.seats.give_up(pod.uid)
         why_not = self._why_not(state)
         if why_not is None and not (yield from self._try(state, member)):
             why_not = self._too_little(state)
         if why_not is not None:
             return self._refused(member, why_not)
         self._waker.wake(state)
-        placed = self._ledger.hold_of(pod.uid)
-        return placed.placement if placed else self._refused(member, self._too_little(state))  # given up meanwhile
+        return self._plans.kept_for(member) or self._refused(member, self._too_little(state))  # given up meanwhile
 
     def _is_asked_for(self, state: GangState, member: Member, node_names: Collection[str]) -> None:
         names = self._node_sets.of(node_names)
@@ -320,6 +322,14 @@ class Gangs:
         self._look_again_when_due()
         return False
 
+    def displaced(self, seats: Sequence[Seat]) -> None:
+        """Record that pods of higher priority have taken over places of gangs: those are tried again."""
+        for name in {seat.group for seat in seats if isinstance(seat.group, GangName)}:
+            state = self._members.get(name)
+            if state is not None:
+                self.on_given_up(state, GatherEnd.DISPLACED, DISPLACED)
+        self._waker.look_again_in(0.0)
+
     def _never_complete(self, state: GangState) -> None:
         self._give_up(state, too_few(state.minimum).text, GatherEnd.INCOMPLETE)
 
@@ -334,7 +344,7 @@ class Gangs:
     def _let_go(self, state: GangState, gathering: BindBarrier | None) -> None:
         for uid in state.pending:
             if gathering is None or not gathering.stands(uid):  # what stands in Bind lets go by itself
-                self._ledger.drop_hold(uid)
+                self._ledger.seats.give_up(uid)
 
     def lacks_only_cards(self, state: GangState) -> bool:
         """Return whether all its missing members are there, were looked for cards, found too few, and keep none."""
@@ -391,10 +401,6 @@ class Gangs:
         if state is not None and (state.bound or pod_uid in self._past_barrier):
             self._kept_places.member_is_not_bound(pod_uid, state)
 
-    def hold_has_ended(self, pod_uid: str) -> None:
-        """Record that a bind is over, and its hold has ended."""
-        self._kept_places.hold_has_ended(pod_uid)
-
     async def _gather(
         self, seen: SeenPod, state: GangState, placement: Placement, permission: OpenBindRequest, binder: PodBinder
     ) -> _Gathered:
@@ -406,7 +412,7 @@ class Gangs:
             gathering = self._gatherings[state.name] = self._gathering(state)
         entered = NOTHING
         try:
-            missing = partial(self._members.missing, state.name)
+            missing = partial(_missing, self._members, state.name)
             permission.on_question.append(lambda: gathering.look(missing()))
             await gathering.stand(pod.uid, permission.is_asked, missing, self._gather_s)
             version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
@@ -432,7 +438,7 @@ class Gangs:
         other pods.
         """
         ledger, needed = self._ledger, min(state.missing, len(state.pending))
-        there = sum(bool(ledger.hold_of(uid) or ledger.holders_of(uid)) for uid in state.pending)
+        there = sum(bool(ledger.seats.of(uid) or ledger.holders_of(uid)) for uid in state.pending)
         if there < needed and not self._early.is_open(state):
             raise GangIncomplete(self._too_little(state).text)
 
@@ -524,6 +530,12 @@ class Gangs:
         self._early.stop()
         await self.precedence.stop()
         await self._waker.stop()
+
+
+def _missing(members: Members, name: GangName) -> int:
+    """Return how many more of a gang have to be bound; none of one that has no pods any more."""
+    state = members.get(name)
+    return state.missing if state else 0
 
 
 def _first_refused(state: GangState) -> Member:

@@ -226,10 +226,9 @@ class Members:
         """Return whether a gang is named in this way."""
         return any(name.way is way for name in self._gangs)
 
-    def missing(self, name: GangName) -> int:
-        """Return how many more of a gang have to be bound; none of one that has no pods."""
-        state = self._gangs.get(name)
-        return state.missing if state else 0
+    def get(self, name: GangName) -> GangState | None:
+        """Return a gang, None if it has no pods."""
+        return self._gangs.get(name)
 
     def named(self, namespace: str, name: str) -> GangState | None:
         """Return a gang by its name, None if it has no pods; of several that are named in different ways, the first."""

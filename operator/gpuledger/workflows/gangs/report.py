@@ -138,11 +138,6 @@ class GangTrials:
         """Return the nodes that kube-scheduler would take for a member; None if it has not asked yet."""
         return None if member.node_names is None else self._node_sets.of(member.node_names)
 
-    def name_of_place(self, key: str) -> str:
-        """Return the name to show for a place that is kept for a gang; empty for anything else."""
-        gang = self._kept_places.gang_of(key)
-        return f"{gang} (kept for a member)" if gang else ""
-
     async def view_of(self, pod_uid: str, of_now: bool = True) -> GangView | None:
         """Return the gang for which a pod waits; None if it waits for none. It may be a few seconds old if it may."""
         state = self._members.of(pod_uid)
@@ -156,13 +151,13 @@ class GangTrials:
 
     async def view(self, state: GangState) -> GangView:
         """Return a gang as it is now."""
-        holds = ((uid, self._ledger.hold_of(uid)) for uid in state.pending)
+        holds = ((uid, self._ledger.seats.of(uid)) for uid in state.pending)
         on_hold = {uid: hold.placement.node_name for uid, hold in holds if hold}
         without = [member for uid, member in state.pending.items() if uid not in on_hold]
         need = min(max(state.missing - len(on_hold), 0), MOST_MEMBERS)
         asked = tuple(sorted(without, key=lambda member: (member.since, member.pod.name))[:need])
         in_order = sorted(asked, key=lambda member: demand_order(member.request))
-        asking = [Asking(member.pod, member.request, self.offered(member)) for member in in_order]
+        asking = [Asking(member.pod.uid, member.request, self.offered(member)) for member in in_order]
         kept = self._kept_places.kept_for(state.name)
         trial = Trial(self._ledger, [place.key for place in kept])
         await in_slices(trial.steps(asking), self._clock)
@@ -188,7 +183,7 @@ class GangTrials:
             return GangStage.GATHERING
         if len(state.pending) < state.missing:
             return GangStage.INCOMPLETE
-        if sum(self._ledger.hold_of(uid) is not None for uid in state.pending) >= state.missing:
+        if sum(self._ledger.seats.of(uid) is not None for uid in state.pending) >= state.missing:
             return GangStage.ROOM_FOUND
         turn = self._turn(state)
         if turn is None or turn.name == state.name:
@@ -237,7 +232,7 @@ class GangReporter:
         if state is None:
             raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
         view = await self._trials.view(state)
-        left = {each.pod.uid for each in view.trial.left}
+        left = {str(each.key) for each in view.trial.left}
         first = next((member for member in view.asked if member.pod.uid in left), None)
         waiting = (_member_state(member, view, left) for member in state.pending.values())
         members = sorted([*self._running(state), *waiting], key=_by_name)

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.gang import GangName
+from gpuledger.model.gang import GangName, SeatKey
 from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.workflows.gangs.members import GangState, Members
 from gpuledger.workflows.gangs.plans import GangPlans, KeptPlaces
@@ -271,7 +271,7 @@ class StarvationGuard:
         What its own namespace has says nothing of whether it is of use to hold others back: that may never end.
         """
         own, begin_s = state.name.namespace, self._clock.now_s()
-        leaving = {place.key for place in self._kept_places.kept_for(state.name)}
+        leaving: set[SeatKey] = {place.key for place in self._kept_places.kept_for(state.name)}
         freed: set[str] = set()
 
         def leave() -> Iterator[None]:
@@ -299,7 +299,7 @@ def _asking(state: GangState, freed: Collection[str]) -> list[Asking]:
         names = member.node_names
         if id(names) not in named and names is not None:  # CPU that others take can keep nodes from being named
             named[id(names)] = frozenset(freed).union(names)
-        asking.append(Asking(member.pod, member.request, named[id(names)]))
+        asking.append(Asking(member.pod.uid, member.request, named[id(names)]))
     return asking
 
 

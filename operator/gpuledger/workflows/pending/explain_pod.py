@@ -31,10 +31,11 @@ from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, queue_of, w
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger, has_kept
+from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.errors import BEING_FREED, ApiError, BadInput, Reason, Refusal, Unreachable, WorkLimitExceeded
+from gpuledger.model.gang import SeatKey
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
@@ -174,7 +175,6 @@ class PodExplainer:
     _held_pod: Callable[[str], Pod | None]
     _gangs: GangTrials
     _members: Members
-    _seat_name: Callable[[str], str]
     _lives: PodLifecycles
     _clock: Clock
 
@@ -206,7 +206,7 @@ class PodExplainer:
         return []
 
     async def nodes_beside(
-        self, uid: str, shape: Shape, offered: Collection[str] | None, trial: Trial
+        self, uid: SeatKey, shape: Shape, offered: Collection[str] | None, trial: Trial
     ) -> list[NodeReason]:
         """Return why nodes do not take a pod beside those of a trial, the nearest first."""
         return await self._look(uid, shape, offered, trial)
@@ -307,7 +307,7 @@ class PodExplainer:
         over_quota: str,
         gated: str,
     ) -> tuple[PodState, str]:
-        claims, hold = self._ledger.promises.claims_of(uid), self._ledger.hold_of(uid)
+        claims, hold = self._ledger.promises.claims_of(uid), self._ledger.seats.of(uid)
         if claims:
             card, claim = claims[0]
             pods = pods_named(self._leaving(uid)) or "pods that kube-scheduler evicts"
@@ -347,7 +347,7 @@ class PodExplainer:
 
     async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
         key = (shape, id(offered))
-        if has_kept(self._ledger, uid):
+        if self._ledger.has_place(uid):
             return await self._look(uid, shape, offered)
         known = self._found.get(key)
         if of_now or known is None or known[0] < self._clock.now_s() - REUSED_S:
@@ -356,7 +356,7 @@ class PodExplainer:
         return known[2]
 
     async def _look(
-        self, uid: str, shape: Shape, offered: Collection[str] | None, beside: Trial | None = None
+        self, uid: SeatKey, shape: Shape, offered: Collection[str] | None, beside: Trial | None = None
     ) -> list[NodeReason]:
         found = []
         since_s, searching = self._clock.work_s(), StepBudget(SEARCH_STEPS)
@@ -374,16 +374,18 @@ class PodExplainer:
         far = [_without_cards(node) for node in found[NODES_IN_DETAIL:]]
         return [*near, *found[NODES_WITH_LEAVERS:NODES_IN_DETAIL], *far]
 
-    def _verdict(self, uid: str, shape: Shape, name: str, searching: StepBudget, beside: Trial | None) -> NodeVerdict:
+    def _verdict(
+        self, uid: SeatKey, shape: Shape, name: str, searching: StepBudget, beside: Trial | None
+    ) -> NodeVerdict:
         """Return the node's verdict, ignoring this pod's own reservation and other pods' alternatives."""
-        own = has_kept(self._ledger, uid)
-        room = self._ledger.room_without(name, (uid,)) if own else self._ledger.room_without_spares(name)
+        gone = (uid,) if isinstance(uid, str) and self._ledger.has_place(uid) else ()
+        room = self._ledger.room_if(name, gone)
         work = StepBudget(min(WORK_LIMIT, max(searching.left, 0)) if len(shape) > 1 else WORK_LIMIT)
         allowed = work.left
         closed = self._ledger.strangers.closed(name)
         entries = self._ledger.entries_of_node(name)
         if beside:
-            room, entries = beside.room(name), beside.entries(name)
+            room, entries = beside.sketch.node_room(name), beside.sketch.entries(name)
         verdict = explain_node(shape, room, entries, work, closed)
         searching.spend(allowed - work.left)
         return verdict
@@ -418,7 +420,7 @@ class PodExplainer:
         if pod is None:
             waiting = self._waiting.find(uid) or self._gangs.member(uid)
             pod = waiting.pod if waiting else None
-        return str(pod) if pod else self._gangs.name_of_place(uid) or self._seat_name(uid) or uid
+        return str(pod) if pod else uid
 
 
 def _of_bound(

@@ -16,10 +16,11 @@ from typing import Any
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.workload import CheckState, WorkloadName
+from gpuledger.formats.kubernetes.workload import CheckState
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, GpuledgerError, WorkLimitExceeded
+from gpuledger.model.gang import WorkloadName
 from gpuledger.model.share import Pod
 from gpuledger.workflows.gangs.members import GangState
 from gpuledger.workflows.pending.waiting_pods import PodRequeuer, WaitingPods
@@ -103,7 +104,7 @@ class GangRequeuer:
     def wake(self, state: GangState) -> None:
         """Have kube-scheduler ask again for the refused members that have room now."""
         for member in state.pending.values():
-            if member.refused and self._ledger.hold_of(member.pod.uid) is not None:
+            if member.refused and self._ledger.seats.of(member.pod.uid) is not None:
                 member.refused = False
                 self._start(self._wake(member.pod), f"wake pod {member.pod}")
 

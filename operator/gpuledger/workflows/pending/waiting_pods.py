@@ -25,6 +25,7 @@ from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger, NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
+from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.card import Payer
 from gpuledger.model.clock import BoundedMap, Clock, Listeners
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
@@ -35,6 +36,7 @@ from gpuledger.model.share import Placement, Pod, Share
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fit import payers_of
 from gpuledger.placement.policy import StepBudget
+from gpuledger.placement.sketch import Sketch
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import sleep_backoff
 
@@ -251,9 +253,6 @@ EARMARK_S = LONGEST_BACK_OFF_S + 2.0
 GONE_KEPT = 4096
 """Pods of which is remembered that they wait no more: kube-scheduler's view is behind by less."""
 
-NO_DEADLINE = float("inf")
-"""Of the holds below: each ends with its earmark."""
-
 
 @dataclass(slots=True)
 class _Earmark:
@@ -378,7 +377,7 @@ class WaitingPods:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
         if (waiting := self._waiting.get(pod_uid)) is not None:
             placement = Placement(node_name, tuple(shares), waiting.request.host)
-            self._ledger.hold(pod_uid, placement, NO_DEADLINE)
+            self._ledger.seats.take(_seat(waiting, placement))
             self._earmark(waiting)
 
     def there(self, pod_uid: str) -> bool:
@@ -425,14 +424,11 @@ class WaitingPods:
         if shapes:
             self.on_newcomer()
 
-    def yield_to(self, pod: Pod) -> bool:
-        """Release room reserved for pods of lower priority. Return whether any was released."""
-        lower = [earmark for earmark in self._earmarks.values() if earmark.waiting.pod.priority < pod.priority]
-        for waiting in [each.waiting for each in lower]:
-            self._remove(waiting.pod.uid)
-            self._ledger.drop_hold(waiting.pod.uid)
-            self._add(waiting)  # a woken one too: it may not be on its way yet, and must not lose its turn
-        return bool(lower)
+    def displaced(self, seats: Iterable[Seat]) -> None:
+        """Record that pods of higher priority have taken over seats of pods that wait: these have lost no turn."""
+        for earmark in [self._earmarks[seat.key] for seat in seats if seat.key in self._earmarks]:
+            self._remove(earmark.waiting.pod.uid)
+            self._add(earmark.waiting)  # a woken one too: it may not be on its way yet
 
     async def stop(self) -> None:
         """Wake no more pods."""
@@ -444,11 +440,11 @@ class WaitingPods:
     # Inside.
 
     def _best(self, waiting: WaitingPod, work: StepBudget) -> Placement | None:
-        """Return a placement for the pod, releasing other pods' alternative nodes if necessary."""
+        """Return a placement for the pod, in place of offers to others if necessary."""
         request, names = waiting.request, waiting.node_names
         placement = self._chooser.best(request, names, work)
-        if placement is None and not self._chooser.is_unfinished(request) and self._ledger.take_back_spares():
-            placement = self._chooser.best(request, names, work)
+        if placement is None and self._ledger.seats.are_offered and not self._chooser.is_unfinished(request):
+            placement = Sketch(self._ledger).best(self._chooser, request, names, work)
         return placement
 
     def _give(self, candidates: Iterable[Candidate], work: StepBudget) -> None:
@@ -463,7 +459,7 @@ class WaitingPods:
                 self._put_off(shape, candidate.since)
             elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
                 try:
-                    self._ledger.hold(waiting.pod.uid, placement, NO_DEADLINE)
+                    self._ledger.seats.take(_seat(waiting, placement))
                 except QuotaExceeded as error:
                     self._block(waiting, error.limit)
                 else:
@@ -592,4 +588,8 @@ class WaitingPods:
         uid = earmark.waiting.pod.uid
         if self._earmarks.get(uid) is earmark:
             self.forget(uid)
-            self._ledger.drop_hold(uid)
+            self._ledger.seats.give_up(uid)
+
+
+def _seat(waiting: WaitingPod, placement: Placement) -> Seat:
+    return Seat(waiting.pod.uid, placement, FOREVER, Strength.WAITING, priority=waiting.pod.priority)

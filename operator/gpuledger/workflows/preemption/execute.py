@@ -29,7 +29,7 @@ from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, is_finished, nomin
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.ledger.holds import elsewhere, fullest_node
+from gpuledger.ledger.seats import Strength, elsewhere, fullest_node
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Backoff, BoundedMap, Clock
 from gpuledger.model.errors import ApiError, Conflict, EventReason, EvictionForbidden, NotFound, ShareRefused
@@ -527,6 +527,10 @@ class PreemptionExecutor:
     ) -> None:
         holders = [claim.holder for _, claim in claims] + [holder for _, holder in reserved]
         await self._withdraw(pod_uid, claims, reserved)
+        seat = self._ledger.seats.of(pod_uid)
+        if seat is not None and seat.strength is Strength.WAITING:  # it counts by itself without the reserved shares
+            self._ledger.seats.give_up(pod_uid)
+            self._waiting.displaced([seat])
         if pod_uid in self._pending:
             evicted = any(claim.victims for _, claim in claims)
             await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
@@ -555,7 +559,6 @@ class PreemptionExecutor:
         self._let_go_on(pod_uid)
         if timer := self._timers.pop(pod_uid, None):
             timer.cancel()
-        self._ledger.hosts.withdraw(pod_uid)
 
     def _look_again(self, pod_uid: str, wait_s: float) -> None:
         if timer := self._timers.get(pod_uid):
@@ -608,7 +611,7 @@ class PreemptionExecutor:
                     self._let_go_on(uid)
             return
         reserved = self._reserved(pod_uid)
-        if not reserved or self._ledger.hold_of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
+        if not reserved or self._ledger.seats.of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
             return  # what has gone meanwhile has this pod looked at again
         self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
         self._let_go_on(pod_uid)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
+from gpuledger.model.gang import SeatKey
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import Placement, Pod, shares_of
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.group import GroupEviction, GroupNode, Kind, Numbers, cheapest_group_eviction
-from gpuledger.placement.preemption.tenants import Cost, Tenant
+from gpuledger.placement.preemption.tenants import Cost
+from gpuledger.placement.sketch import Sketch
 from gpuledger.workflows.gangs.members import Member
 from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE, Budgets, VictimFinder, Victims
 from gpuledger.workflows.tasks import TURN_S, yield_to_loop
@@ -56,11 +58,11 @@ class GangVictimFinder:
         self._reader = reader
         self._clock = clock
 
-    async def find(self, members: Sequence[Member], places: Sequence[str]) -> GangVictims | None:
+    async def find(self, members: Sequence[Member], places: Collection[SeatKey]) -> GangVictims | None:
         """Return the cheapest victims so that all of these members fit, None if there are none.
 
-        `places` are the UIDs under which room is on hold for them, in place of members that are gone. Only pods of less
-        priority than each member leave. True at the moment of returning.
+        `places` are the seats that are kept for them, in place of members that are gone. Only pods of less priority
+        than each member leave. True at the moment of returning.
         """
         budgets, attempts = Budgets(), 0
         lowest = min((member.pod for member in members), key=lambda pod: pod.priority)
@@ -84,7 +86,7 @@ class GangVictimFinder:
         return None  # the nodes do not stand still; each change of one is a reason to ask again
 
     async def _nodes(
-        self, lowest: Pod, members: Sequence[Member], budgets: Budgets, places: Sequence[str]
+        self, lowest: Pod, members: Sequence[Member], budgets: Budgets, places: Collection[SeatKey]
     ) -> list[GroupNode]:
         names = {name for member in members for name in member.node_names or ()}
         since_s, nodes = self._clock.work_s(), []
@@ -94,11 +96,11 @@ class GangVictimFinder:
             nodes.append(self._node(lowest, name, budgets, places))
         return nodes
 
-    def _node(self, lowest: Pod, node_name: str, budgets: Budgets, places: Sequence[str] = ()) -> GroupNode:
-        entries = [entry.as_it_is() for entry in self._ledger.entries_of_node(node_name)]
+    def _node(self, lowest: Pod, node_name: str, budgets: Budgets, places: Collection[SeatKey] = ()) -> GroupNode:
         tenants = self._finder.tenants(lowest, node_name, budgets, None)
-        kept = {uid: Tenant(uid, 0, leaves=True) for uid in places if any(uid in entry.holds for entry in entries)}
-        return GroupNode(self._ledger.node_room(node_name), entries, {**tenants, **kept})
+        sketch = Sketch(self._ledger, places)
+        entries = [entry.as_it_is() for entry in sketch.entries(node_name)]
+        return GroupNode(sketch.node_room(node_name), entries, tenants)
 
     async def _cheapest(
         self, groups: Sequence[Sequence[Member]], nodes: Sequence[GroupNode], budgets: Budgets

@@ -20,11 +20,12 @@ from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s, pod_ident
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.quotas import Tally
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import EventReason, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Placement, Pod
+from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.reports.cards import RecordKind
@@ -67,12 +68,7 @@ class RoomClaimer:
         patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
         until = now + timedelta(seconds=patience_s)
         claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
-        self._ledger.hosts.promise(pod.uid, found.placement.node_name, found.placement.host)
-        try:
-            await gather_all(map(self._journal.claim, claims))
-        finally:
-            if not self._ledger.promises.is_made(pod.uid):
-                self._ledger.hosts.withdraw(pod.uid)
+        await gather_all(map(self._journal.claim, claims))
 
     def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
         claims, shares = [], found.placement.shares
@@ -116,10 +112,8 @@ class Beginnings:
 
     def are_within_quota(self, rooms: Iterable[tuple[Pod, Victims]]) -> bool:
         """Return whether the namespace of each of some pods may have the room for all of them."""
-        by_namespace: dict[str, dict[str, Placement]] = {}
-        for pod, found in rooms:
-            by_namespace.setdefault(pod.namespace, {})[pod.uid] = found.placement
-        return not any(map(self._ledger.quotas.exceeded_together, by_namespace.keys(), by_namespace.values()))
+        tally = Tally(self._ledger.quotas)
+        return not any(tally.add(pod.uid, (found.placement,)) for pod, found in rooms)
 
     def promise(self, pod: Pod, found: Victims) -> None:
         """Promise the room in memory: it counts as taken from now on. Displaced preemptors give up theirs."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import HolderState, Placement, fitting_variant
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.pending.requeue import GangRequeuer
-
-NO_DEADLINE = float("inf")
-"""Of a hold: it ends with what is reserved."""
 
 
 class GangRooms:
@@ -53,11 +51,14 @@ class GangRooms:
         for member in state.pending.values():
             uid = member.pod.uid
             reserved = [each for each in self._ledger.holders_of(uid) if each[1].state is HolderState.RESERVED]
-            if reserved and self._ledger.hold_of(uid) is None and self._has_room(member, claimed=False):
+            if reserved and self._ledger.seats.of(uid) is None and self._has_room(member, claimed=False):
                 shares = tuple(holder.share for _, holder in reserved)
                 placement = Placement(reserved[0][0].node_name, shares, member.request.host)
                 with suppress(ShareRefused):  # the card is gone; the next look shows it
-                    self._ledger.hold(uid, placement, NO_DEADLINE)
+                    name, priority = state.name, -state.rank[0]
+                    self._ledger.seats.take(
+                        Seat(uid, placement, FOREVER, Strength.WAITING, group=name, priority=priority)
+                    )
         self._waker.wake(state)
         return True
 
@@ -66,7 +67,7 @@ class GangRooms:
 
     def _has_room(self, member: Member, claimed: bool) -> bool:
         uid = member.pod.uid
-        if self._ledger.hold_of(uid) is not None:
+        if self._ledger.seats.of(uid) is not None:
             return True
         shares = [holder.share for _, holder in self._ledger.holders_of(uid)]
         if claimed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from functools import partial
@@ -21,20 +21,23 @@ from functools import partial
 from attrs import define
 
 from gpuledger.formats.kubernetes.other import shortened
-from gpuledger.formats.kubernetes.workload import CheckState, Workload, WorkloadName, check_patch, workload
+from gpuledger.formats.kubernetes.workload import CheckState, Workload, check_patch, workload
 from gpuledger.kube_api.watch import Api, Listed, Listing, all_of, follow, forgetting
 from gpuledger.kube_api.writes import WORKLOADS, KubeStore
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.quotas import Tally
+from gpuledger.ledger.seats import Seat, Strength
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound, ShareRefused, WorkLimitExceeded
+from gpuledger.model.gang import WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.placement.fit import why_it_waits
-from gpuledger.placement.group import GangPlanner, Trial
-from gpuledger.placement.group import Seat as Planned
+from gpuledger.placement.group import Asking, GroupPlanner, Trial
+from gpuledger.placement.sketch import Sketch
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.list_and_watch import served_path
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.queues.reservations import Reservations, Seat
+from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import (
     EMPTY,
     KueueObjects,
@@ -42,7 +45,7 @@ from gpuledger.workflows.queues.workloads import (
     SeatReader,
     Stage,
     WorkloadPods,
-    asking,
+    hardest_first,
 )
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import Round, Step, in_slices, run_cooperatively, sleep_backoff
@@ -154,6 +157,7 @@ PASS_S = 0.1
 
 RESERVED = "cards are reserved for its pods"
 NO_CARDS = "its pods ask for no cards"
+DISPLACED = "a pod of higher priority has taken over cards that were reserved for its pods"
 OTHERS = "cards are looked for when its other checks are ready: "
 
 
@@ -162,7 +166,7 @@ class CardCheck:
     """Follows workloads, and reserves cards for them."""
 
     _ledger: Ledger
-    _planner: GangPlanner
+    _planner: GroupPlanner
     _waiting: WaitingPods
     _objects: KueueObjects
     _reservations: Reservations
@@ -180,7 +184,7 @@ class CardCheck:
         """Whether the last pass ended before a try, for single pods that go before it."""
         self.on_due = Listeners[[]]()
         """Called when a workload is to be tried though nothing has changed in the ledger."""
-        self.on_no_room = Listeners[[QueuedWorkload, list[Seat]]]()
+        self.on_no_room = Listeners[[QueuedWorkload, list[Asking]]]()
         """Called with a workload for which there is no room, and what its pods ask for."""
 
     # What the watches show.
@@ -273,18 +277,15 @@ class CardCheck:
     # Room.
 
     def next_due_s(self) -> float | None:
-        """Return when a reservation is over, or a workload is to be tried again; None: never."""
+        """Return when a workload is to be tried again though nothing has changed; None: never."""
         now_s = self._clock.now_s()
-        due = [each.again_s for each in self._known.values() if each.again_s > now_s]
-        first_s = self._reservations.first_deadline_s()
-        return min([*due, first_s] if first_s else due, default=None)
+        return min((each.again_s for each in self._known.values() if each.again_s > now_s), default=None)
 
     async def give_room(self) -> bool:
         """Reserve room for waiting workloads; return whether some have to be tried in the next turn.
 
         In their order, unless there are so many that the free room changes during a pass: see `Round`.
         """
-        self._expire()
         since_s = self._clock.work_s()
         undone = [each for each in self._known.values() if each.stage is not Stage.READY]
         for queued in self._round.next_pass(sorted(undone, key=lambda each: each.rank)):
@@ -328,7 +329,7 @@ class CardCheck:
             return
         state = self._state
         trial = Trial(self._ledger)
-        await in_slices(trial.steps(asking(queued, seats)), self._clock)
+        await in_slices(trial.steps(hardest_first(seats)), self._clock)
         if self._known.get(queued.workload.uid) is not queued:
             return
         queued.tried = state
@@ -347,39 +348,41 @@ class CardCheck:
         if queued.stage is not Stage.RESUMED:
             self.say_why(queued, why)
 
-    async def _reserve(self, queued: QueuedWorkload, seats: list[Seat], trial: Trial) -> None:
+    async def _reserve(self, queued: QueuedWorkload, seats: list[Asking], trial: Trial) -> None:
         """Hold room for all, and say so."""
         name = queued.workload.name
-        deadline_s = queued.until_s if queued.stage is Stage.RESUMED else self._clock.now_s() + self._reserve_s
+        until_s = queued.until_s if queued.stage is Stage.RESUMED else self._clock.now_s() + self._reserve_s
         self._reservations.drop(name)
-        exceeded = self._ledger.quotas.exceeded_together(name.namespace, trial.placed)
+        tally = Tally(self._ledger.quotas)
+        exceeded = next(filter(None, (tally.add(key, (place,)) for key, place in trial.placed.items())), None)
         if exceeded is not None:
             used = self._ledger.quotas.used(name.namespace, exceeded)
             self._is_not_reserved(queued, quota_text(name.namespace, exceeded, used))
             return
-        self._reservations.knows(seats, name.namespace)
-        try:
-            await run_cooperatively(self._hold(seats, deadline_s, trial))
-        except ShareRefused:  # others were faster
-            self._reservations.forget(seats)
-            queued.tried = self._state
+        sketch = (await run_cooperatively(self._planned(seats))) or trial.sketch
+        if self._known.get(queued.workload.uid) is not queued:
             return
-        if self._known.get(queued.workload.uid) is queued:
-            self._reservations.keep(name, seats, deadline_s)
-            self._is_reserved(queued)
+        try:
+            sketch.commit(until_s, Strength.WAITING, name, queued.workload.priority)
+        except ShareRefused:  # others were faster
+            queued.tried = self._state
         else:
-            self._reservations.forget(seats)
+            self._is_reserved(queued)
 
-    def _hold(self, seats: list[Seat], deadline_s: float, trial: Trial) -> Generator[Step, None, None]:
-        """Hold room by the policy; where that finds none, where a trial has found some. Raises ShareRefused."""
-        self._ledger.take_back_spares()
-        planned = [Planned(seat.key, seat.request, seat.node_names) for seat in seats]
+    def _planned(self, seats: list[Asking]) -> Generator[Step, None, Sketch | None]:
+        """Return places by the policy; None if that finds none: then those of a trial have to do."""
         with suppress(WorkLimitExceeded):
-            found = yield from self._planner.hold(planned, deadline_s)
-            if found.number == len(seats):
-                return
-        for key, placement in trial.placed.items():
-            self._ledger.hold(key, placement, deadline_s)
+            plan = yield from self._planner.plan(seats)
+            return None if plan.lacking else plan.sketch
+        return None
+
+    def displaced(self, seats: Sequence[Seat]) -> None:
+        """Record that pods of higher priority have taken over seats of workloads: Kueue queues these again."""
+        for name in {seat.group for seat in seats if isinstance(seat.group, WorkloadName)}:
+            queued = self.find(name)
+            if queued is not None:
+                logger.info("workload %s: %s", name, DISPLACED)
+                self._writer.say(queued.workload, queued.check, CheckState.RETRY, DISPLACED, lambda _: None)
 
     def _is_reserved(self, queued: QueuedWorkload) -> None:
         if queued.stage is Stage.RESUMED:
@@ -398,7 +401,7 @@ class CardCheck:
             else:
                 queued.take(written)
 
-        text = RESERVED if self._reservations.of(queued.workload.name) else NO_CARDS
+        text = RESERVED if self._ledger.seats.of_group(queued.workload.name) else NO_CARDS
         logger.info("workload %s: %s", queued.workload.name, text)
         self._writer.say(queued.workload, queued.check, CheckState.READY, text, done)
 
@@ -408,11 +411,6 @@ class CardCheck:
             queued.stage = Stage.READY
         else:
             self.say_why(queued, text)
-
-    def _expire(self) -> None:
-        """Release expired reservations: Kueue may be down. Pods that come later look for cards as others do."""
-        for name in self._reservations.expire(self._clock.now_s()):
-            logger.info("workload %s: not all of its pods have come, and their room is given up", name)
 
     def may_have_more(self, namespace: str) -> None:
         """Record that a namespace may have more of its quota than before."""

@@ -26,7 +26,6 @@ from gpuledger.formats.kubernetes.workload import (
     PodSet,
     Usage,
     Workload,
-    WorkloadName,
     pod_sets,
     usage,
 )
@@ -34,17 +33,25 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.gang import SeatKey, WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState
-from gpuledger.placement.group import Trial
+from gpuledger.placement.group import Asking, Trial
 from gpuledger.reports.explanation import NodeReason, in_short, request_text
 from gpuledger.reports.gang import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.pending.explain_pod import PodExplainer
 from gpuledger.workflows.preemption.find_victims import PodLifecycles
 from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
-from gpuledger.workflows.queues.reservations import Reservations, Seat
-from gpuledger.workflows.queues.workloads import KueueObjects, QueuedWorkload, SeatReader, Stage, WorkloadPods, asking
+from gpuledger.workflows.queues.reservations import Reservations, pod_set_of
+from gpuledger.workflows.queues.workloads import (
+    KueueObjects,
+    QueuedWorkload,
+    SeatReader,
+    Stage,
+    WorkloadPods,
+    hardest_first,
+)
 from gpuledger.workflows.tasks import KeyedWorker, Throttle, in_slices
 
 logger = logging.getLogger(__name__)
@@ -80,7 +87,7 @@ class Reclaimer:
     def __attrs_post_init__(self) -> None:
         self._evicted: dict[WorkloadName, _Eviction] = {}
 
-    async def consider(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
+    async def consider(self, queued: QueuedWorkload, seats: Sequence[Asking]) -> bool:
         """Evict workloads to reclaim GPUs. Return whether terminating pods alone will free enough.
 
         For one workload at a time: the next one sees who was evicted.
@@ -96,10 +103,10 @@ class Reclaimer:
             self._evict(victim, queued)
         return True
 
-    def _leaving(self) -> set[str]:
-        """Return the UIDs of the pods that are on their way out."""
+    def _leaving(self) -> set[SeatKey]:
+        """Return who is on the way out: pods, and seats of workloads that were evicted."""
         self._evicted = {name: each for name, each in self._evicted.items() if self._still_leaves(name, each)}
-        leaving = {uid for name in self._evicted for uid in self._what_it_has(name)}
+        leaving = {key for name in self._evicted for key in self._what_it_has(name)}
         for entry in self._ledger.entries():
             for uid, holder in entry.holders.items():
                 if holder.state is HolderState.RELEASING or self._lives.is_leaving(uid):
@@ -111,9 +118,9 @@ class Reclaimer:
         has_new_quota = found is not None and found.workload.reserved_at != eviction.reserved_at
         return eviction.until_s > self._clock.now_s() and not has_new_quota
 
-    async def _fits(self, queued: QueuedWorkload, seats: Sequence[Seat], gone: Collection[str]) -> bool:
+    async def _fits(self, queued: QueuedWorkload, seats: Sequence[Asking], gone: Collection[SeatKey]) -> bool:
         trial = Trial(self._ledger, gone)
-        await in_slices(trial.steps(asking(queued, seats)), self._clock)
+        await in_slices(trial.steps(hardest_first(seats)), self._clock)
         return not trial.left
 
     def _candidates(self, queued: QueuedWorkload) -> list[QueuedWorkload]:
@@ -145,9 +152,9 @@ class Reclaimer:
     async def _fewest(
         self,
         queued: QueuedWorkload,
-        seats: Sequence[Seat],
+        seats: Sequence[Asking],
         candidates: Sequence[QueuedWorkload],
-        leaving: Collection[str],
+        leaving: Collection[SeatKey],
     ) -> list[QueuedWorkload]:
         """Return a minimal set of victims; none if reclaiming does not help.
 
@@ -165,9 +172,9 @@ class Reclaimer:
     async def _needed(
         self,
         queued: QueuedWorkload,
-        seats: Sequence[Seat],
+        seats: Sequence[Asking],
         candidates: Sequence[QueuedWorkload],
-        leaving: Collection[str],
+        leaving: Collection[SeatKey],
     ) -> list[QueuedWorkload]:
         """Return the candidates without which there is no room; none if all of them together do not help."""
         chosen = list(candidates)
@@ -179,17 +186,15 @@ class Reclaimer:
                 chosen = rest
         return chosen
 
-    def _with(self, leaving: Collection[str], victims: Sequence[QueuedWorkload]) -> set[str]:
+    def _with(self, leaving: Collection[SeatKey], victims: Sequence[QueuedWorkload]) -> set[SeatKey]:
         return set(leaving).union(*(self._what_it_has(other.workload.name) for other in victims))
 
-    def _what_it_has(self, name: WorkloadName) -> set[str]:
+    def _what_it_has(self, name: WorkloadName) -> set[SeatKey]:
         """Return under what a workload holds cards: its pods' UIDs, and the keys of its seats."""
-        reservation = self._reservations.of(name)
-        holding = {uid for uid in self._pods.pods(name) if self._has_something(uid)}
-        return holding | set(reservation.seats if reservation else ())
+        return {uid for uid in self._pods.pods(name) if self._has_something(uid)} | self._reservations.keys_of(name)
 
     def _has_something(self, uid: str) -> bool:
-        return bool(self._ledger.holders_of(uid)) or self._ledger.hold_of(uid) is not None
+        return bool(self._ledger.holders_of(uid)) or self._ledger.seats.of(uid) is not None
 
     def _evict(self, victim: QueuedWorkload, queued: QueuedWorkload) -> None:
         name = victim.workload.name
@@ -281,11 +286,11 @@ class CheckMessages:
     def __attrs_post_init__(self) -> None:
         self._throttle = Throttle()
         self._latest: dict[
-            str, tuple[QueuedWorkload, Sequence[Seat]]
+            str, tuple[QueuedWorkload, Sequence[Asking]]
         ] = {}  # UID of a workload -> it, and what it wants
         self.worker = KeyedWorker(self._look_at, LOOKS_AT_ONCE, group_of=self._namespace_of)
 
-    def found(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> None:
+    def found(self, queued: QueuedWorkload, seats: Sequence[Asking]) -> None:
         """Record that a workload finds no room."""
         uid = queued.workload.uid
         self._latest[uid] = queued, seats
@@ -304,19 +309,18 @@ class CheckMessages:
         if text and self._check.is_waiting(queued):
             self._check.say_why(queued, f"{text}. {WAITS}" if waits else text)
 
-    async def look(self, queued: QueuedWorkload, seats: Sequence[Seat]) -> Look:
+    async def look(self, queued: QueuedWorkload, seats: Sequence[Asking]) -> Look:
         """Look again why the pods find no cards."""
         trial = Trial(self._ledger)
-        await in_slices(trial.steps(asking(queued, seats)), self._clock)
+        await in_slices(trial.steps(hardest_first(seats)), self._clock)
         if not trial.left:
             return Look()
         first = trial.left[0]
-        nodes = await self._explainer.nodes_beside(first.pod.uid, first.request.shape, first.node_names, trial)
+        nodes = await self._explainer.nodes_beside(first.key, first.request.shape, first.node_names, trial)
         text = in_short(nodes)
         if len(seats) > 1:
             text = f"{len(trial.placed)} of {len(seats)} pods find cards at once. For the next one, {text}"
-        pod_set = next((seat.pod_set for seat in seats if seat.key == first.pod.uid), "")
-        return Look(text, pod_set, nodes)
+        return Look(text, pod_set_of(first.key), nodes)
 
 
 @define(eq=False, slots=False)

@@ -25,7 +25,6 @@ from gpuledger.formats.kubernetes.workload import (
     ClusterQueue,
     Flavor,
     Workload,
-    WorkloadName,
     active_patch,
     cluster_queue,
     flavor,
@@ -41,14 +40,13 @@ from gpuledger.kube_api.watch import Listed, Listing, forgetting
 from gpuledger.kube_api.writes import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, KubeStore
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
-from gpuledger.model.gang import MOST_MEMBERS
+from gpuledger.model.gang import MOST_MEMBERS, WorkloadName
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Pod
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
-from gpuledger.workflows.queues.reservations import SEAT, Seat
+from gpuledger.workflows.queues.reservations import pod_set_of, seat_key
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
 
@@ -250,7 +248,7 @@ class QueuedWorkload:
     """The message that was written last."""
     again_s: float = 0.0
     """Before then it is not tried again: Kueue did not take what was said of it."""
-    seats: tuple[int, list[Seat]] = field(default_factory=lambda: (-1, []))
+    seats: tuple[int, list[Asking]] = field(default_factory=lambda: (-1, []))
     """The requests of its pods, and the number of the change of nodes up to which they hold."""
     goes_first: bool = False
     """Whether others were evicted for it: what they leave is not for who comes before it."""
@@ -276,11 +274,6 @@ class QueuedWorkload:
         """Sort key: scheduling order."""
         return not self.goes_first, -self.workload.priority, self.workload.reserved_at, self.workload.uid
 
-    def pod(self, key: str) -> Pod:
-        """Return a stand-in for one of its pods that does not exist yet."""
-        name = self.workload.name
-        return Pod(key, name.namespace, name.name, self.workload.priority, 0)
-
 
 @define(eq=False, slots=False)
 class SeatReader:
@@ -297,7 +290,7 @@ class SeatReader:
         """How often something has changed by which pods may go to other nodes than before, or ask for other cards."""
         return self._nodes.changes + self._objects.changes + self._claims.changes
 
-    async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Seat]:
+    async def seats(self, queued: QueuedWorkload, taken: Iterable[str] = ()) -> list[Asking]:
         """Return the request of each pod that needs cards; most of them differ in nothing but their keys.
 
         `taken` names the set of each pod that has its cards already. Raises BadInput for pods that can't be placed, and
@@ -311,8 +304,8 @@ class SeatReader:
         left = list(taken)
         return [seat for seat in seats if not _is_taken(seat, left)]
 
-    async def _read(self, queued: QueuedWorkload) -> list[Seat]:
-        seats: list[Seat] = []
+    async def _read(self, queued: QueuedWorkload) -> list[Asking]:
+        seats: list[Asking] = []
         for pod_set in pod_sets(queued.found):
             pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
             await self._claims.know_claims_of(pod)
@@ -324,22 +317,22 @@ class SeatReader:
             if len(seats) + count > MOST_MEMBERS:
                 raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")
             names = await self._nodes.allowed(pod_rules(pod), self._clock)
-            key = f"{queued.workload.uid}/{pod_set.name}"
-            seats += [Seat(f"{key}/{number}{SEAT}", pod_set.name, request, names) for number in range(max(count, 0))]
+            name = queued.workload.name
+            seats += [Asking(seat_key(name, pod_set.name, number), request, names) for number in range(max(count, 0))]
         return seats
 
 
-def _is_taken(seat: Seat, left: list[str]) -> bool:
-    if seat.pod_set not in left:
+def _is_taken(seat: Asking, left: list[str]) -> bool:
+    pod_set = pod_set_of(seat.key)
+    if pod_set not in left:
         return False
-    left.remove(seat.pod_set)
+    left.remove(pod_set)
     return True
 
 
-def asking(queued: QueuedWorkload, seats: Iterable[Seat]) -> list[Asking]:
-    """Return the pods of seats as a trial takes them: the most demanding first, which then find room most often."""
-    hardest_first = sorted(seats, key=lambda seat: demand_order(seat.request))
-    return [Asking(queued.pod(seat.key), seat.request, seat.node_names) for seat in hardest_first]
+def hardest_first(seats: Iterable[Asking]) -> list[Asking]:
+    """Return pods as a trial takes them: the most demanding first, which then find room most often."""
+    return sorted(seats, key=lambda seat: demand_order(seat.request))
 
 
 class WorkloadPods:

@@ -16,7 +16,6 @@ from gpuledger.formats.kubernetes.other import MESSAGE_LENGTH
 from gpuledger.formats.kubernetes.workload import (
     CheckState,
     Flavor,
-    WorkloadName,
     active_patch,
     check_patch,
     cluster_queue,
@@ -31,6 +30,7 @@ from gpuledger.formats.kubernetes.workload import (
     workload_text,
 )
 from gpuledger.model.errors import BadInput
+from gpuledger.model.gang import WorkloadName
 
 Json = dict[str, Any]
 NOW = "2030-01-01T00:00:00+00:00"

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gpuledger.ledger.book import PINNED, Ledger
+from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.seats import FOREVER, Seat
 from gpuledger.model.card import Amounts, Card, CardFilter
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import Demand, HostAmounts
@@ -34,7 +35,7 @@ def ledger() -> Ledger:
             if free < 1000:
                 amounts = Amounts(1000 - free, 0 if free else 100, 1)
                 share = Share(card.uuid, amounts, exclusive=not free, containers=())
-                found.hold(card.uuid, Placement(name, (share,)), PINNED)
+                found.seats.take(Seat(card.uuid, Placement(name, (share,)), FOREVER))
     return found
 
 

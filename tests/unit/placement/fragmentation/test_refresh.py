@@ -80,7 +80,7 @@ def test_a_node_that_changes_while_prices_are_made_has_its_own_worth_afterwards(
         mix.arrived(footprint(WHOLE))
     while prices.version == begun:
         prices.tick()
-        if ledger.hold_of("filler") is None:
+        if ledger.seats.of("filler") is None:
             occupy(ledger, "filler", a_share(a_card(1, filled), 16_000, 100))
             prices.costs(footprint(WHOLE), [])  # as a question does: what has changed is taken in
     other = next(name for name in ("node-001", "node-298") if name != filled)

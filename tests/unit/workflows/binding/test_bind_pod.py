@@ -78,7 +78,7 @@ async def test_a_pod_is_entered_into_the_ledger_then_bound_and_nothing_is_read(
     assert [call.operation for call in api.calls] == [WRITE, BIND]
     assert api.holders_of(CARD) == ["uid-a"]
     assert api.node_of("a") == "node-a"
-    assert parts.ledger.hold_of("uid-a") is None
+    assert parts.ledger.seats.of("uid-a") is None
     assert by_label(parts.counts.binds) == {"bound": 1}
 
 
@@ -131,7 +131,7 @@ async def test_a_card_that_has_gone_since_the_filter_fails_the_bind(api: ApiServ
     parts.watch()
     with pytest.raises(BindFailed, match="is gone"):
         await parts.bind("a", "node-a")
-    assert parts.ledger.hold_of("uid-a") is None
+    assert parts.ledger.seats.of("uid-a") is None
 
 
 def gets_sick(parts: OperatorParts) -> None:

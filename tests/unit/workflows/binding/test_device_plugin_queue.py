@@ -583,7 +583,7 @@ async def test_who_waits_is_not_bound_to_a_card_that_its_node_has_lost_meanwhile
     first, second = await come(parts, a_pod("a"), a_pod("b"))
     await first
     node = a_node_of(Dialect.HAMI)
-    (lost,) = [entry.card for entry in parts.ledger.entries() if "uid-b" in entry.holds]
+    (lost,) = [entry.card for entry in parts.ledger.entries() if "uid-b" in entry.seats]
     register = node["metadata"]["annotations"]["hami.io/node-nvidia-register"].split(":")
     left = ":".join(item for item in register if not item.startswith(lost.uuid))
     node["metadata"]["annotations"]["hami.io/node-nvidia-register"] = left

@@ -13,6 +13,7 @@ from fakes.objects import GPU, PERCENTAGE, a_pod_object, with_conditions
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.formats.scheduler import FilterArguments
+from gpuledger.ledger.seats import Strength
 from gpuledger.model.errors import Denied
 from gpuledger.workflows.binding import nominate_ahead
 from gpuledger.workflows.binding.nominate_ahead import FIRST_PAUSE_S
@@ -72,8 +73,8 @@ class Queue:
         return by_label(self.parts.counts.nominated_ahead)
 
     def is_early(self, name: str) -> bool:
-        hold = self.parts.ledger.hold_of(f"uid-{name}")
-        return hold is not None and hold.is_early
+        hold = self.parts.ledger.seats.of(f"uid-{name}")
+        return hold is not None and hold.strength is Strength.OFFER
 
 
 def held_nomination(api: ApiServer) -> asyncio.Event:
@@ -186,7 +187,7 @@ async def test_those_of_higher_priority_come_first_then_the_older(queue: Queue) 
     queue.come("asked", priority=9)
     await queue.ask("asked")
     assert list(queue.nominated()) == ["old", "highest"]
-    assert queue.parts.ledger.hold_of("uid-high") is None, "it is asked for at this moment"
+    assert queue.parts.ledger.seats.of("uid-high") is None, "it is asked for at this moment"
     assert queue.nominated() == {"highest": "node-a", "old": "node-b"}
 
 
@@ -210,7 +211,7 @@ async def test_cards_of_a_pod_that_was_not_asked_for_go_to_one_that_is(queue: Qu
     assert queue.nominated().keys() == {"third", "fourth", "fifth", "sixth"}
     queue.come("two", limits={GPU: "2"})
     [node_name] = (await queue.ask("two")).node_names
-    assert not any(map(queue.is_early, ("third", "fourth", "fifth", "sixth")))
+    assert sum(map(queue.is_early, ("third", "fourth", "fifth", "sixth"))) == 2, "only what is in the way is taken"
     nodes = [await queue.bound(name) for name in ("next", "third", "fourth")]
     assert node_name not in nodes
     assert queue.parts.waiting.waiting() == set()
@@ -226,7 +227,7 @@ async def test_a_nominated_pod_that_finds_its_node_full_takes_nothing_from_other
     queue.come("asked", "next", "third", "fourth")
     await queue.ask("asked")
     assert queue.nominated() == {"third": "node-a", "fourth": "node-b"}
-    queue.parts.ledger.drop_hold("uid-third")
+    queue.parts.ledger.seats.give_up("uid-third")
     queue.come("other")
     assert (await queue.ask("other", "node-a")).node_names == ["node-a"]
     assert (await queue.ask("third")).node_names == []

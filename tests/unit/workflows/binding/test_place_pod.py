@@ -148,7 +148,7 @@ NODES = [*ABC, "node-d"]
 def on_hold(parts: OperatorParts) -> list[str]:
     """Return the pods and nodes of all that is on hold."""
     entries = sorted(parts.ledger.entries(), key=lambda entry: entry.card.node_name)
-    return [f"{uid[4:]} {entry.card.node_name[5:]}" for entry in entries for uid in entry.holds]
+    return [f"{uid[4:]} {entry.card.node_name[5:]}" for entry in entries for uid in entry.seats]
 
 
 async def test_several_nodes_are_offered_and_all_are_on_hold(three: OperatorParts) -> None:
@@ -534,7 +534,7 @@ async def test_a_hold_that_is_being_bound_does_not_expire(api: ApiServer, parts:
     binding = start(parts.bind("both", "node-a"))
     await asyncio.sleep(BIND_TIMEOUT_S - 1)
     assert parts.filter("other", "node-a").node_names == []
-    assert parts.ledger.hold_of("uid-both") is not None
+    assert parts.ledger.seats.of("uid-both") is not None
     read.set()
     await binding
     assert api.node_of("both") == "node-a"
@@ -590,7 +590,7 @@ async def test_a_bind_without_a_hold_chooses_on_that_node(api: ApiServer, parts:
     assert api.node_of("a") == "node-a"
     assert devices_of(api, "a") == {"main": [{"uuid": CARD.uuid, "memoryMiB": 4_000, "cores": 0}]}
     assert api.writes() == [WRITE, BIND]
-    assert parts.ledger.hold_of("uid-a") is None
+    assert parts.ledger.seats.of("uid-a") is None
 
 
 async def test_a_bind_after_the_hold_has_expired_chooses_again(api: ApiServer, parts: OperatorParts) -> None:
@@ -613,7 +613,7 @@ async def test_a_bind_without_a_filter_uses_the_room_that_was_kept_for_its_pod(
     assert parts.filter("both", "node-a").node_names == []
     await parts.journal.remove(CARD.uuid, "other")
     parts.waiting.give_room()
-    assert parts.ledger.hold_of("uid-both")
+    assert parts.ledger.seats.of("uid-both")
     await parts.bind("both", "node-a")
     assert [api.holders_of(card) for card in CARDS] == [["uid-both"], ["uid-both"]]
     assert parts.remembered("uid-both") == []
@@ -770,7 +770,7 @@ async def test_a_clean_up_that_comes_late_leaves_a_newer_hold_alone(api: ApiServ
     parts, slow = await placed_before_the_second_clean_up(api)
     slow.set()
     await settle()
-    assert parts.ledger.hold_of("uid-both") is not None
+    assert parts.ledger.seats.of("uid-both") is not None
 
 
 async def test_a_defect_in_the_journal_leaves_no_hold_for_ever(
@@ -785,7 +785,7 @@ async def test_a_defect_in_the_journal_leaves_no_hold_for_ever(
     monkeypatch.setattr(parts.journal, "remove", broken)
     with pytest.raises(BindFailed):
         await parts.bind("a", "node-a")
-    assert parts.ledger.hold_of("uid-a") is None
+    assert parts.ledger.seats.of("uid-a") is None
 
 
 async def test_two_operators_that_bind_at_once_never_share_a_whole_card(api: ApiServer) -> None:

@@ -16,6 +16,7 @@ from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopClock, WorkingClock, now_s, settle
 from gpuledger.formats.dialects.selection import USE_UUID
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import Placement
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
@@ -254,9 +255,9 @@ async def test_a_gang_behind_a_crowd_of_another_namespace_is_tried_whatever_chan
     assert not await lab.starts(OURS, "mine", 4)
     await lab.ends(OURS, "busy", 1)
     passes = 0
-    while lab.parts.ledger.hold_of(f"uid-{OURS}-mine-0") is None:
-        lab.parts.ledger.hold("other", Placement("node-a", (whole_share(CARDS[0]),)), now_s() + 1.0)
-        lab.parts.ledger.drop_hold("other")
+    while lab.parts.ledger.seats.of(f"uid-{OURS}-mine-0") is None:
+        lab.parts.ledger.seats.take(Seat("other", Placement("node-a", (whole_share(CARDS[0]),)), now_s() + 1.0))
+        lab.parts.ledger.seats.give_up("other")
         await lab.parts.workflows.gangs.give_room()
         await asyncio.sleep(BETWEEN_PASSES_S)
         passes += 1

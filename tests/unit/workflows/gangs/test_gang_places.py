@@ -46,7 +46,7 @@ def parts(api: ApiServer) -> OperatorParts:
 
 
 def node_of(parts: OperatorParts, name: str) -> str:
-    hold = parts.ledger.hold_of(f"uid-{name}")
+    hold = parts.ledger.seats.of(f"uid-{name}")
     return hold.placement.node_name if hold else ""
 
 
@@ -89,7 +89,7 @@ async def test_a_card_that_fails_while_the_others_are_entered_lets_none_be_bound
     api.queue(WRITE, None, None, hold_request(gate))
     binding = asyncio.create_task(bind_all(parts, "abc"))
     await settle()
-    hold = parts.ledger.hold_of("uid-a")
+    hold = parts.ledger.seats.of("uid-a")
     assert hold is not None
     parts.ledger.set_reported(hold.placement.shares[0].uuid, reported=True, sick=True)
     gate.set()

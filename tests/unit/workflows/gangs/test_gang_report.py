@@ -71,7 +71,7 @@ async def test_asking_keeps_nothing_and_changes_nothing(api: ApiServer, parts: O
     await reported(parts)
     await parts.explainer.explain("default", "a")
     assert parts.ledger.changes == before
-    assert not any(entry.holds for entry in parts.ledger.entries())
+    assert not any(entry.seats for entry in parts.ledger.entries())
 
 
 async def test_it_counts_those_that_were_not_created(api: ApiServer, parts: OperatorParts) -> None:
@@ -127,7 +127,7 @@ async def test_the_place_that_is_kept_for_a_replacement_counts_as_room_of_its_ga
     come(api, parts, *pods)
     for name in "abcde":
         parts.filter(name, "node-a", "node-b")
-    where = {name: parts.ledger.hold_of(f"uid-{name}") for name in "abcde"}
+    where = {name: parts.ledger.seats.of(f"uid-{name}") for name in "abcde"}
     await asyncio.gather(*(parts.bind(name, hold.placement.node_name) for name, hold in where.items() if hold))
     await parts.idle()
     api.put_pod({**api.pods["default", "b"], "status": {"phase": "Failed"}})

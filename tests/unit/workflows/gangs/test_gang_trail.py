@@ -110,7 +110,7 @@ async def test_each_reason_for_giving_up_has_a_name_of_its_own(api: ApiServer, p
     come(api, parts, member("d"))
     for name in "bcd":
         parts.filter(name, "node-a")
-    hold = parts.ledger.hold_of("uid-b")
+    hold = parts.ledger.seats.of("uid-b")
     assert hold is not None
     taken = next(card for card in CARDS if card.uuid == hold.placement.shares[0].uuid)
     api.put_card(taken, a_holder("other", whole_share(taken)))  # no watch has shown it

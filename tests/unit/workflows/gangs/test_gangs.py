@@ -62,7 +62,7 @@ def held(api: ApiServer) -> dict[str, int]:
 
 
 def on_hold(parts: OperatorParts) -> int:
-    return sum(len(entry.holds) for entry in parts.ledger.entries())
+    return sum(len(entry.seats) for entry in parts.ledger.entries())
 
 
 async def bind_all(parts: OperatorParts, names: Iterable[str]) -> list[BaseException | None]:
@@ -214,7 +214,7 @@ async def test_binds_that_the_others_do_not_follow_fail_together_and_keep_nothin
 
 async def test_a_share_that_is_refused_keeps_all_of_them_from_being_bound(api: ApiServer, parts: OperatorParts) -> None:
     come_and_ask(api, parts)
-    hold = parts.ledger.hold_of("uid-b")
+    hold = parts.ledger.seats.of("uid-b")
     assert hold is not None
     taken = next(card for card in CARDS if card.uuid == hold.placement.shares[0].uuid)
     api.put_card(taken, a_holder("other", whole_share(taken)))  # by another operator; no watch has shown it
@@ -304,16 +304,16 @@ async def test_a_gang_that_fails_for_want_of_something_else_is_tried_alone_next_
         assert parts.filter(name, "node-a").node_names == ["node-a"]
     await bind_all(parts, "a")  # kube-scheduler has CPU for one of them
     assert parts.filter("x", "node-a").node_names == ["node-a"]  # what it has already
-    parts.ledger.drop_hold("uid-x")
-    parts.ledger.drop_hold("uid-y")
+    parts.ledger.seats.give_up("uid-x")
+    parts.ledger.seats.give_up("uid-y")
     text = "another gang, which has found cards and lacked something else, is tried alone for a while"
     assert parts.filter("x", "node-a").refused == {"node-a": text}
     assert parts.filter("a", "node-a").node_names == ["node-a"]
     await asyncio.sleep(TURN_S)
     assert parts.filter("x", "node-a").node_names == ["node-a"]
     await bind_all(parts, "a")
-    parts.ledger.drop_hold("uid-x")
-    parts.ledger.drop_hold("uid-y")
+    parts.ledger.seats.give_up("uid-x")
+    parts.ledger.seats.give_up("uid-y")
     assert parts.filter("x", "node-a").node_names == ["node-a"]  # no gang has two turns in a row
 
 

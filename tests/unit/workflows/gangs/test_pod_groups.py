@@ -78,7 +78,7 @@ async def woken(api: ApiServer, parts: OperatorParts, names: str) -> str:
 
 
 def on_hold(parts: OperatorParts) -> int:
-    return sum(len(entry.holds) for entry in parts.ledger.entries())
+    return sum(len(entry.seats) for entry in parts.ledger.entries())
 
 
 async def test_a_gang_whose_group_says_how_many_is_bound_together(api: ApiServer, parts: OperatorParts) -> None:

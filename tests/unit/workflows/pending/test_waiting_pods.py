@@ -89,7 +89,7 @@ def wait_for_room(parts: OperatorParts, name: str, limits: Mapping[str, object] 
 
 def kept(parts: OperatorParts) -> list[str]:
     """Return the pods for which something is on hold."""
-    return sorted(name for _, name in parts.api.pods if parts.ledger.hold_of(f"uid-{name}"))
+    return sorted(name for _, name in parts.api.pods if parts.ledger.seats.of(f"uid-{name}"))
 
 
 def called(api: ApiServer) -> list[str]:
@@ -186,7 +186,7 @@ async def test_only_nodes_that_a_pod_can_go_to_count(api: ApiServer, parts: Oper
         api.put_card(card)
     parts.watch()
     await settle()
-    holds = {name: parts.ledger.hold_of(f"uid-{name}") for name in nodes}
+    holds = {name: parts.ledger.seats.of(f"uid-{name}") for name in nodes}
     kept_on = {name: hold.placement.node_name for name, hold in holds.items() if hold}
     assert kept_on == {"first": "node-a", "third": "node-b"}
 
@@ -546,8 +546,8 @@ async def test_an_operator_that_has_just_started_looks_at_some_nodes_a_turn_and_
     monkeypatch.setattr(parts.waiting, "give_room", spied)
     parts.waiting.refused(waits, a_request(mib(1_000)), "2030-01-01T00:00:00Z", None)
     for _ in range(10_000):
-        if parts.ledger.hold_of(waits.uid) is None:
+        if parts.ledger.seats.of(waits.uid) is None:
             await asyncio.sleep(GRACE_S / 100)
-    assert parts.ledger.hold_of(waits.uid) is not None
+    assert parts.ledger.seats.of(waits.uid) is not None
     assert max(later - earlier for earlier, later in pairwise(looks)) <= 2 * LOOKED_AT_A_TIME
     assert looks[-1] >= 3 * LOOKED_AT_A_TIME

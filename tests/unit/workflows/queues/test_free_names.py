@@ -11,10 +11,11 @@ from builders import whole_share
 from fakes.queue_scene import WHOLE, QueueScene
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import STEP_S, WorkingClock, settle
+from gpuledger.ledger.seats import Seat
 from gpuledger.model.share import Placement
+from gpuledger.placement.group import Asking
 from gpuledger.workflows.queues.card_check import PASS_S
 from gpuledger.workflows.queues.reclaim import Reclaimer
-from gpuledger.workflows.queues.reservations import Seat
 from gpuledger.workflows.queues.workloads import QueuedWorkload
 from gpuledger.workflows.tasks import HEAD_EVERY
 
@@ -32,8 +33,8 @@ def change(scene: QueueScene) -> None:
     """Have the ledger change: somebody gets a card of another node, and gives it back."""
     card = next(entry.card for entry in scene.ledger.entries() if entry.card.node_name == "node-b")
     share = whole_share(card)
-    scene.ledger.hold("busy", Placement("node-b", (share,)), float("inf"))
-    scene.ledger.drop_hold("busy")
+    scene.ledger.seats.take(Seat("busy", Placement("node-b", (share,)), float("inf")))
+    scene.ledger.seats.give_up("busy")
 
 
 async def passes_until_ready(scene: QueueScene, name: str, most: int) -> int:
@@ -77,7 +78,7 @@ async def test_the_head_of_the_queue_is_looked_at_again_before_all_others_were(
         assert await scene.queues.give_room()
     assert api.state("head") == "Pending"
     api.delete_pod("one")
-    scene.ledger.drop_hold("uid-one")
+    scene.ledger.seats.give_up("uid-one")
     assert await passes_until_ready(scene, "head", HEAD_EVERY) < CROWD * STEP_S / PASS_S * 10
 
 
@@ -86,7 +87,7 @@ async def test_of_each_namespace_victims_are_looked_for_for_one_workload_at_a_ti
 ) -> None:
     looked_at: list[str] = []
 
-    async def consider(_: Reclaimer, queued: QueuedWorkload, seats: Sequence[Seat]) -> bool:
+    async def consider(_: Reclaimer, queued: QueuedWorkload, seats: Sequence[Asking]) -> bool:
         looked_at.append(queued.workload.name.namespace)
         await asyncio.sleep(1.0)
         return False

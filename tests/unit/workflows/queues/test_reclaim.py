@@ -21,6 +21,7 @@ from fakes.queue_scene import WHOLE, QueueScene, percent_of
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock, settle
 from gpuledger.model.errors import Invalid
+from gpuledger.model.gang import GroupSeat
 
 SEEDS = seeds_for("victims of queues", times(short=25, long=400))
 ALL = {GPU: "4"}
@@ -340,8 +341,9 @@ class Cards:
     def __init__(self, scene: QueueScene) -> None:
         self._cards = list[tuple[str, dict[str, int]]]()  # node name; name of a workload -> MiB
         for entry in scene.ledger.entries():
-            shares = {uid: holder.share for uid, holder in entry.holders.items()} | entry.holds
-            has = {uid.removeprefix("uid-")[:2]: share for uid, share in shares.items()}  # of a pod, or of a seat
+            shares = {uid: holder.share for uid, holder in entry.holders.items()}
+            has = {uid.removeprefix("uid-")[:2]: share for uid, share in shares.items()}
+            has |= {key.group.name: share for key, share in entry.seats.items() if isinstance(key, GroupSeat)}
             self._cards.append((entry.card.node_name, {name: s.amounts.memory_mib for name, s in has.items()}))
 
     def fits_without(self, gone: Collection[Holder], cards: int, percent: int) -> bool:

@@ -12,14 +12,20 @@ from fakes.operator_parts import KUEUE_RESERVE_S
 from fakes.queue_objects import a_pod_set
 from fakes.queue_scene import WHOLE, QueueScene, percent_of
 from fakes.queue_server import QueueServer
-from gpuledger.formats.kubernetes.workload import WorkloadName
+from gpuledger.model.gang import GroupSeat, WorkloadName
+from gpuledger.workflows.queues.reservations import pod_set_of
 
 TWO_NODES = {"node-a": 2, "node-b": 2}
 
 
 def seats(scene: QueueScene, workload: str) -> Counter[str]:
     """Return of which sets of pods room is reserved, and how often."""
-    return Counter(key.split("/")[1] for key in scene.on_hold() if key.startswith(f"uid-{workload}/"))
+    return Counter(pod_set_of(key) for key in keys_of(scene, workload))
+
+
+def keys_of(scene: QueueScene, workload: str) -> list[GroupSeat]:
+    """Return the keys of the seats of a workload's pods that have not come."""
+    return [key for key in scene.on_hold() if isinstance(key, GroupSeat) and key.group.name == workload]
 
 
 def member(api: QueueServer, scene: QueueScene, name: str, cards: int = 2, minimum: int = 2) -> None:
@@ -64,11 +70,11 @@ async def test_it_gets_the_cards_that_were_reserved(scene: QueueScene) -> None:
     await scene.work()
     await scene.admit("job")
     assert scene.stranger("other", percent_of(1, 40))  # beside it
-    (key,) = [key for key in scene.on_hold() if key.startswith("uid-job/")]
-    reserved = scene.ledger.hold_of(key)
+    (key,) = keys_of(scene, "job")
+    reserved = scene.ledger.seats.of(key)
     assert reserved is not None
     assert scene.comes("pod", "job", percent_of(4, 60)) == ["node-a"]
-    hold = scene.ledger.hold_of("uid-pod")
+    hold = scene.ledger.seats.of("uid-pod")
     assert hold is not None
     assert hold.placement == reserved.placement
     assert key not in scene.on_hold()
@@ -154,7 +160,7 @@ async def test_the_room_of_a_workload_becomes_places_for_the_gang_of_its_pods(
 
     member(api, scene, "first")
     scene.asks("first")
-    assert scene.queues.reservations.of(WorkloadName("default", "job")) is None
+    assert not scene.ledger.seats.of_group(WorkloadName("default", "job"))
     assert not scene.stranger("one", WHOLE)
     member(api, scene, "second")
     assert scene.asks("second") == ["node-a"]
@@ -194,7 +200,7 @@ async def test_places_that_were_kept_for_a_gang_end_with_the_time_of_the_reserva
         member(api, scene, f"member-{number}")
         scene.asks(f"member-{number}")
     await asyncio.sleep(KUEUE_RESERVE_S + 1)
-    scene.ledger.expire_holds(scene.clock.now_s())
+    scene.ledger.seats.expire(scene.clock.now_s())
     await scene.work()
     assert scene.stranger("one", {GPU: "4"})
 
@@ -203,8 +209,7 @@ async def test_people_are_told_for_whom_room_is_reserved(scene: QueueScene) -> N
     scene.submit("job", {GPU: "4"})
     await scene.work()
     (key,) = scene.on_hold()
-    assert "default/job" in scene.queues.reservations.name_of(key)
-    assert scene.queues.reservations.name_of("uid-of-a-pod") == ""
+    assert str(key) == "default/job (reserved for a pod of this workload)"
     scene.stranger("one", {GPU: "1", MEMORY: "1"})
     found = await scene.parts.explainer.explain("default", "one")
-    assert "uid-job" not in str(found)
+    assert str(key) in str(found)

@@ -10,7 +10,7 @@ from fakes.objects import a_pod_object
 from fakes.queue_objects import a_pod_set
 from fakes.queue_scene import WHOLE, QueueScene
 from fakes.queue_server import QueueServer
-from gpuledger.formats.kubernetes.workload import WorkloadName
+from gpuledger.model.gang import WorkloadName
 from gpuledger.workflows.queues.workloads import WorkloadPods
 
 JOB = WorkloadName("default", "job")

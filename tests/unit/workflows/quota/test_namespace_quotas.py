@@ -48,7 +48,7 @@ def asks(parts: OperatorParts, name: str, *nodes: str) -> bool:
 
 
 async def bind(parts: OperatorParts, name: str) -> None:
-    hold = parts.ledger.hold_of(f"uid-{name}")
+    hold = parts.ledger.seats.of(f"uid-{name}")
     assert hold is not None
     await parts.bind_watching(name, hold.placement.node_name)
 
@@ -128,7 +128,7 @@ async def test_a_whole_card_that_is_too_large_leaves_a_smaller_one_to_be_had(
 ) -> None:
     set_quota(parts, {GPUMEM: "10000"})
     assert come(api, parts, "a", {GPU: "1"})
-    hold = parts.ledger.hold_of("uid-a")
+    hold = parts.ledger.seats.of("uid-a")
     assert hold is not None
     assert {placement.node_name for placement in hold.placements} == {"node-b"}
     assert not come(api, parts, "b", {GPU: "1"})
@@ -229,7 +229,7 @@ async def test_a_gang_that_exceeds_the_quota_as_a_whole_keeps_nothing_and_starts
         api.put_pod(pod)
     parts.watch()
     assert not any(asks(parts, name) for name in "abc")
-    assert not any(parts.ledger.hold_of(f"uid-{name}") for name in "abc")
+    assert not any(parts.ledger.seats.of(f"uid-{name}") for name in "abc")
     found = (await parts.workflows.gang_reporter.explain("default", "train")).json()
     assert "0 of 2 cards" in found["summary"]
     for _ in range(5):

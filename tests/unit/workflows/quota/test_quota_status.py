@@ -81,7 +81,7 @@ async def test_what_comes_and_goes_meanwhile_is_not_written(api: ApiServer, part
     api.put_pod(a_pod_object("short", {GPU: "1", MEMORY: "1000"}))
     parts.watch()
     parts.filter("short", "node-a")
-    parts.ledger.drop_hold("uid-short")
+    parts.ledger.seats.give_up("uid-short")
     await pass_by(parts)
     assert writes(api) == 0
 

@@ -175,14 +175,14 @@ async def test_a_pod_that_waits_gets_a_card_whose_turn_comes_later(parts: Operat
     new = replace(cards_of("node-a", 1)[0], uuid="GPU-new", index=8)
     parts.ledger.load(stored(new))
     parts.waiting.give_room()
-    assert parts.ledger.hold_of("uid-waits") is None
+    assert parts.ledger.seats.of("uid-waits") is None
     hold = None
     for _ in range(10):
         parts.workflows.room_has_changed.clear()
         await asyncio.sleep(0.3)
         if parts.workflows.room_has_changed.is_set():
             parts.waiting.give_room()
-        hold = hold or parts.ledger.hold_of("uid-waits")  # which is given up soon, as no such pod comes
+        hold = hold or parts.ledger.seats.of("uid-waits")  # which is given up soon, as no such pod comes
     assert hold is not None
     assert [share.uuid for share in hold.placement.shares] == ["GPU-new"]
 
@@ -195,10 +195,10 @@ async def test_looking_for_room_ends_where_the_namespace_has_had_its_turn(parts:
     assert account is not None
     account.pay(TURN_STEPS)
     assert not parts.waiting.give_room()
-    assert parts.ledger.hold_of("uid-waits") is None
+    assert parts.ledger.seats.of("uid-waits") is None
     await asyncio.sleep(0.06)
     parts.waiting.give_room()
-    assert parts.ledger.hold_of("uid-waits") is not None
+    assert parts.ledger.seats.of("uid-waits") is not None
 
 
 async def test_who_asks_why_a_pod_waits_is_told_that_its_selectors_do(parts: OperatorParts) -> None:
