@@ -469,3 +469,33 @@ async def test_a_question_that_is_older_than_what_the_watch_has_shown_makes_no_m
     assert parts.filter("a", "node-a").refused == {"node-a": UNBORN}
     come(api, parts, member("d"))
     assert parts.filter("a", "node-a").node_names == ["node-a"]
+
+
+async def test_a_gang_of_which_kube_scheduler_has_a_place_yields_to_nobody(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, *map(member, "abc"))
+    assert parts.filter("a", "node-a").node_names == ["node-a"]
+    come(api, parts, a_pod_object("high", {GPU: "2"}, priority=1))
+    assert parts.filter("high", "node-a").node_names == []
+    assert on_hold(parts) == 3
+
+
+async def test_room_that_waits_for_all_members_goes_to_a_pod_of_higher_priority_as_a_whole(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    come(api, parts, a_pod_object("first", {GPU: "4"}))
+    assert parts.filter("first", "node-a").node_names == ["node-a"]
+    come_and_ask(api, parts)
+    parts.ledger.seats.give_up("uid-first")
+    await asyncio.sleep(TRY_PAUSE_S)
+    await parts.workflows.gangs.give_room()
+    assert on_hold(parts) == 3
+    come(api, parts, a_pod_object("high", {GPU: "2"}, priority=1))
+    assert parts.filter("high", "node-a").node_names == ["node-a"]
+    assert {key for entry in parts.ledger.entries() for key in entry.seats} == {"uid-high"}
+    assert parts.filter("a", "node-a").refused == {"node-a": TOO_FEW.format(3)}
+    parts.ledger.seats.give_up("uid-high")
+    await asyncio.sleep(TRY_PAUSE_S)
+    await parts.workflows.gangs.give_room()
+    assert on_hold(parts) == 3

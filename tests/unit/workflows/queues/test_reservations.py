@@ -213,3 +213,16 @@ async def test_people_are_told_for_whom_room_is_reserved(scene: QueueScene) -> N
     scene.stranger("one", {GPU: "1", MEMORY: "1"})
     found = await scene.parts.explainer.explain("default", "one")
     assert str(key) in str(found)
+
+
+async def test_seats_yield_to_a_pod_of_higher_priority_and_kueue_queues_the_workload_again(
+    api: QueueServer, scene: QueueScene
+) -> None:
+    scene.submit("job", WHOLE, pods=3)
+    await scene.work()
+    await scene.admit("job")
+    assert scene.stranger("equal", {GPU: "2"}) == []
+    assert scene.stranger("high", {GPU: "2"}, priority=1) == ["node-a"]
+    await scene.work()
+    assert seats(scene, "job").total() == 0
+    assert api.state("job") == "Retry"
