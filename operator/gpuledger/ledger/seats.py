@@ -287,11 +287,13 @@ class Seats:
         """Raise what `take` raises."""
         leaving = {*without, *(seat.key for seat in seats)} if without or len(seats) > 1 else NOBODY
         beside: dict[str, list[Share]] = {}  # card UUID -> shares of the seats that were checked
+        counted: Counter[str] = Counter()  # node name -> cards that these seats take there, where they are only counted
         tally = Tally(self.quotas, leaving)
         for seat in seats:
             for each in seat.placements:
-                if not self._has_counted(seat.key, each):
+                if not self._has_counted(seat.key, each, leaving, counted[each.node_name]):
                     raise ShareRefused(f"node {each.node_name} has fewer than {each.host.cards} GPUs left")
+                counted[each.node_name] += 0 if each.shares else each.host.cards
                 for share in each.shares:
                     entry, others = self._entries.get(share.uuid), beside.setdefault(share.uuid, [])
                     if entry is None or entry.card.node_name != each.node_name:
@@ -304,10 +306,19 @@ class Seats:
             if exceeded := tally.add(seat.key, seat.placements):
                 raise QuotaExceeded(exceeded)
 
-    def _has_counted(self, key: SeatKey, placement: Placement) -> bool:
-        """Return whether a node that only counts its cards has as many left as the pod would take; others have."""
-        cards = placement.host.cards
-        return bool(placement.shares) or not cards or self._hosts.has_cards(placement.node_name, key, cards)
+    def _has_counted(
+        self, key: SeatKey, placement: Placement, leaving: Collection[SeatKey] = NOBODY, taken: int = 0
+    ) -> bool:
+        """Return whether a node that only counts its cards has as many left as the pod would take; others have.
+
+        The seats of `leaving` count as given up, and as many cards more as taken.
+        """
+        cards, node_name = placement.host.cards, placement.node_name
+        if placement.shares or not cards:
+            return True
+        others = (self._seats.get(other) for other in leaving if other != key)
+        freed = sum(other.placement.host.cards for other in others if other and other.placement.node_name == node_name)
+        return self._hosts.has_cards(node_name, key, cards + taken - freed)
 
     def _take_off(self, key: SeatKey, placement: Placement) -> None:
         for share in placement.shares:

@@ -139,3 +139,24 @@ def test_our_pods_never_get_more_than_there_is_whatever_comes_and_goes(steps: li
             ledger.hosts.bound(f"other-{number}", "counting", HostAmounts(cards=cards))
         left = GPUS - sum(ours.values()) - sum(others.values())
         assert ledger.node_room("counting").counted == left
+
+
+def test_seats_that_are_taken_together_count_beside_each_other() -> None:
+    ledger = both_kinds()
+    there = Placement("counting", (), a_pod(by_number(3)).host)
+    with pytest.raises(ShareRefused):
+        ledger.seats.take(Seat("first", there, 10.0), Seat("second", there, 10.0))
+    assert ledger.hosts.free("counting") == HostAmounts(cards=GPUS)
+
+
+def test_a_pod_takes_the_seat_of_another_on_a_full_node() -> None:
+    """As a pod of a workload does, or a gang that is planned anew: the node has no room for both."""
+    ledger = both_kinds()
+    two = Placement("counting", (), a_pod(by_number(2)).host)
+    ledger.seats.take(Seat("a", two, 10.0), Seat("b", two, 10.0))
+    ledger.seats.take(Seat("pod", two, 10.0), without={"a"})
+    assert {uid for uid in ("a", "b", "pod") if ledger.seats.of(uid)} == {"b", "pod"}
+    ledger.seats.take(Seat("pod", two, 20.0), Seat("c", two, 20.0), without={"b"})
+    assert ledger.hosts.free("counting") == HostAmounts(cards=0)
+    with pytest.raises(ShareRefused):
+        ledger.seats.take(Seat("d", two, 10.0))
