@@ -244,8 +244,7 @@ class Ledger:
         """
         if not gone and not without and not self.seats.are_offered:
             return self.node_room(node_name)
-        seats = self.seats
-        return self._view(node_name, lambda entry: entry.room_if(gone, {*without, *seats.offered_on(entry)}))
+        return self._view(node_name, lambda entry: entry.room_if(gone, self.seats.given_up_on(entry, without)))
 
     def has_place(self, pod_uid: str) -> bool:
         """Return whether a pod holds something, has a seat, or is promised something by the API server."""

@@ -122,9 +122,8 @@ class Seats:
             return None
         if seat.has_offers:
             strength = max(seat.strength, Strength.CHOSEN)
-            self._seats[key] = replace(seat, placement=kept, spares=(), strength=strength)
+            self._exchange(replace(seat, placement=kept, spares=(), strength=strength))
             self.quotas.seat_changed(key)
-            self._with_offers.remove(key)
             for each in seat.placements:
                 if each is not kept:
                     self._take_off(key, each)
@@ -133,9 +132,7 @@ class Seats:
 
     def strengthen(self, key: SeatKey, strength: Strength, until_s: float) -> None:
         """Let a seat that is there be of this strength, until then."""
-        self._index(self._seats[key], -1)
-        self._seats[key] = replace(self._seats[key], strength=strength, until_s=until_s)
-        self._index(self._seats[key], 1)
+        self._exchange(replace(self._seats[key], strength=strength, until_s=until_s))
         self.first_deadline_s = min(self.first_deadline_s, until_s)
 
     def give_up(self, key: SeatKey) -> bool:
@@ -172,6 +169,10 @@ class Seats:
         if not self._with_offers:
             return []
         return [key for key in entry.seats if key in self._with_offers and self._seats[key].offers(entry.card.uuid)]
+
+    def given_up_on(self, entry: CardEntry, without: Collection[SeatKey]) -> set[SeatKey]:
+        """Return whose shares of a card are only offers, or among these. Costs what is on the card: use a set."""
+        return {*self.offered_on(entry), *(key for key in entry.seats if key in without)}
 
     def offered_nodes(self) -> set[str]:
         """Return the nodes on which something is only offered."""
@@ -211,9 +212,11 @@ class Seats:
         found: dict[SeatKey, None] = {}
         for share in seat.placement.shares:
             entry = self._entries.get(share.uuid)
-            here = [self._seats[key] for key in entry.seats if key in yielding] if entry else []
+            if entry is None:
+                continue
+            here = (self._seats[key] for key in entry.seats if key in yielding)
             for other in sorted(here, key=lambda each: (each.priority, str(each.key))):
-                if entry is None or entry.takes(share, seat.key, {*found, *self.offered_on(entry)}):
+                if entry.takes(share, seat.key, {*found, *self.offered_on(entry)}):
                     break
                 found.update(self._of_group[other.group] if other.group is not None else {other.key: None})
         if not seat.placement.shares:  # of a node that only counts its cards
@@ -266,6 +269,12 @@ class Seats:
         for each in seat.placements:
             self._touch(each.node_name)
 
+    def _exchange(self, seat: Seat) -> None:
+        """Put a seat in place of that of its key, in the table and the indexes."""
+        self._index(self._seats[seat.key], -1)
+        self._seats[seat.key] = seat
+        self._index(seat, 1)
+
     def _index(self, seat: Seat, number: int) -> None:
         """Put a seat into the indexes, or with -1 take it out."""
         if seat.has_offers:
@@ -298,7 +307,7 @@ class Seats:
                     entry, others = self._entries.get(share.uuid), beside.setdefault(share.uuid, [])
                     if entry is None or entry.card.node_name != each.node_name:
                         raise ShareRefused(f"card {share.uuid} is not on node {each.node_name}")
-                    free = leaving if seat.strength is Strength.OFFER else {*leaving, *self.offered_on(entry)}
+                    free = leaving if seat.strength is Strength.OFFER else self.given_up_on(entry, leaving)
                     if not entry.takes(share, seat.key, free, others):
                         raise ShareRefused(f"card {share.uuid} has no room for {share.amounts}")
                     if not entry.counts_otherwise(seat.key):

@@ -194,6 +194,16 @@ class FittingNodes:
         return self._decider.why_it_waits
 
     @property
+    def is_unfinished(self) -> bool:
+        """Return whether there was no work left to look at all nodes, and the next look goes on."""
+        return bool(self._unseen) and not self.is_exhausted and not self.why_it_waits
+
+    @property
+    def why_unseen(self) -> str:
+        """Return why nodes can't be looked at that are to be, for people; empty if they can."""
+        return self.why_it_waits if self._unseen else ""
+
+    @property
     def _many(self) -> bool:
         return len(self._fitting) + len(self.refused) + len(self._unseen) > ALL_LOOKED_AT
 
@@ -385,7 +395,7 @@ class Chooser:
         Nodes to be avoided are returned only if no other one fits. Raises WorkLimitExceeded.
         """
         wanted = _quick(node_names)
-        known = self._set_of(request)
+        known = self.fitting(request)
         self._pricers.tick()
         for _ in known.look_around(wanted):
             pass
@@ -418,7 +428,7 @@ class Chooser:
         yield from compiled(request)
         for preference in self._pricers.missing(self._policy.wished(request)):
             yield partial(self._pricers.load, preference)
-        yield from self._set_of(request).look_around(_quick(node_names))
+        yield from self.fitting(request).look_around(_quick(node_names))
 
     def best(
         self, request: PodRequest, node_names: Container[str] | None, work: StepBudget | None = None
@@ -429,14 +439,10 @@ class Chooser:
         are found when it is asked for again.
         """
         self._pricers.tick()
-        known = self._set_of(request)
+        known = self.fitting(request)
         if not looked_around(known, node_names, work):
             return None
         return next(self._placements(known, request, node_names), None)
-
-    def fitting(self, request: PodRequest) -> FittingNodes:
-        """Return the nodes on which a request fits, as far as they were looked at."""
-        return self._set_of(request)
 
     def fitting_in(self, rooms: Rooms, request: PodRequest) -> FittingNodes:
         """Return the same for nodes that have other rooms than in the ledger; the caller keeps it."""
@@ -448,13 +454,11 @@ class Chooser:
 
     def is_unfinished(self, request: PodRequest) -> bool:
         """Return whether `best` has had no work left to look at all nodes, and goes on where it was."""
-        known = self._set_of(request)
-        return bool(known.unseen) and not known.is_exhausted and not known.why_it_waits
+        return self.fitting(request).is_unfinished
 
     def why_it_waits(self, request: PodRequest) -> str:
         """Return why `best` can't look at all nodes now, for people; empty if it can."""
-        known = self._set_of(request)
-        return known.why_it_waits if known.unseen else ""
+        return self.fitting(request).why_unseen
 
     def fits(self, shape: Shape, node_name: str, work: StepBudget) -> bool:
         """Return whether a pod of this shape fits on a node now, once offers are taken back. It is spent of `work`."""
@@ -526,7 +530,8 @@ class Chooser:
         nodes = len(self._ledger.node_names())
         return len(self._sets) <= min(SETS_KEPT, self._entries_kept // max(nodes, 1))
 
-    def _set_of(self, request: PodRequest) -> FittingNodes:
+    def fitting(self, request: PodRequest) -> FittingNodes:
+        """Return the nodes on which a request fits, as far as they were looked at."""
         key = self._key(request)
         known = self._sets.get(key)
         if known is None:

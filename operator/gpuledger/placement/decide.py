@@ -8,7 +8,7 @@ the candidates that are left.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple, Protocol
@@ -76,6 +76,8 @@ def _differing_rooms(demand: Demand, node: NodeRoom) -> Sequence[Room]:
     return list(found.values())
 
 
+_AS_THEY_ARE = nullcontext()
+
 PLAIN_STEPS = 64
 """For each container, on a node of up to 16 cards: one look at each card."""
 
@@ -140,7 +142,8 @@ class Decider:
         self.is_cut = False
         """It has ended before the last of the nodes the last time, as a selector was not evaluated yet."""
         self._payers = payers_of(footprint.shape)
-        self._as_if = as_if
+        pricers_used = (self._card_pricer, self._node_pricer) if as_if else ()
+        self._told = tuple({id(each): each for each in pricers_used if each is not None}.values())
 
     @property
     def version(self) -> int:
@@ -178,13 +181,13 @@ class Decider:
                 break
             offers.append(offer)
         candidates = [offer for offer in offers if not isinstance(offer, Refusal | Decision)]
-        with self._prices_as_if(nodes[: len(offers)]):
+        with self._prices_as_if(nodes[: len(offers)]) if self._told else _AS_THEY_ARE:
             chosen = iter(self._chosen(candidates))
         return [offer if isinstance(offer, Refusal | Decision) else next(chosen) for offer in offers]
 
     def _prices_as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[object]:
-        stack, pricers = ExitStack(), (self._card_pricer, self._node_pricer) if self._as_if else ()
-        for pricer in {id(each): each for each in pricers if each is not None}.values():
+        stack = ExitStack()
+        for pricer in self._told:
             stack.enter_context(pricer.as_if(nodes))
         return stack
 

@@ -15,7 +15,7 @@ from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.quotas import Tally
 from gpuledger.ledger.seats import NOBODY, Seat, Strength
 from gpuledger.model.gang import QuotaLimit, SeatGroup, SeatKey
-from gpuledger.model.request import PodRequest
+from gpuledger.model.request import NO_HOST, HostAmounts, PodRequest
 from gpuledger.model.share import Placement, Share, shares_of
 from gpuledger.placement.choose import Chooser, FittingNodes, looked_around
 from gpuledger.placement.policy import StepBudget
@@ -38,6 +38,7 @@ class Sketch:
         self._on_node: dict[str, dict[SeatKey, Placement]] = {}  # node name -> those of them that are there
         self._rooms: dict[str, NodeRoom] = {}  # node name -> its room beside them, for nodes that were looked at
         self._differing: dict[str, None] | None = None  # names of the nodes that are, or were, not as in the ledger
+        self._freed: dict[str, HostAmounts] | None = None  # see `_freed_hosts`, as of the last look at the ledger
         self._log = ChangeLog()
         self._sets: dict[PodRequest, FittingNodes] = {}
         self._seen = ledger.changes
@@ -63,25 +64,34 @@ class Sketch:
         room = self._rooms.get(node_name)
         if room is None:
             room = self._ledger.room_if(node_name, self._gone, self.without)
-            for seat in filter(None, map(self._ledger.seats.of, self.without)):
-                if seat.placement.node_name == node_name and room.host is not None:
-                    host = room.host + seat.placement.host
-                    room = replace(room, host=host, counted=None if room.counted is None else host.cards)
+            freed = self._freed_hosts().get(node_name)
+            if freed is not None and room.host is not None:
+                host = room.host + freed
+                room = replace(room, host=host, counted=None if room.counted is None else host.cards)
             for placement in self._on_node.get(node_name, {}).values():
                 room = beside(room, placement)
             self._rooms[node_name] = room
         return room
 
+    def _freed_hosts(self) -> Mapping[str, HostAmounts]:
+        """Return node name -> the CPU that counts as free there for want of the seats that count as given up."""
+        if self._freed is None:
+            self._freed = {}
+            for seat in filter(None, map(self._ledger.seats.of, self.without)):
+                name, host = seat.placement.node_name, seat.placement.host
+                self._freed[name] = self._freed.get(name, NO_HOST) + host
+        return self._freed
+
     def entries(self, node_name: str) -> list[CardEntry]:
         """Return the lines of a node's cards, with the shares of those that have sat down."""
         entries = self._ledger.entries_of_node(node_name)
         here = self._on_node.get(node_name, {})
-        left, seats = {*self._gone, *self.without}, self._ledger.seats
-        if not (here or left or seats.are_offered):
-            return list(entries)
+        seats = self._ledger.seats
+        if not (here or self._gone or self.without or seats.are_offered):
+            return entries
         copies = {entry.card.uuid: entry.as_it_is() for entry in entries}
         for entry in copies.values():
-            given_up = {*left, *seats.offered_on(entry)}
+            given_up = seats.given_up_on(entry, self.without) | {key for key in entry.seats if key in self._gone}
             entry.seats = {key: share for key, share in entry.seats.items() if key not in given_up}
         for key, placement in here.items():
             for share in placement.shares:
@@ -106,13 +116,11 @@ class Sketch:
 
     def is_unfinished(self, chooser: Chooser, request: PodRequest) -> bool:
         """Return whether `best` has had no work left to look at all nodes, and goes on where it was."""
-        own = self._set_of(chooser, request)
-        return chooser.is_unfinished(request) or (bool(own.unseen) and not own.is_exhausted)
+        return chooser.is_unfinished(request) or self._set_of(chooser, request).is_unfinished
 
     def why_it_waits(self, chooser: Chooser, request: PodRequest) -> str:
         """Return why `best` can't look at all nodes now, for people; empty if it can."""
-        own = self._set_of(chooser, request)
-        return chooser.why_it_waits(request) or (own.why_it_waits if own.unseen else "")
+        return chooser.why_it_waits(request) or self._set_of(chooser, request).why_unseen
 
     def _set_of(self, chooser: Chooser, request: PodRequest) -> FittingNodes:
         known = self._sets.get(request)
@@ -165,6 +173,7 @@ class Sketch:
     def refresh(self) -> list[SeatKey]:
         """Take in what has changed in the ledger; return who has lost the place, and stands again."""
         lost: list[SeatKey] = []
+        self._freed = None
         for name in self._ledger.touched_since(self._seen):
             if self._rooms.pop(name, None) is None and name not in self._differ():
                 continue

@@ -114,6 +114,11 @@ class GangState:
         return self._rank
 
     @property
+    def priority(self) -> int:
+        """Return the highest priority of a member that waits."""
+        return -self.rank[0]
+
+    @property
     def has_too_few_nodes(self) -> bool:
         """Return whether too few members have a node they may go to, whichever pods leave."""
         return sum(not member.ruled_out for member in self.pending.values()) < self.missing

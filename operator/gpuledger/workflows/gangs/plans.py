@@ -68,7 +68,7 @@ class KeptPlaces:
 
     def _seat(self, state: GangState, member: str, placement: Placement, until_s: float) -> Seat:
         name = state.name
-        return Seat(GroupSeat(name, member), placement, until_s, Strength.WAITING, group=name, priority=-state.rank[0])
+        return Seat(GroupSeat(name, member), placement, until_s, Strength.WAITING, group=name, priority=state.priority)
 
     def member_waits_no_more(self, pod_uid: str, state: GangState) -> None:
         """Record that a member is bound, or was deleted before: its kept place is not needed any more."""
@@ -242,7 +242,7 @@ class GangPlans:
             wait_s = max(wait_s, self._next_try_s)
         until_s = max([self._clock.now_s() + wait_s, *(place.until_s for place in places)])
         had = sum(key in sketch.places and self._ledger.seats.of(key) is not None for key in sketch.without)
-        sketch.commit(until_s, Strength.WAITING, state.name, -state.rank[0])
+        sketch.commit(until_s, Strength.WAITING, state.name, state.priority)
         taken = len(sketch.places) - had
         self._kept_places.put_back(places, len(places) - taken)  # for members that are to come
 

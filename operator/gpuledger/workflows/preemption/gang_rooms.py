@@ -55,10 +55,8 @@ class GangRooms:
                 shares = tuple(holder.share for _, holder in reserved)
                 placement = Placement(reserved[0][0].node_name, shares, member.request.host)
                 with suppress(ShareRefused):  # the card is gone; the next look shows it
-                    name, priority = state.name, -state.rank[0]
-                    self._ledger.seats.take(
-                        Seat(uid, placement, FOREVER, Strength.WAITING, group=name, priority=priority)
-                    )
+                    seat = Seat(uid, placement, FOREVER, Strength.WAITING, group=state.name, priority=state.priority)
+                    self._ledger.seats.take(seat)
         self._waker.wake(state)
         return True
 
