@@ -7,6 +7,7 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from builders import a_card, a_request, a_share, mib, stored
+from fakes.context import a_context
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.ledger.book import Ledger
@@ -38,8 +39,10 @@ class Shown:
     by_state: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.chooser = Chooser(self.ledger, Policy())
-        self.waiting = WaitingPods(self.ledger, self.chooser, cast(Any, None), self.counts, StoppedClock())
+        self.context = a_context(StoppedClock())
+        self.chooser = self.context.chooser = Chooser(self.ledger, Policy())
+        self.context.ledger, self.context.counts = self.ledger, self.counts
+        self.waiting = WaitingPods(self.context)
 
     def metrics(self, compatibility: Sequence[str] = (), *, per_card: bool = True, per_pod: bool = True) -> Metrics:
         """Return the metrics as the operator builds them."""

@@ -18,8 +18,9 @@ from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.context import Context
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.placing.place_pod import FilterResult
 from gpuledger.workflows.wiring import connect
 
 HOLD_TTL_S = 30.0
@@ -88,13 +89,13 @@ class OperatorParts:
             kueue_retry_s=KUEUE_RETRY_S,
         )
         self.workflows = connect(
-            self.api.store, self.settings, DIALECTS, cast(Any, self), self.leadership, clock=self.clock, gather_s=0.0
+            Context(self.api.store, self.settings, DIALECTS, cast(Any, self), self.leadership, self.clock)
         )
-        self.ledger = self.workflows.ledger
-        self.counts = self.workflows.counts
-        self.trail = self.workflows.trail
-        self.chooser = self.workflows.chooser
-        self.journal = self.workflows.journal
+        self.ledger = self.workflows.context.ledger
+        self.counts = self.workflows.context.counts
+        self.trail = self.workflows.context.trail
+        self.chooser = self.workflows.context.chooser
+        self.journal = self.workflows.context.journal
         self.agents = self.workflows.agents
         self.starts = self.workflows.starts
         self.ends = self.workflows.ends
@@ -103,7 +104,7 @@ class OperatorParts:
         self.waiting = self.workflows.waiting
         self.placer = self.workflows.placer
         self.lives = self.workflows.lives
-        self.carrier = self.workflows.carrier
+        self.carrier = self.workflows.preemption.executor
         self.preemption = self.workflows.preemption
         self.inventory = self.workflows.inventory
         self.adopter = self.workflows.adopter

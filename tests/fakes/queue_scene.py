@@ -56,7 +56,7 @@ class QueueScene:
         self.queues, self.ledger = self.parts.workflows.queues, self.parts.ledger
         self.queues.objects.check(a_check(), gone=False)
         for name in self.nodes:
-            self.queues.nodes.observe({"metadata": {"name": name, "labels": {"name": name}}, "spec": {}})
+            self.queues.nodes.observe_node({"metadata": {"name": name, "labels": {"name": name}}, "spec": {}})
         for queue in ("high", "low"):
             self.cluster_queue(queue)
 
@@ -82,14 +82,14 @@ class QueueScene:
 
     async def work(self) -> None:
         """Let the operator do what is to be done now, and the watches show it."""
-        room_has_changed = self.parts.workflows.room_has_changed
+        room_has_changed = self.parts.workflows.context.room_has_changed
         room_has_changed.set()
         for _ in range(MOST_ROUNDS):
             if not room_has_changed.is_set():
                 return
             room_has_changed.clear()
             self.parts.placer.expire_holds()
-            again = await self.queues.give_room()
+            again = await self.parts.workflows.queue.give_room()
             await settle()
             self.parts.watch()
             if again:

@@ -17,7 +17,7 @@ from gpuledger.model.gang import GangName, GangStage
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, StoredCard
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
-from gpuledger.workflows.pending.trail import RecordFilter
+from gpuledger.workflows.trail import RecordFilter
 
 Json = dict[str, Any]
 

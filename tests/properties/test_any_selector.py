@@ -25,6 +25,7 @@ from gpuledger.formats.resource_claims.selectors import Selector, SelectorError,
 from gpuledger.formats.resource_claims.slices import device_of
 from gpuledger.model.card import Amounts, Card, Payer
 from gpuledger.model.errors import BadInput
+from gpuledger.workflows.events import Bus
 from gpuledger.workflows.namespace_allowances import SelectorAccounts
 from properties.test_bounded_work import calls_of
 
@@ -125,7 +126,7 @@ class Reading(ListedClaims):
     """Claims as the operator knows them: a namespace pays for its selectors, and may not pay for any now."""
 
     def payer(self, namespace: str) -> Payer:
-        return SelectorAccounts(StoppedClock()).of(namespace)
+        return SelectorAccounts(StoppedClock(), Bus()).of(namespace)
 
 
 @given(st.lists(st.lists(st.lists(expressions(), max_size=32), min_size=1, max_size=4), max_size=4))

@@ -1,14 +1,15 @@
 """Safeguards against what happens to nodes, cards, the API server and its clients, and how each is taken away."""
 
+from dataclasses import replace
 from typing import Any
 
 from gpuledger.model.share import Holder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.lifecycles import Deadlines, unix_s
 from gpuledger.workflows.observe_cluster import ClusterObserver
-from gpuledger.workflows.preemption.execute import Deadlines, Evictor
-from gpuledger.workflows.preemption.find_victims import unix_s
-from gpuledger.workflows.preemption.for_scheduler import Beginnings
+from gpuledger.workflows.preemption.execute import Evictor
+from gpuledger.workflows.preemption.for_scheduler import PreemptionStarter
 from simulation import api_server, card_checks
 from simulation.api_server import ApiServer
 from simulation.breaks import Break, Json, Patch
@@ -53,19 +54,20 @@ def wall_clock_believed(patch: Patch) -> None:
 
 
 def deleted_despite_budgets(patch: Patch) -> None:
-    init: Any = Evictor.__init__
+    init: Any = Evictor.__attrs_pre_init__
 
     def ruthless(self: Evictor, *arguments: Any) -> None:
-        init(self, *arguments[:-1], True)
+        init(self, *arguments)
+        self._settings = replace(self._settings, preempt_despite_budgets=True)
 
-    patch.setattr(Evictor, "__init__", ruthless)
+    patch.setattr(Evictor, "__attrs_pre_init__", ruthless)
 
 
 def told_before_claimed(patch: Patch) -> None:
-    async def claim(self: Beginnings, *arguments: object) -> None:
+    async def claim(self: PreemptionStarter, *arguments: object) -> None:
         """Claim nothing."""
 
-    patch.setattr(Beginnings, "claim", claim)
+    patch.setattr(PreemptionStarter, "claim", claim)
 
 
 def never_compared(patch: Patch) -> None:

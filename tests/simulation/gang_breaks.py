@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuledger.workflows.binding.bind_pod import PodBinder
-from gpuledger.workflows.gangs.gangs import BindBarrier
-from gpuledger.workflows.pending.requeue import GangRequeuer
+from gpuledger.workflows.gangs.gangs import BindBarrier, Gangs
 from simulation.breaks import Break, Patch
 
 TOO_EARLY = "members of its gang have their cards"
@@ -33,7 +32,7 @@ def what_was_entered_stays(patch: Patch) -> None:
 
 
 def nobody_is_woken(patch: Patch) -> None:
-    patch.setattr(GangRequeuer, "wake", lambda self, state: None)
+    patch.setattr(Gangs, "requeue", lambda self, state: None)
 
 
 GANG_BREAKS = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuledger.formats.kubernetes.pod import nominated_node
 from gpuledger.formats.scheduler import BindArguments
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.placing.place_pod import FilterResult
 from simulation.api_server import Json, Kind, everything
 from simulation.item import LATE_S, SOON, SOON_S, Item
 from simulation.scheduler_preempts import PreemptQuestion

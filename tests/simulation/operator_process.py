@@ -12,7 +12,7 @@ from gpuledger.formats.scheduler import BindArguments, FilterArguments, PreemptA
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.placing.place_pod import FilterResult
 from simulation.api_server import Json, Kind, everything
 from simulation.network import Client
 from simulation.nodes import NodesSeen
@@ -107,11 +107,11 @@ class OperatorProcess:
 
     def is_binding(self, uid: str) -> bool:
         """Return whether a pod is being bound."""
-        return self.operator.workflows.placer.is_binding(uid)
+        return self.operator.workflows.placer._binder.is_binding(uid)
 
     def is_active(self) -> bool:
         """Return whether the operator takes itself for the one that writes."""
-        return self.operator.workflows.leadership.is_active()
+        return self.operator.workflows.context.leadership.is_active()
 
     def waiting_pods(self) -> set[str]:
         """Return the UIDs of the pods that are taken to wait for room."""

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from unittest import mock
 
-from gpuledger.workflows import wiring
+from gpuledger.workflows import context
 from gpuledger.workflows.journal import journal
 from gpuledger.workflows.reporting import Counts, JournalCounts
 
@@ -36,7 +36,7 @@ def prepared() -> Iterator[None]:
     counts, of_journal = Counts(), JournalCounts(journal.GROUP_LIMIT)
     try:
         with (
-            mock.patch.object(wiring, "Counts", return_value=counts),
+            mock.patch.object(context, "Counts", return_value=counts),
             mock.patch.object(journal, "JournalCounts", return_value=of_journal),
         ):
             yield

@@ -155,7 +155,7 @@ class Runner:
 
     def is_binding(self, uid: str) -> bool:
         """Return whether it is binding a pod."""
-        return self.parts.placer.is_binding(uid)
+        return self.parts.placer._binder.is_binding(uid)
 
     def die(self) -> None:
         """Stop at once."""

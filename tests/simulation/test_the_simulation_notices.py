@@ -16,13 +16,13 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, Share
 from gpuledger.workflows.binding import bind_pod
 from gpuledger.workflows.binding.bind_pod import OpenBindRequest
-from gpuledger.workflows.binding.place_pod import PodPlacer
 from gpuledger.workflows.journal import entries as patches
 from gpuledger.workflows.journal import journal
 from gpuledger.workflows.journal.entries import Add
 from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.for_scheduler import Beginnings
+from gpuledger.workflows.placing.place_pod import PodPlacer
+from gpuledger.workflows.preemption.for_scheduler import PreemptionStarter
 from gpuledger.workflows.quota import QuotaFence
 from gpuledger.workflows.release import Held, JudgedPod, PodReleaser, ReleaseDeadlines
 from simulation import card_checks
@@ -231,11 +231,11 @@ def reserved_like_any_other(patch: Patch) -> None:
 
 
 def evicted_before_claimed(patch: Patch) -> None:
-    async def claim(self: Beginnings, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
+    async def claim(self: PreemptionStarter, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
         for victim in leaving:
             await cast(Any, self._claimer)._store.evict_pod(victim)  # the one store has all requests
 
-    patch.setattr(Beginnings, "claim", claim)
+    patch.setattr(PreemptionStarter, "claim", claim)
 
 
 REFUSED_ONCE = Rule("operator 1: bind pod", way=9)

@@ -117,7 +117,7 @@ class Ledger:
         if fits:
             self._store(pod_identity(body))
             self.parts.learner.observe_bound(body, bound_before=False)
-        self.parts.workflows.chooser.look_further()  # as the operator does after each change of the room
+        self.parts.workflows.context.chooser.look_further()  # as the operator does after each change of the room
         self.parts.placer.forget_pending(uid)
         self.parts.workflows.quotas.forget_pending(uid)
         return fits

@@ -30,7 +30,7 @@ from gpuledger.controller.scheduler_connection import TEXT, Answer, Handler
 from gpuledger.controller.telemetry.metrics import Metrics, Scrapes
 from gpuledger.formats import scheduler
 from gpuledger.model.errors import BadInput, GpuledgerError, NotReady
-from gpuledger.workflows.binding.place_pod import PodPlacer
+from gpuledger.workflows.placing.place_pod import PodPlacer
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.reporting import Counts
 

@@ -32,7 +32,7 @@ from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler import scheduler_configuration, url_with
 from gpuledger.reports.cards import Record
-from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.trail import Trail
 
 
 def scheduler_config_text(settings: Settings, leader_elect: bool, secret: str = "") -> str:

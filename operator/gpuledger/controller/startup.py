@@ -41,6 +41,7 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Unreachable
 from gpuledger.serving import Limits, application_served
+from gpuledger.workflows.context import Context
 from gpuledger.workflows.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.leadership import Leadership
@@ -121,27 +122,21 @@ class Operator:
 def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_name: str | None = None) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     store = KubeStore(client)
-    workflows = connect(
-        store=store,
-        settings=settings,
-        dialects=dialects_of(settings),
-        events=EventRecorder(store, clock),
-        leadership=Leadership(host_name),
-        clock=clock,
-        gather_s=GATHER_S,
-    )
+    events, leadership = EventRecorder(store, clock), Leadership(host_name)
+    context = Context(store, settings, dialects_of(settings), events, leadership, clock, GATHER_S)
+    workflows = connect(context)
     measured = Measured(
-        workflows.ledger,
-        workflows.chooser,
-        workflows.counts,
-        workflows.journal.counts,
+        workflows.context.ledger,
+        workflows.context.chooser,
+        workflows.context.counts,
+        workflows.context.journal.counts,
         workflows.waiting,
         workflows.adopter,
         workflows.unlinked,
-        is_active=workflows.leadership.is_active,
+        is_active=workflows.context.leadership.is_active,
         is_synced=lambda: workflows.observer.synced,
         pending_by_reason=workflows.why_waiting.pods_by_reason,
-        members=workflows.members,
+        members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
     )
     metrics = Metrics(
@@ -151,18 +146,18 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         compatibility=settings.metrics_compatibility,
     )
     view_source = operators_source(workflows)
-    workflows.ledger.on_stored.append(view_source.note)
-    workflows.members.on_joined.append(view_source.note_pod)
+    workflows.context.ledger.on_stored.append(view_source.note)
+    workflows.gangs.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
         placer=workflows.placer,
         preemption=workflows.preemption,
         metrics=metrics,
-        counts=workflows.counts,
+        counts=workflows.context.counts,
         is_ready=lambda: workflows.observer.synced,
         scheduler=SchedulerHealth(settings.scheduler_livez_url),
     )
     lists = ListsRead()
-    workflows.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
+    workflows.context.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
     return Operator(
         client=client,
         settings=settings,
@@ -225,14 +220,8 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         questions_of_users = developers.application()
         explain = application_served(questions_of_users, settings.health_host, settings.explain_port, OPEN_TO_ALL)
         await started.enter_async_context(explain)
-    workflows = operator.workflows
-    for part in (
-        *(workflows.waiting, workflows.claim_pod_waker, workflows.ahead, workflows.gangs, workflows.preemption),
-        *(workflows.gang_preemption, workflows.pod_condition_writer, workflows.quota_status),
-        *(workflows.workload_explainer, workflows.queues.writer),
-    ):
-        started.push_async_callback(part.stop)
-    started.enter_context(trail_written(workflows.trail, settings.trail_file))
+    started.push_async_callback(operator.workflows.stop)
+    started.enter_context(trail_written(operator.workflows.context.trail, settings.trail_file))
 
 
 async def run_parts(operator: Operator, options: RunOptions) -> None:
@@ -248,7 +237,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
         "_follow_pods": partial(_follow_pods, operator),
         "_follow_cards": partial(_follow_cards, operator),
         "_follow_agents": partial(follow, client, agents_pods, selector, agents.observe, agents.listing),
-        "_follow_pod_groups": partial(workflows.pod_groups.follow, client, workflows.members.names),
+        "_follow_pod_groups": partial(workflows.gangs.pod_groups.follow, client, workflows.gangs.members.names),
         "_follow_quotas": partial(follow, client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing),
         "_give_room": partial(_give_room, operator),
         "_preempt": partial(_preempt, operator),
@@ -259,7 +248,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
         store = KubeStore(client)
         parts["_follow_queues"] = partial(follow_queues, client, store, queues.objects, queues.check, queues.listed)
     if settings.resource_claims:
-        parts["_follow_claims"] = partial(follow_claims, client, workflows.claim_book)
+        parts["_follow_claims"] = partial(follow_claims, client, workflows.claims.book)
     if config_maps(settings):
         parts["_follow_settings"] = partial(_until_settings_change, operator, options)
     await wait_first(*(started_again(name, part, operator.clock) for name, part in parts.items()))
@@ -276,33 +265,37 @@ async def _keep_in_sync(operator: Operator) -> None:
     # Nodes are not opened that would be closed at once; but no one has to wait.
     await _for_a_while(AGENTS_WAIT_S, workflows.agents.listed.wait())
     # Members of gangs are not refused for want of what is about to be known.
-    await _for_a_while(POD_GROUPS_WAIT_S, workflows.pod_groups.first_tried())
+    await _for_a_while(POD_GROUPS_WAIT_S, workflows.gangs.pod_groups.first_tried())
     if operator.settings.resource_claims:
-        await workflows.claim_book.lists_are_read()  # what pods with claims have is compared with what they ask for
+        await workflows.claims.book.lists_are_read()  # what pods with claims have is compared with what they ask for
     await _for_a_while(QUOTAS_WAIT_S, workflows.quotas.listed.wait())  # no namespace gets more than it may have
     if operator.settings.kueue:
         await _for_a_while(QUEUES_WAIT_S, workflows.queues.listed.wait())  # no pod gets what is reserved for others
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
-        if not workflows.leadership.is_active():
+        if not workflows.context.leadership.is_active():
             await _until_it_works(workflows.observer.resync)
             logger.info("the ledger is read; ready to take over")
-            await workflows.leadership.wait_active()
+            await workflows.context.leadership.wait_active()
         await _until_it_works(workflows.observer.take_over)
-        workflows.room_has_changed.set()  # for those who wait since before
+        workflows.context.room_has_changed.set()  # for those who wait since before
         workflows.quota_status.look_again()
         logger.info("the ledger is read; ready")
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)
-        await wait_first(workflows.leadership.wait_passive(), comparing)
+        await wait_first(workflows.context.leadership.wait_passive(), comparing)
 
 
 async def _find_out_who_preempts(operator: Operator) -> None:
     workflows = operator.workflows
     version = await KubeReads(operator.client).server_version()
-    workflows.who_preempts.know(version)
-    who = "kube-scheduler, which calls the extender" if workflows.who_preempts.scheduler else "the operator itself"
+    workflows.context.preemption_mode.know(version)
+    who = (
+        "kube-scheduler, which calls the extender"
+        if workflows.context.preemption_mode.scheduler
+        else "the operator itself"
+    )
     logger.info("Kubernetes %d.%d: preemption is done by %s", *version, who)
 
 
@@ -340,7 +333,7 @@ async def _follow_cards(operator: Operator) -> None:
 
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:
     """Follow the ConfigMaps that the settings name, until one makes other settings of them."""
-    count_refused = operator.workflows.counts.bad_input.labels("config").inc
+    count_refused = operator.workflows.context.counts.bad_input.labels("config").inc
 
     def differ(found: Settings) -> bool:
         dialects_of(found)
@@ -353,7 +346,7 @@ async def _follow_lease(operator: Operator) -> None:
     path, selector = leases_in(LEASE_NAMESPACE), {"fieldSelector": f"metadata.name={LEASE_NAME}"}
     # Its holder renews it all the time: a watch that shows nothing for as long as it lasts is broken.
     silence_s = float(LEASE_DURATION_S)
-    observe = operator.workflows.leadership.observe
+    observe = operator.workflows.context.leadership.observe
     await follow(operator.client, path, selector, observe, lambda: lambda _: None, silence_s)
 
 
@@ -362,21 +355,19 @@ async def _give_room(operator: Operator) -> None:
 
     A new hold is a change, too: the next expiry is then looked up again. In a cluster at rest nothing runs.
     """
-    workflows = operator.workflows
+    workflows, room_has_changed = operator.workflows, operator.workflows.context.room_has_changed
     while True:
         with contextlib.suppress(TimeoutError):
-            due = [due_s for due_s in (workflows.placer.next_expiry_s(), workflows.queues.next_due_s()) if due_s]
-            async with asyncio.timeout_at(min(due, default=None)):
-                await workflows.room_has_changed.wait()
-        workflows.room_has_changed.clear()
+            async with asyncio.timeout_at(workflows.placer.next_expiry_s()):
+                await room_has_changed.wait()
+        room_has_changed.clear()
         workflows.placer.expire_holds()
-        if workflows.observer.synced and workflows.leadership.is_active():
+        if workflows.observer.synced and workflows.context.leadership.is_active():
             begin_s = operator.clock.work_s()
-            is_more = await workflows.queues.give_room()
-            is_more = await workflows.gangs.give_room() or is_more
+            is_more = await workflows.queue.give_room()
             workflows.preemption.room_has_changed()
-            if workflows.chooser.look_further() or is_more:
-                workflows.room_has_changed.set()
+            if workflows.context.chooser.look_further() or is_more:
+                room_has_changed.set()
                 await yield_to_loop(begin_s, operator.clock)  # requests that come meanwhile go first
 
 
@@ -389,13 +380,12 @@ async def _preempt(operator: Operator) -> None:
         await asyncio.sleep(max(SETTLE_S, PAUSE_TO_WORK * took_s))
         begin_s = operator.clock.now_s()
         workflows.preemption.wanted.clear()
-        if workflows.observer.synced and workflows.leadership.is_active():
+        if workflows.observer.synced and workflows.context.leadership.is_active():
             await workflows.preemption.decide()
-            workflows.gang_preemption.decide()
         took_s = operator.clock.now_s() - begin_s
 
 
 def _after_comparing(operator: Operator) -> None:
     operator.gc_tuning.settle()
-    if operator.workflows.leadership.is_active():
+    if operator.workflows.context.leadership.is_active():
         operator.workflows.unlinked.log_new()

@@ -44,7 +44,7 @@ from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
 from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, asking_of, hold_all
 from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served, copied
-from gpuledger.workflows.binding.place_pod import choose_first
+from gpuledger.workflows.placing.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
 
 NODES_NAMED = 5

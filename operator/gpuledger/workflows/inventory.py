@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,20 +25,26 @@ from datetime import datetime, timedelta
 from attrs import define
 
 from gpuledger.formats.custom_resource.stored_card import MAX_LINE, new_allocation, stored_card
-from gpuledger.formats.kubernetes.node import AgentPod, Inventory, NodeFacts, agent_pod, best_by_node, read_registers
+from gpuledger.formats.kubernetes.node import (
+    AgentPod,
+    Inventory,
+    NodeFacts,
+    agent_pod,
+    best_by_node,
+    node_facts,
+    read_registers,
+)
 from gpuledger.formats.kubernetes.pod import bound_at, bound_node, has_started, is_finished, is_long, pod_identity
 from gpuledger.kube_api.watch import Listed, forgetting
-from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase
-from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import BadInput, Conflict, EventReason, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
 from gpuledger.placement.policy import FALLBACK, Policy, Preference
-from gpuledger.workflows.journal.journal import Journal
-from gpuledger.workflows.reporting import Counts, EventRecorder
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import AgentChanged, KubeletChanged
 from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 logger = logging.getLogger(__name__)
@@ -71,21 +77,17 @@ class _Waiting:
     """Its time was over before we looked."""
 
 
-class StuckKubelets:
+@define(eq=False, slots=False)
+class StuckKubelets(Component):
     """Knows the bound pods of ours that have not started, and the nodes on which one is late."""
 
-    def __init__(self, *, ledger: Ledger, reader: KubeStore, clock: Clock, timeout_s: float) -> None:
-        self._ledger = ledger
-        self._reader = reader
-        self._clock = clock
-        self._timeout_s = timeout_s
+    def __attrs_post_init__(self) -> None:
+        self._timeout_s = self._settings.start_timeout_s
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
         self._late: dict[str, set[str]] = {}  # node name -> UIDs of the late pods among them
         self._excused: set[str] = set()  # UIDs of bound pods that are late by themselves
         self._settling: dict[str, tuple[str, asyncio.TimerHandle]] = {}  # node name -> what was wrong, and till when
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
-        self.on_change = Listeners[[str]]()
-        """Called with a node's name when `problem` has another answer for it."""
 
     def problem(self, node_name: str) -> str:
         """Return the problem of a node's kubelet, an empty string for none: "its kubelet ...".
@@ -135,7 +137,7 @@ class StuckKubelets:
             late.remove(pod_uid)
             if not late:
                 del self._late[waiting.node_name]
-            self.on_change(waiting.node_name)
+            self._events.tell(KubeletChanged(waiting.node_name))
 
     def _started(self, pod_uid: str) -> None:
         """Record that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
@@ -154,19 +156,19 @@ class StuckKubelets:
     def _settle(self, node_name: str, problem: str) -> None:
         if node_name in self._settling:
             self._settling[node_name][1].cancel()
-        timer = asyncio.get_running_loop().call_later(SETTLE_S, self._settled, node_name)
+        timer = self._tasks.after(SETTLE_S, self._settled, node_name)
         self._settling[node_name] = problem, timer
 
     def _settled(self, node_name: str) -> None:
         del self._settling[node_name]
-        self.on_change(node_name)
+        self._events.tell(KubeletChanged(node_name))
 
     def known_bound(self) -> set[str]:
         """Return the UIDs of the bound pods that were not seen to start."""
         return self._waiting.keys() | self._excused
 
     def _timer(self, pod_uid: str, wait_s: float) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(wait_s, self.worker.mark, pod_uid)
+        return self._tasks.after(wait_s, self.worker.mark, pod_uid)
 
     async def _judge(self, pod_uid: str) -> None:
         """Look at a pod whose time is over. The API server is asked: a watch can lag behind, or be broken."""
@@ -213,7 +215,7 @@ class StuckKubelets:
             is_later = has_started(found) and at is not None and at > since + timedelta(seconds=LATER_S)
             return pod_identity(found) if is_later else None
 
-        return next(filter(None, await self._reader.pods_of_node(waiting.node_name, taken_up_later)), None)
+        return next(filter(None, await self._store.pods_of_node(waiting.node_name, taken_up_later)), None)
 
     def _note_late(self, pod_uid: str) -> None:
         """Close the pod's node, if it still waits for its kubelet."""
@@ -226,11 +228,11 @@ class StuckKubelets:
         problem = self.problem(waiting.node_name)
         if problem != before:
             logger.warning("node %s takes no GPU pods: %s", waiting.node_name, problem)
-            self.on_change(waiting.node_name)
+            self._events.tell(KubeletChanged(waiting.node_name))
 
     async def _read(self, pod: Pod) -> Json | None:
         try:
-            found = await self._reader.pod(pod.namespace, pod.name)
+            found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             return None
         return found if found["metadata"]["uid"] == pod.uid else None
@@ -255,16 +257,15 @@ AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
 """Label of the agents' pods, in our own namespace: no user can write there."""
 
 
-class AgentPods:
+@define(eq=False, slots=False)
+class AgentPods(Component):
     """The nodes that have an agent's pod, and those of them whose pod is Ready."""
 
-    def __init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         self._known: dict[str, AgentPod] = {}  # UID of an agent's pod -> where it is
         self._pods: dict[str, dict[str, bool]] = {}  # node name -> UID of an agent's pod -> whether it is Ready
         self.listed = asyncio.Event()
         """Set once all pods were shown: before, nothing can be said of a node."""
-        self.on_change = Listeners[[str]]()
-        """Called with a node's name when `not_ready` has another answer for it."""
 
     def not_ready(self, node_name: str) -> bool:
         """Return whether the node has an agent's pod, and none that is Ready."""
@@ -304,7 +305,7 @@ class AgentPods:
 
     def _notify(self, node_name: str, before: bool) -> None:
         if self.not_ready(node_name) != before:
-            self.on_change(node_name)
+            self._events.tell(AgentChanged(node_name))
 
 
 NODES_AT_ONCE = 16
@@ -318,17 +319,11 @@ UNACCOUNTED = "a pod may use it whose share is not in the ledger: `gpuledger aud
 
 
 @define(eq=False, slots=False)
-class InventoryKeeper:
+class InventoryKeeper(Component):
     """Keeps the cards of the ledger equal to what nodes report."""
 
-    _ledger: Ledger
-    _journal: Journal
-    _store: KubeStore
-    _counts: Counts
-    _event_recorder: EventRecorder
     _agents: AgentPods
     _starts: StuckKubelets
-    _is_active: Callable[[], bool] = lambda: True
 
     def __attrs_post_init__(self) -> None:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
@@ -341,6 +336,14 @@ class InventoryKeeper:
         self._throttle = Throttle()
         self._left_out: dict[str, set[str]] = {}  # card UUID -> nodes that report it while another one has it
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, self._is_active)
+        self._events.on(AgentChanged, lambda event: self.reconsider(event.node_name))
+        self._events.on(KubeletChanged, lambda event: self.reconsider(event.node_name))
+        self._ledger.strangers.on_change.append(self.reconsider)
+        self._journal.on_lost.append(self.recheck)
+
+    def observe_node(self, node: Json) -> None:
+        """Observe a Node. Raises BadInput for one that can't be read."""
+        self.observe(node_facts(node, self._formats.dialects))
 
     def observe(self, facts: NodeFacts) -> None:
         """Observe a Node. Equal facts cost a comparison and nothing else."""
@@ -356,7 +359,7 @@ class InventoryKeeper:
         if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
             self.worker.mark(facts.name)
 
-    def forget(self, node_name: str) -> None:
+    def forget_node(self, node_name: str) -> None:
         """Record that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
         self._facts.pop(node_name, None)
         if not self._all_seen:
@@ -382,7 +385,7 @@ class InventoryKeeper:
         self._note_reported(node_name)
         self.worker.mark(node_name)
 
-    def notice(self, entry: CardEntry) -> None:
+    def observe_card(self, entry: CardEntry) -> None:
         """Record that a card was written: what another client has changed of it is corrected.
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
@@ -403,7 +406,7 @@ class InventoryKeeper:
     def gone(self, card: Card) -> None:
         """Record that a card's object was deleted, by any client: the node that has the card gets it again.
 
-        At once; if that goes on, later and later, as in `notice`.
+        At once; if that goes on, later and later, as in `observe_card`.
         """
         if card.uuid in self._cards.get(card.node_name, {}):
             self._throttle.call(card.node_name, self.worker.mark)
@@ -415,7 +418,7 @@ class InventoryKeeper:
         if claimant != card.node_name:
             self._throttle.call(claimant, self.worker.mark)
 
-    def recheck_all(self) -> None:
+    def became_active(self) -> None:
         """Compare all nodes' cards in the ledger with their registers again, which node has which card too."""
         for facts in list(self._facts.values()):
             self._read(facts)

@@ -20,10 +20,12 @@ from typing import TypeVar
 
 from gpuledger.formats.kubernetes.other import condition_of
 from gpuledger.formats.kubernetes.pod import is_being_deleted, pod_identity
-from gpuledger.model.clock import Clock, Listeners
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.share import Pod
+from gpuledger.workflows.context import Follower
+from gpuledger.workflows.events import Bus, SelectorsAllowed
 from gpuledger.workflows.tasks import Step
 
 Answer = TypeVar("Answer")
@@ -39,7 +41,7 @@ SHARE = 0.25
 """Of the time, that a namespace may go on to take then."""
 
 
-class CostlyQuestions:
+class CostlyQuestions(Follower):
     """Keeps the recent cost of each namespace's questions, and the pods that kube-scheduler has yet to ask about."""
 
     def __init__(self, clock: Clock) -> None:
@@ -149,11 +151,11 @@ ACCOUNTS_KEPT = 1024
 class SelectorAccount:
     """The account of one namespace: see Payer. Steps are those of gpuledger.formats.resource_claims.cel.evaluation."""
 
-    def __init__(self, namespace: str, clock: Clock, on_more: Listeners[[SelectorAccount]]) -> None:
+    def __init__(self, namespace: str, clock: Clock, events: Bus) -> None:
         self.namespace = namespace
         self.paid = 0
         self.skipped = 0
-        self._clock, self._on_more = clock, on_more
+        self._clock, self._events = clock, events
         self._left, self._counted_s = float(MOST_STEPS), clock.now_s()
         self._waits_until_s = 0.0
         self._of_turn, self._in_turn = 0, False
@@ -171,7 +173,7 @@ class SelectorAccount:
         return self._left >= MOST_STEPS
 
     def may_go_on(self) -> bool:
-        """See Payer. Where that is no, it is said to `on_more` when it is worth asking again."""
+        """See Payer. Where that is no, `SelectorsAllowed` says when it is worth asking again."""
         if not self.is_spent and self._of_turn < TURN_STEPS:
             return True
         self.skipped += 1
@@ -212,17 +214,15 @@ class SelectorAccount:
 
     def _is_worth_asking(self) -> None:
         self._timer = None
-        self._on_more(self)
+        self._events.tell(SelectorsAllowed(self.namespace, self))
 
 
 class SelectorAccounts:
     """The accounts of all namespaces whose pods bring selectors."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, events: Bus) -> None:
+        self._clock, self._events = clock, events
         self._accounts: dict[str, SelectorAccount] = {}  # by namespace
-        self.on_more = Listeners[[SelectorAccount]]()
-        """Called with an account that has said no, when it may say yes."""
 
     def of(self, namespace: str) -> SelectorAccount:
         """Return the account of a namespace."""
@@ -230,7 +230,7 @@ class SelectorAccounts:
         if account is None:
             if len(self._accounts) >= ACCOUNTS_KEPT:
                 self._accounts = {name: each for name, each in self._accounts.items() if not each.is_full}
-            account = self._accounts[namespace] = SelectorAccount(namespace, self._clock, self.on_more)
+            account = self._accounts[namespace] = SelectorAccount(namespace, self._clock, self._events)
         return account
 
 

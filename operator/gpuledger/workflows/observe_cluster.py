@@ -2,24 +2,19 @@
 
 No object's content is an error of these calls: one that can't be processed is skipped (`skipping_bad_objects`).
 
-`BoundPodTracker` and `PendingPodTracker` are the interfaces of all parts that follow pods: the observer passes each pod
-to all, in the order of wiring.py.
+Each object is passed to all parts that follow such objects (`Follower`), in the order of wiring.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from attrs import define
 
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.node import node_facts
 from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
@@ -30,15 +25,11 @@ from gpuledger.formats.kubernetes.pod import (
 )
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.kube_api.watch import Listed, forgetting
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.hosts import Hosts
-from gpuledger.model.clock import Listeners
+from gpuledger.model.clock import BoundedMap, Listeners
 from gpuledger.model.errors import BadInput, StateRolledBack
 from gpuledger.model.json_object import Json
-from gpuledger.model.request import HostAmounts, PodRequest
-from gpuledger.model.share import StoredCard
-from gpuledger.workflows.binding.place_pod import PodPlacer
+from gpuledger.model.share import StoredCard, part_of_card
+from gpuledger.workflows.context import Component, Follower
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory import InventoryKeeper, StuckKubelets
 from gpuledger.workflows.journal.journal import check_age, state_rolled_back
@@ -46,79 +37,104 @@ from gpuledger.workflows.list_and_watch import (
     EventsDuringList,
     FirstList,
     NodeVersions,
-    WatchedUpTo,
     skipping_bad_objects,
     version_of,
 )
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.preempt import Preemption
-from gpuledger.workflows.queues.workloads import NodesByRules
-from gpuledger.workflows.release import PodReleaser, TerminationReports
+from gpuledger.workflows.placing.place_pod import PodPlacer
 from gpuledger.workflows.repair import Adopter
-from gpuledger.workflows.reporting import Counts
 
 
-class BoundPodTracker(Protocol):
-    """Follows the bound pods of our scheduler profiles."""
-
-    def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Observe a bound pod, which may have ended; `bound_before` says that it was bound when this process began."""
-
-    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Record that a pod is gone, with what the watch has shown last; None: a full list does not have it.
-
-        Idempotent, and harmless for a pod that was never seen.
-        """
-
-    def known_bound(self) -> AbstractSet[str]:
-        """Return the UIDs of the bound pods of which something is kept."""
-
-
-class PendingPodTracker(Protocol):
-    """Follows the pods of our scheduler profiles that have no node."""
-
-    def observe_pending(self, pod: Json) -> None:
-        """Observe a pod without a node."""
-
-    def forget_pending(self, pod_uid: str) -> None:
-        """Record that a pod waits no more: it is bound or gone. Idempotent."""
-
-    def known_pending(self) -> AbstractSet[str]:
-        """Return the UIDs of the pods without a node of which something is kept."""
-
-
-class HostTracker:
+@define(eq=False, slots=False)
+class HostTracker(Component):
     """Counts what bound pods take of their nodes: ours, and of other schedulers' those that ask for counted cards."""
 
-    def __init__(
-        self, hosts: Hosts, read_host: Callable[[Json], HostAmounts], of_all: bool, scheduler_names: Collection[str]
-    ) -> None:
-        self._hosts = hosts
-        self._read_host = read_host
-        self._of_all = of_all  # because others' pods can have counted cards
-        self._scheduler_names = scheduler_names
+    def __attrs_post_init__(self) -> None:
+        self._hosts = self._ledger.hosts
+        self._of_all = bool(self._formats.dialects.elsewhere)  # because others' pods can have counted cards
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """See BoundPodTracker; a pod of any scheduler."""
-        is_ours = scheduler_of(pod) in self._scheduler_names
+        """Observe a bound pod, of any scheduler."""
+        is_ours = scheduler_of(pod) in self._settings.scheduler_names
         if not (is_ours or self._of_all):
             return
-        request = self._read_host(pod)
+        request = self._formats.host(pod)
         if is_finished(pod) or not (is_ours or request.cards):
             self._hosts.forget(pod["metadata"]["uid"])
         else:
             self._hosts.bound(pod["metadata"]["uid"], bound_node(pod), request)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """See BoundPodTracker."""
+        """Record that a pod is gone."""
         self._hosts.forget(pod_uid)
 
     def known_bound(self) -> set[str]:
-        """See BoundPodTracker."""
+        """Return the UIDs of the pods that count."""
         return self._hosts.pod_uids()
 
 
+PODS_REMEMBERED = 20_000
+"""UIDs of pods that have come lately: a pod that is refused asks again and again, and counts once."""
+
+
+@define(eq=False, slots=False)
+class DemandHistory(Component):
+    """Tells the chooser of every pod once that it has come, and once that it has gone.
+
+    Placement learns from that: a help for preferences only. It is learned again after a start, from the pods that are
+    bound then.
+    """
+
+    def __attrs_post_init__(self) -> None:
+        self._came: BoundedMap[str, None] = BoundedMap(PODS_REMEMBERED)  # UIDs of pods that have counted
+        self._running: dict[str, float] = {}  # UID of a bound pod -> its cards
+
+    def observe_pending(self, pod: Json) -> None:
+        """Observe a pod that wants cards, or has got some."""
+        uid = pod["metadata"]["uid"]
+        if uid in self._came:
+            return
+        self._came.note(uid, None)
+        with suppress(BadInput):
+            request = self._formats.request(pod)
+            if request is not None:
+                self._chooser.arrived(request)
+
+    def observe_bound(self, pod: Json, bound_before: bool) -> None:
+        """Observe a bound pod; one that was `bound_before` was not given its cards now."""
+        uid = pod["metadata"]["uid"]
+        if is_finished(pod):
+            self.forget_bound(uid, pod)
+            return
+        if uid in self._running:
+            return
+        holders = self._ledger.holders_of(uid)
+        if not holders:  # asks for no card, or its shares are still to be found
+            return
+        self._running[uid] = sum(part_of_card(holder.share, card) for card, holder in holders)
+        if bound_before:
+            self._chooser.taken_over()
+        else:
+            self._chooser.given_out(self._running[uid])
+        self.observe_pending(pod)  # if another operator has placed it, or this one before it was started again
+
+    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
+        """Record that a pod needs its cards no more. Idempotent."""
+        cards = self._running.pop(pod_uid, None)
+        if cards is not None:
+            self._chooser.given_back(cards)
+
+    def known_bound(self) -> set[str]:
+        """Return the UIDs of the bound pods that have cards, as far as was seen."""
+        return set(self._running)
+
+
 logger = logging.getLogger(__name__)
+
+
+def follows(follower: Follower, *methods: Callable[..., object]) -> bool:
+    """Return whether a part has a method of its own in place of one of `Follower`, which does nothing."""
+    return any(getattr(type(follower), method.__name__) is not method for method in methods)
 
 
 NEEDED_PAUSE_S = 1.0
@@ -126,31 +142,27 @@ NEEDED_PAUSE_S = 1.0
 
 
 @define(eq=False, slots=False)
-class ClusterObserver:
-    """Takes in one object at a time, or all of them."""
+class ClusterObserver(Component):
+    """Takes in one object at a time, or all of them, and passes each to the parts that follow such objects."""
 
-    _ledger: Ledger
+    _followers: Sequence[Follower]
+    """In the order in which they are told."""
     _inventory: InventoryKeeper
-    _releaser: PodReleaser
-    _ends: TerminationReports
+    _adopter: Adopter
+    _starts: StuckKubelets
     _placer: PodPlacer
     _waiting: WaitingPods
     _members: Members
-    _adopter: Adopter
-    _starts: StuckKubelets
-    _preemption: Preemption
-    _node_rules: NodesByRules
-    _cards_watched: WatchedUpTo
-    _host_tracker: HostTracker
-    _bound_trackers: Sequence[BoundPodTracker]
-    _pending_trackers: Sequence[PendingPodTracker]
-    _reader: KubeStore
-    _read_request: Callable[[Json], PodRequest | None]
-    _dialects: Dialects
-    _scheduler_names: Sequence[str]
-    _counts: Counts
 
     def __attrs_post_init__(self) -> None:
+        self._host_tracker = HostTracker(self._context)
+        self._cards_watched = self._context.cards_watched
+        followers = (self._host_tracker, *self._followers)
+        self._of_bound = [each for each in followers if follows(each, Follower.observe_bound)]
+        of_pending = Follower.observe_pending, Follower.forget_pending
+        self._of_pending = [each for each in followers if follows(each, *of_pending)]
+        self._of_nodes = [each for each in followers if follows(each, Follower.observe_node)]
+        self._of_cards = [each for each in followers if follows(each, Follower.observe_card)]
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = EventsDuringList()  # names
@@ -181,16 +193,14 @@ class ClusterObserver:
             if gone:
                 self._forget_node(node["metadata"]["name"])
             else:
-                self._node_rules.observe(node)
                 self._ledger.zones.observe(node["metadata"]["name"], node["metadata"].get("labels") or {})
-                self._inventory.observe(node_facts(node, self._dialects))
-                self._ends.observe(node)
+                for follower in self._of_nodes:
+                    follower.observe_node(node)
 
     def _forget_node(self, name: str) -> None:
         self._ledger.zones.forget(name)
-        self._node_rules.forget(name)
-        self._inventory.forget(name)
-        self._ends.forget(name)
+        for follower in self._of_nodes:
+            follower.forget_node(name)
 
     def allocation(self, allocation: Json, gone: bool) -> None:
         """Observe a GPUAllocation: memory becomes what the API server has, unless it knows something newer."""
@@ -219,15 +229,13 @@ class ClusterObserver:
             self._inventory.recheck(entry.card.node_name)  # it is there after all, or comes back at this moment
         if entry is None or not entry.stored:
             return
-        self._releaser.notice(entry)
-        self._preemption.notice(entry)
-        self._inventory.notice(entry)
-        self._adopter.notice(entry)
+        for follower in self._of_cards:
+            follower.observe_card(entry)
 
     @property
     def follows_all(self) -> bool:
         """Return whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
-        return bool(self._dialects.elsewhere)
+        return bool(self._formats.dialects.elsewhere)
 
     def pod(self, pod: Json, gone: bool) -> None:
         """Observe a bound pod; of another scheduler's only that it may use cards is our business."""
@@ -238,22 +246,22 @@ class ClusterObserver:
                 self._adopter.show(pod, gone)
 
     def _is_ours(self, pod: Json) -> bool:
-        return scheduler_of(pod) in self._scheduler_names
+        return scheduler_of(pod) in self._settings.scheduler_names
 
     def _may_be_stranger(self, pod: Json) -> bool:
         """Return whether another system's device plugin could give a pod cards: it has to be told which."""
         return scheduler_of(pod) != CLUSTERS_OWN or self._is_ours(pod)
 
-    def _trackers_of(self, pod: Json) -> Sequence[BoundPodTracker]:
-        return self._bound_trackers if self._is_ours(pod) else (self._host_tracker,)
+    def _trackers_of(self, pod: Json) -> Sequence[Follower]:
+        return self._of_bound if self._is_ours(pod) else (self._host_tracker,)
 
     def _take_pod(self, pod: Json, gone: bool) -> None:
         with skipping_bad_objects("pod", pod, self._counts):
-            for tracker in self._trackers_of(pod):
+            for follower in self._trackers_of(pod):
                 if gone:
-                    tracker.forget_bound(pod["metadata"]["uid"], pod)
+                    follower.forget_bound(pod["metadata"]["uid"], pod)
                 else:
-                    tracker.observe_bound(pod, bound_before=not self.synced)
+                    follower.observe_bound(pod, bound_before=not self.synced)
 
     def any_pod(self, pod: Json, gone: bool) -> None:
         """Observe a pod, whether it waits or has a node: one that has does not wait any more."""
@@ -280,23 +288,23 @@ class ClusterObserver:
 
     def pending_listing(self) -> Listed:
         """Note who waits; return what forgets those of them that are not in the list read since."""
-        before = self._maybe_refused.union(*(tracker.known_pending() for tracker in self._pending_trackers))
+        before = self._maybe_refused.union(*(follower.known_pending() for follower in self._of_pending))
         return forgetting(before, self._wait_no_more)
 
     def _observe_pending(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
         if self._waiting.there(uid):
             self._maybe_refused.add(uid)
-        for tracker in self._pending_trackers:
-            tracker.observe_pending(pod)
+        for follower in self._of_pending:
+            follower.observe_pending(pod)
         if was_tried(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
 
     def _wait_no_more(self, pod_uid: str) -> None:
         self._maybe_refused.discard(pod_uid)
-        for tracker in self._pending_trackers:
-            tracker.forget_pending(pod_uid)
+        for follower in self._of_pending:
+            follower.forget_pending(pod_uid)
 
     async def take_over(self) -> None:
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
@@ -305,14 +313,14 @@ class ClusterObserver:
             await self._compare(self._take_over_pending)
         finally:
             self._takes_over = False
-        self._inventory.recheck_all()
-        self._preemption.take_over()
+        for follower in self._followers:
+            follower.became_active()
 
     async def _list_pending(self, take: Callable[[Json], None]) -> None:
         """Forget pods that no longer wait, and observe the others. What the watch shows meanwhile is newer."""
         listed, uids = self.pending_listing(), set[str]()
         with self._wait_no_more_shown.since_now() as gone:
-            async for page in self._reader.pending_pods(self._scheduler_names):
+            async for page in self._store.pending_pods(self._settings.scheduler_names):
                 for pod in page:
                     if not self._is_ours(pod):
                         continue
@@ -333,7 +341,7 @@ class ClusterObserver:
         if pod["metadata"]["uid"] in self._placer.known_pending():
             return
         try:
-            request = self._read_request(pod)
+            request = self._formats.request(pod)
         except BadInput:
             return
         if request is not None and not self._members.was_tried(pod["metadata"]["uid"]):
@@ -379,7 +387,7 @@ class ClusterObserver:
     async def _resync_allocations(self) -> None:
         known = {entry.card.uuid: entry.resource_version for entry in self._ledger.entries() if entry.stored}
         version = ""
-        async for page in self._reader.allocations():
+        async for page in self._store.allocations():
             version = page.version
             for allocation in page:
                 with skipping_bad_objects("allocation", allocation, self._counts):
@@ -396,7 +404,7 @@ class ClusterObserver:
         """Observe all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
         missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
         with self._nodes_shown.since_now() as shown:
-            async for page in self._reader.nodes():
+            async for page in self._store.nodes():
                 for node in page:
                     name = node["metadata"]["name"]
                     missing.discard(name)
@@ -410,22 +418,22 @@ class ClusterObserver:
 
     async def _resync_pods(self) -> None:
         """Observe all bound pods, and forget others. What the watch shows meanwhile is newer."""
-        unlisted = {tracker: set(tracker.known_bound()) for tracker in self._bound_trackers}
-        names, reader, version = self._scheduler_names, self._reader, ""
+        unlisted = {follower: set(follower.known_bound()) for follower in self._of_bound}
+        names, reader, version = self._settings.scheduler_names, self._store, ""
         with self._pods_shown.since_now() as shown:
             async for page in reader.all_bound_pods() if self.follows_all else reader.bound_pods(names):
                 version = page.version
                 for pod in filter(bound_node, page):
                     uid = pod["metadata"]["uid"]
-                    for tracker in self._trackers_of(pod):
-                        unlisted[tracker].discard(uid)
+                    for follower in self._trackers_of(pod):
+                        unlisted[follower].discard(uid)
                     if uid not in shown:
                         self._take_pod(pod, gone=False)
                     if self._may_be_stranger(pod):
                         with skipping_bad_objects("pod", pod, self._counts):
                             self._adopter.observe(pod, is_latest=uid not in shown)
         self._adopter.listed()
-        for tracker, uids in unlisted.items():
+        for follower, uids in unlisted.items():
             for uid in uids:
-                tracker.forget_bound(uid, None)
+                follower.forget_bound(uid, None)
         self.first_pods.read(version)

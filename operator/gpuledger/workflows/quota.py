@@ -21,12 +21,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from gpuledger.formats.dialects.vocabulary import Dialects
+from attrs import define
+
 from gpuledger.formats.kubernetes.other import limits_of, used_of
 from gpuledger.kube_api.watch import Listed, forgetting
-from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.quotas import Quotas
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import Denied, NotFound, QuotaExceeded, Reason, Refusal, Unreachable
 from gpuledger.model.gang import QuotaLimit
@@ -34,8 +33,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.workflows.list_and_watch import WatchedUpTo
-from gpuledger.workflows.reporting import Counts
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker
 
 logger = logging.getLogger(__name__)
@@ -52,13 +50,12 @@ class KnownQuota(NamedTuple):
     """What its status says is used of these limits, by their keys."""
 
 
-class NamespaceQuotas:
+@define(eq=False, slots=False)
+class NamespaceQuotas(Component):
     """What is known of ResourceQuotas that have a key of ours; others cost nothing but their place in the watch."""
 
-    def __init__(self, quotas: Quotas, dialects: Dialects, counts: Counts) -> None:
-        self._quotas = quotas
-        self._dialects = dialects
-        self._counts = counts
+    def __attrs_post_init__(self) -> None:
+        self._quotas = self._ledger.quotas
         self._known: dict[str, KnownQuota] = {}  # UID -> what it says
         self._of_namespace: dict[str, set[str]] = {}  # namespace -> UIDs of its quotas
         self.listed = asyncio.Event()
@@ -73,7 +70,7 @@ class NamespaceQuotas:
         if gone:
             self._forget(uid)
             return
-        limits, problems = limits_of(quota, self._dialects)
+        limits, problems = limits_of(quota, self._formats.dialects)
         before = self._known.get(uid)
         known = KnownQuota(namespace, name, tuple(limits), tuple(problems), used_of(quota, limits))
         if before == known:
@@ -138,9 +135,7 @@ class QuotaGate:
     """Answers for pods whose namespace has a quota; for all others it costs a look into a table."""
 
     def __init__(self, ledger: Ledger, chooser: Chooser, nodes_offered: int) -> None:
-        self._ledger = ledger
-        self._chooser = chooser
-        self._nodes_offered = nodes_offered
+        self._ledger, self._chooser, self._nodes_offered = ledger, chooser, nodes_offered
 
     def refuses(self, pod: Pod, request: PodRequest) -> Refusal | None:
         """Return why a pod gets no cards, whichever these are; None if it may get some."""
@@ -182,23 +177,23 @@ DENIED_PAUSE_S = 30.0
 """After a write that we have no permission for, and for which there may be one later."""
 
 
-class QuotaStatusWriter:
+@define(eq=False, slots=False)
+class QuotaStatusWriter(Component):
     """Writes what differs from what the watch shows, some time after it has begun to differ."""
 
-    def __init__(
-        self, sums: Quotas, quotas: NamespaceQuotas, store: KubeStore, is_active: Callable[[], bool] = lambda: True
-    ) -> None:
-        self._sums = sums
-        self._quotas = quotas
-        self._store = store
+    _quotas: NamespaceQuotas
+    _may_write: Callable[[], bool]
+
+    def __attrs_post_init__(self) -> None:
+        self._sums = self._ledger.quotas
         self._changed: set[str] = set()  # UIDs of the quotas that are to be looked at
         self._timer: asyncio.TimerHandle | None = None
         self._was_denied = False
         self.writes = 0
         """How often a status was written so far."""
-        self.worker = KeyedWorker(self._bring_up_to_date, 1, is_active)
-        sums.on_change.append(self._sum_has_changed)
-        quotas.on_seen.append(lambda uid: self._look_soon((uid,)))
+        self.worker = KeyedWorker(self._bring_up_to_date, 1, self._may_write)
+        self._sums.on_change.append(self._sum_has_changed)
+        self._quotas.on_seen.append(lambda uid: self._look_soon((uid,)))
 
     def look_again(self) -> None:
         """Compare all quotas with what they should show: others may have written until now."""
@@ -206,8 +201,6 @@ class QuotaStatusWriter:
 
     async def stop(self) -> None:
         """Write no more."""
-        if self._timer is not None:
-            self._timer.cancel()
         await self.worker.stop()
 
     def _sum_has_changed(self, namespace: str) -> None:
@@ -216,7 +209,7 @@ class QuotaStatusWriter:
     def _look_soon(self, uids: Iterable[str]) -> None:
         self._changed.update(uids)
         if self._timer is None and self._changed:
-            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._due)
+            self._timer = self._tasks.after(GATHER_S, self._due)
 
     def _due(self) -> None:
         changed, self._changed, self._timer = self._changed, set(), None
@@ -254,12 +247,9 @@ WATCH_TIMEOUT_S: Final = 15.0
 """How long the watch may be behind. A share that nobody could judge by then is given back."""
 
 
-class QuotaFence:
+@define(eq=False, slots=False)
+class QuotaFence(Component):
     """Judges what was entered for a pod, before it is bound."""
-
-    def __init__(self, ledger: Ledger, cards_watched: WatchedUpTo) -> None:
-        self._ledger = ledger
-        self._cards_watched = cards_watched
 
     async def check(self, pod: Pod, placement: Placement) -> None:
         """Return when it is certain that the pod's namespace may have what was entered for the pod.
@@ -273,7 +263,7 @@ class QuotaFence:
         version = max((entry.resource_version for entry in entries if entry is not None), default=0)
         try:
             async with asyncio.timeout(WATCH_TIMEOUT_S):
-                await self._cards_watched.reaches(version)
+                await self._context.cards_watched.reaches(version)
         except TimeoutError:
             raise Unreachable(f"the watch of cards is more than {WATCH_TIMEOUT_S:.0f} s behind the ledger") from None
         exceeded = quotas.exceeded_by_holders(pod.uid, pod.namespace)

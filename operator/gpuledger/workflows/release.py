@@ -37,21 +37,18 @@ from attrs import define
 from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION, read_ends
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock, Listeners
+from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import AgentChanged, EndsReported, PodNotBound
 from gpuledger.workflows.inventory import AgentPods
 from gpuledger.workflows.journal.entries import Bequest
-from gpuledger.workflows.journal.journal import Journal
-from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.preemption.execute import Deadlines
-from gpuledger.workflows.reporting import Counts
+from gpuledger.workflows.lifecycles import Deadlines
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, Heir, claims_of
 from gpuledger.workflows.tasks import KeyedWorker, sleep_backoff
 
@@ -81,16 +78,17 @@ def end_report_of(reported: Mapping[str, bool] | None, pod_uid: str) -> EndRepor
     return EndReport.NOT_REPORTED if runs is None else EndReport.RUNS if runs else EndReport.ENDED
 
 
-class TerminationReports:
+@define(eq=False, slots=False)
+class TerminationReports(Component):
     """Remembers it by node. A node's word counts for the shares on its own cards only."""
 
-    def __init__(self, agents: AgentPods) -> None:
-        self._agents = agents
-        self._reported: dict[str, dict[str, bool]] = {}  # node name -> UID of a pod -> whether anything of it runs
-        self.on_news = Listeners[[str]]()
-        """Called with the name of a node of which another word may be known now."""
+    _agents: AgentPods
 
-    def observe(self, node: Json) -> None:
+    def __attrs_post_init__(self) -> None:
+        self._reported: dict[str, dict[str, bool]] = {}  # node name -> UID of a pod -> whether anything of it runs
+        self._events.on(AgentChanged, self._agent_has_changed)
+
+    def observe_node(self, node: Json) -> None:
         """Observe a Node as it is now."""
         name = node["metadata"]["name"]
         before = self._reported.get(name)
@@ -104,12 +102,12 @@ class TerminationReports:
         else:
             self._reported[name] = reported
         if reported != before:
-            self.on_news(name)
+            self._events.tell(EndsReported(name))
 
-    def forget(self, node_name: str) -> None:
+    def forget_node(self, node_name: str) -> None:
         """Record that a node is gone."""
         if self._reported.pop(node_name, None) is not None:
-            self.on_news(node_name)
+            self._events.tell(EndsReported(node_name))
 
     def end_report(self, node_name: str, pod_uid: str) -> EndReport:
         """Return the report on a pod that had a share on a node."""
@@ -117,10 +115,9 @@ class TerminationReports:
         is_away = report is EndReport.NOT_REPORTED and self._agents.not_ready(node_name)
         return EndReport.AGENT_AWAY if is_away else report
 
-    def agent_has_changed(self, node_name: str) -> None:
-        """Record that a node's agent has become Ready, or is not any more."""
-        if node_name in self._reported:
-            self.on_news(node_name)
+    def _agent_has_changed(self, event: AgentChanged) -> None:
+        if event.node_name in self._reported:
+            self._events.tell(EndsReported(event.node_name))
 
 
 Held = Sequence[tuple[Card, Holder]]
@@ -264,29 +261,20 @@ class _Bound:
 
 
 @define(eq=False, slots=False)
-class PodReleaser:
+class PodReleaser(Component):
     """Takes shares out of the ledger whose pods have no right to them any more, and no others."""
 
-    _ledger: Ledger
-    _journal: Journal
-    _store: KubeStore
-    _counts: Counts
-    _read_request: Callable[[Json], PodRequest | None]
     _departures: ReleaseDeadlines
     _deadlines: Deadlines
-    _clock: Clock
-    _trail: Trail
     _claim_ends: ClaimEnds
-    _is_active: Callable[[], bool] = lambda: True
 
     def __attrs_post_init__(self) -> None:
         self._binding: set[str] = set()  # UIDs of the pods that are being bound: no other part may judge their shares
         self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
-        self.on_not_bound = Listeners[[str]]()
-        """Called with a pod's UID before its shares are taken back because it was not bound."""
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, self._is_active)
+        self._events.on(EndsReported, self._node_has_reported)
 
     @contextmanager
     def leaves_alone(self, pod_uid: str) -> Iterator[None]:
@@ -329,10 +317,10 @@ class PodReleaser:
                 self._note_ended(pod_uid)
         self.recheck(pod_uid)
 
-    def word_of_node(self, node_name: str) -> None:
+    def _node_has_reported(self, event: EndsReported) -> None:
         """Record that another word may be known of pods of a node whose shares are to end."""
         for uid in self._departures.pods():
-            if any(card.node_name == node_name for card, _ in self._ledger.holders_of(uid)):
+            if any(card.node_name == event.node_name for card, _ in self._ledger.holders_of(uid)):
                 self.recheck(uid)
 
     def recheck(self, pod_uid: str) -> None:
@@ -344,12 +332,12 @@ class PodReleaser:
         else:
             self._bound.pop(pod_uid, None)
 
-    def notice(self, card: CardEntry) -> None:
+    def observe_card(self, entry: CardEntry) -> None:
         """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left.
 
         What is reserved for a pod that waits is looked at when its time is over.
         """
-        for uid, holder in card.holders.items():
+        for uid, holder in entry.holders.items():
             if uid not in self._timers and not self._is_in_order(uid, holder):
                 self._look_again(uid, SUSPECT_DELAY_S)
             elif holder.state is HolderState.RESERVED and uid not in self._timers:
@@ -383,7 +371,7 @@ class PodReleaser:
         if timer is None or timer.when() > self._clock.now_s() + wait_s:
             if timer:
                 timer.cancel()
-            self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self._due, pod_uid)
+            self._timers[pod_uid] = self._tasks.after(wait_s, self._due, pod_uid)
 
     def _due(self, pod_uid: str) -> None:
         del self._timers[pod_uid]
@@ -445,7 +433,7 @@ class PodReleaser:
         elif found.is_being_deleted and not found.node_name:
             await self._remove(pod.uid, was_bound=False)
         elif not found.node_name:
-            self.on_not_bound(pod.uid)
+            self._events.tell(PodNotBound(pod.uid))
             await self._remove_these(pod.uid, marked, was_bound=False)
         elif found.has_ended:
             await self._remove(pod.uid)
@@ -459,12 +447,12 @@ class PodReleaser:
             found = await self._store.pod(pod.namespace, pod.name)
         except NotFound:
             return None
-        return judged(self._read_request, found) if found["metadata"]["uid"] == pod.uid else None
+        return judged(self._formats.request, found) if found["metadata"]["uid"] == pod.uid else None
 
     async def _fence(self, pod: Pod) -> JudgedPod | None:
         """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
         try:
-            return judged(self._read_request, await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
+            return judged(self._formats.request, await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
         except NotFound:
             return None
         except Invalid:  # its UID is another one, or a policy refuses

@@ -25,8 +25,8 @@ from typing import Any
 
 from attrs import define
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
-from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation, read_ends
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
@@ -52,15 +52,16 @@ from gpuledger.model.card import Amounts, Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
-from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard, UnaccountedPod
+from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Misfit, Pod, Share
 from gpuledger.reports.cards import RecordKind
+from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.journal.journal import Journal
-from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.preemption.execute import Deadlines
+from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.lifecycles import Deadlines
 from gpuledger.workflows.release import EndReport, PodReleaser, ReleaseDeadlines, ReleaseTimes, end_report_of
-from gpuledger.workflows.reporting import Counts
+from gpuledger.workflows.reporting import EventRecorder
 from gpuledger.workflows.resource_claims.claims import claim_holders, read_claims
 from gpuledger.workflows.resource_claims.writes import ClaimEnds, ClaimStatusWriter, write_allocation
 from gpuledger.workflows.tasks import KeyedWorker
@@ -118,23 +119,14 @@ class _Unknown:
 
 
 @define(eq=False, slots=False)
-class Adopter:
+class Adopter(Component):
     """Counts the bound pods that lack shares in the ledger, logs each once, and enters them where that is set.
 
     A pod whose shares could not be entered is looked at again in each full list, and as soon as a card of its node
     opens: the cards of a ledger that is rebuilt come after the pods.
     """
 
-    _ledger: Ledger
-    _journal: Journal
-    _store: KubeStore
-    _read_facts: Callable[[Json], PodFacts]
-    _read_stranger: Callable[[Json], UnaccountedPod | None]
-    _adopt_pods: bool
-    _scheduler_names: Collection[str]
     _release_times: ReleaseTimes
-    _is_active: Callable[[], bool]
-    _trail: Trail
 
     def __attrs_post_init__(self) -> None:
         self._leaving: dict[str, asyncio.TimerHandle] = {}  # UID of a stranger that is gone -> when it has left
@@ -143,6 +135,7 @@ class Adopter:
         self._suspects: dict[str, Pod] = {}  # pod UID -> pod that is to be looked at
         self._unknown: dict[str, _Unknown] = {}  # pod UID -> pod that lacks shares
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, self._is_active)
+        self._ledger.on_opened.append(self._reconsider)
 
     def __len__(self) -> int:
         """Return how many bound pods are known to lack shares."""
@@ -154,7 +147,7 @@ class Adopter:
         if is_latest:
             self._take(pod)
             if self._is_ours(pod):
-                facts = self._read_facts(pod)
+                facts = self._formats.facts(pod)
                 if self._lacks(facts) or (facts.bad_request and has_claims(pod)):  # its claims may be known soon
                     self._suspect(facts.pod)
                 else:
@@ -181,7 +174,7 @@ class Adopter:
         self._listed.clear()
         self._ledger.strangers.all_seen()
 
-    def notice(self, entry: CardEntry) -> None:
+    def observe_card(self, entry: CardEntry) -> None:
         """Record that a card was written: a share that did not fit may fit now. Each is tried again if it does."""
         for misfit in entry.misfits:
             if misfit.pod.uid not in self._suspects and misfit.amounts.fits_in(entry.room().free):
@@ -189,7 +182,7 @@ class Adopter:
 
     def _take(self, pod: Json) -> None:
         """Close, in memory, what a pod may use that lacks shares; find out soon whether they can be entered."""
-        uid, found = pod["metadata"]["uid"], self._read_stranger(pod)
+        uid, found = pod["metadata"]["uid"], self._formats.stranger(pod)
         if found is None:
             self._ended(uid, may_run=False)
             return
@@ -218,16 +211,16 @@ class Adopter:
             timer.cancel()
         wait_s = self._release_times.wait_s(found.pod.grace_s) if may_run else 0.0
         if wait_s:
-            self._leaving[uid] = asyncio.get_running_loop().call_later(wait_s, self._ended, uid, False)
+            self._leaving[uid] = self._tasks.after(wait_s, self._ended, uid, False)
             return
         pod = self._ledger.strangers.forget(uid)
         if pod is not None and self._unknown.pop(uid, None) is not None:
             self._suspect(pod)  # a card may list it as a conflict
 
     def _is_ours(self, pod: Json) -> bool:
-        return scheduler_of(pod) in self._scheduler_names
+        return scheduler_of(pod) in self._settings.scheduler_names
 
-    def reconsider(self, node_name: str) -> None:
+    def _reconsider(self, node_name: str) -> None:
         """Record that a card of a node takes pods now: shares that could not be entered may fit."""
         for unknown in self._unknown.values():
             if unknown.node_name == node_name:
@@ -235,7 +228,7 @@ class Adopter:
 
     def _suspect(self, pod: Pod) -> None:
         self._suspects[pod.uid] = pod
-        asyncio.get_running_loop().call_later(SETTLE_S, self.worker.mark, pod.uid)
+        self._tasks.after(SETTLE_S, self.worker.mark, pod.uid)
 
     def _lacks(self, facts: PodFacts) -> bool:
         if not facts.request or not facts.needs_cards or self._ledger.only_counts(facts.node_name):
@@ -250,7 +243,7 @@ class Adopter:
         pod = self._suspects.get(pod_uid)
         if pod is None:
             return
-        facts = await facts_now(self._store, pod, self._read_facts)
+        facts = await facts_now(self._store, pod, self._formats.facts)
         if facts is not None and self._lacks(facts):
             await self._take_in(facts)
         else:
@@ -284,20 +277,20 @@ class Adopter:
         What a card lists as a conflict was to be entered on request, and is as soon as it fits.
         """
         on_list = self._cards_that_list(facts)
-        if not self._adopt_pods and not on_list:
+        if not self._settings.adopt_pods and not on_list:
             return "adopt_pods is off"
         if not facts.taken_up:
             return "its kubelet has not accepted it, and no scheduler has bound it"
         try:
             shares = missing_shares(facts, self._held(facts), self._cards)
         except BadInput as error:
-            if self._adopt_pods:
+            if self._settings.adopt_pods:
                 await self._show_ambiguous(facts, str(error))
             return str(error)
         its_own = self._ledger.strangers.cards_of(facts.pod.uid, facts.node_name)
         if its_own is not None and not {share.uuid for share in shares} <= {*its_own, *on_list}:
             return "its node's device plugin can't have given it the cards that its annotation names"
-        if not self._adopt_pods and not {share.uuid for share in shares} <= on_list:
+        if not self._settings.adopt_pods and not {share.uuid for share in shares} <= on_list:
             return "adopt_pods is off, and its annotation names other cards than those that list it as a conflict"
         if await enter_shares(self._journal, Adopt(facts.pod, facts.node_name, shares)):
             why = "it was bound without these shares, and names them in its annotation"
@@ -362,25 +355,17 @@ class Repairer:
         release: ReleaseTimes,
         clock: Clock,
     ) -> None:
-        self._store = store
-        self._dialects, self._claims = dialects, claims
+        context = Context(store, Settings(), dialects, EventRecorder(store, clock), Leadership(None), clock)
+        context.formats.claims = claims
+        self._store, self._ledger, self._journal = store, context.ledger, context.journal
+        self._claims = claims
+        self._facts = context.formats.facts
         self._claim_status = ClaimStatusWriter(store)
-        self._ledger = Ledger()
         for seen in snapshot.cards:
             self._ledger.load(seen.stored)
-        self._journal = Journal(ledger=self._ledger, store=store, clock=clock)
-        self._releaser = PodReleaser(
-            ledger=self._ledger,
-            journal=self._journal,
-            store=store,
-            counts=Counts(),
-            read_request=lambda pod: pod_request(pod, dialects, claims),
-            departures=ReleaseDeadlines(ends=_ReportedEnds(snapshot), times=release, clock=clock),
-            deadlines=Deadlines(clock=clock),
-            clock=clock,
-            trail=Trail(clock=clock),
-            claim_ends=ClaimEnds(store, self._ledger, self._claim_status),
-        )
+        departures = ReleaseDeadlines(ends=_ReportedEnds(snapshot), times=release, clock=clock)
+        claim_ends = ClaimEnds(store, self._ledger, self._claim_status)
+        self._releaser = PodReleaser(context, departures, Deadlines(clock=clock), claim_ends)
 
     async def repair(self, found: Sequence[AuditFinding]) -> list[AuditFinding]:
         """Repair the findings that have an action; return those that were repaired."""
@@ -439,9 +424,6 @@ class Repairer:
                 "%s of %s is not repaired within %.0f s; run the audit again", finding.kind, subject, TIMEOUT_S
             )
         return False
-
-    def _facts(self, pod: Json) -> PodFacts:
-        return pod_facts(pod, self._dialects, self._claims)
 
     async def _allocate(self, allocating: AllocateClaim) -> bool:
         """Have a claim's status say what the ledger gives the pod that holds its cards."""

@@ -21,6 +21,42 @@ from weakref import WeakValueDictionary
 from gpuledger.model.clock import Backoff, Clock
 from gpuledger.model.errors import ApiError, GpuledgerError, StateRolledBack
 
+logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class Tasks:
+    """The tasks and timers of the operator's parts, which end together."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+        self._are_stopped = False
+
+    def start(self, steps: Coroutine[Any, Any, Answer], name: str) -> asyncio.Task[Answer]:
+        """Start a task."""
+        task = asyncio.create_task(steps, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def after(self, wait_s: float, call: Callable[..., None], *arguments: object) -> asyncio.TimerHandle:
+        """Call something after a while, unless the operator ends before."""
+        return asyncio.get_running_loop().call_later(wait_s, self._call, call, arguments)
+
+    def _call(self, call: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        if not self._are_stopped:
+            call(*arguments)
+
+    async def stop(self) -> None:
+        """Cancel all tasks, and let no timer do anything any more."""
+        self._are_stopped = True
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 
 FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 30.0
@@ -100,7 +136,6 @@ class Throttle:
         self._call(key, step)
 
 
-Answer = TypeVar("Answer")
 Step = Callable[[], None] | None
 
 
@@ -262,8 +297,6 @@ class Round(Generic[One]):
             if not queues[namespace]:
                 del queues[namespace]
 
-
-logger = logging.getLogger(__name__)
 
 FIRST_RESTART_S = 1.0
 LONGEST_RESTART_S = 60.0

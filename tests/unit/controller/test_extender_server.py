@@ -11,6 +11,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestClient, TestServer
 
+from fakes.context import a_context
 from fakes.counters import by_label
 from fakes.objects import a_pod_object
 from fakes.virtual_time import StoppedClock
@@ -18,16 +19,13 @@ from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth
 from gpuledger.controller.scheduler_connection import served
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.formats.scheduler import BindArguments, FilterArguments, PreemptArguments
-from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, BindInProgress, GpuledgerError
-from gpuledger.placement.choose import Chooser
-from gpuledger.placement.policy import Policy
-from gpuledger.workflows.binding.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.placing.place_pod import FilterResult, PodPlacer
 from gpuledger.workflows.preemption.preempt import Preemption
-from gpuledger.workflows.reporting import Counts, JournalCounts
+from gpuledger.workflows.reporting import JournalCounts
 
 Client = TestClient[web.Request, web.Application]
 
@@ -80,12 +78,11 @@ class World:
 
     def __init__(self) -> None:
         self.placer, self.preemption = StubPlacer(), StubPreemption()
-        self.counts = Counts()
+        context = a_context(StoppedClock())
+        self.counts = context.counts
         self.ready = True
-        ledger = Ledger()
-        chooser = Chooser(ledger, Policy())
-        waiting = WaitingPods(ledger, chooser, cast(Any, None), self.counts, StoppedClock())
-        unlinked = NodesWithoutTopology(ledger, Policy())
+        ledger, chooser, waiting = context.ledger, context.chooser, WaitingPods(context)
+        unlinked = NodesWithoutTopology(ledger, context.policy)
         measured = Measured(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
         self.server = ExtenderServer(

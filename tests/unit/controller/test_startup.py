@@ -119,7 +119,7 @@ async def test_a_pod_that_waits_is_forgotten_when_it_is_in_no_list_any_more_and_
     pods = [a_pod_object(name, limits={GPU: 1}) for name in ("stays", "leaves")]
     for pod in pods:
         changed(pod, False)
-    known = {tracker: set(tracker.known_pending()) for tracker in parts.observer._pending_trackers}
+    known = {tracker: set(tracker.known_pending()) for tracker in parts.observer._of_pending}
     assert any("uid-leaves" in uids for uids in known.values())
     listing()({"uid-stays"})
     assert lists.again.is_set()  # for bound pods, a comparison finds out

@@ -489,7 +489,7 @@ def observe_groups(parts: OperatorParts) -> None:
                     **document,
                     "metadata": {**document["metadata"], "namespace": "default", "uid": str(words.way)},
                 }
-                parts.workflows.pod_groups.observe(words, group, gone=False)
+                parts.workflows.gangs.pod_groups.observe(words, group, gone=False)
 
 
 def gathered(pods: Sequence[Given]) -> list[list[str]]:

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from builders import a_card
 from fakes.api_server import ApiServer
+from fakes.objects import a_pod_object
+from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import LOOP_FACTORIES, VirtualTimeLoop
 
 
@@ -29,3 +32,12 @@ async def no_callback_fails() -> AsyncIterator[None]:
 def api() -> ApiServer:
     """Return an API server without objects."""
     return ApiServer()
+
+
+@pytest.fixture
+async def parts(api: ApiServer) -> OperatorParts:
+    """Return an operator over one node with two cards; pod `a` wants 4000 MiB of a card."""
+    for index in range(2):
+        api.put_card(a_card(index))
+    api.put_pod(a_pod_object("a"))
+    return an_operator(api)

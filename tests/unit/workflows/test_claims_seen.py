@@ -35,7 +35,7 @@ def holding(name: str) -> Holder:
 def know(parts: OperatorParts, kind: Kind, found: Json) -> None:
     """Let the watch of claims show an object."""
     metadata = {"uid": f"{kind} {found['metadata']['name']}", **found["metadata"]}
-    parts.workflows.claim_book.observe(kind, {**found, "metadata": metadata}, gone=False)
+    parts.workflows.claims.book.observe(kind, {**found, "metadata": metadata}, gone=False)
 
 
 def operator_of(api: ApiServer) -> OperatorParts:

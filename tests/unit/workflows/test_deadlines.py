@@ -9,7 +9,7 @@ from builders import a_card, a_holder, a_share
 from fakes.virtual_time import LoopClock, wall
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S
 from gpuledger.model.share import Holder, HolderState
-from gpuledger.workflows.preemption.execute import Deadlines
+from gpuledger.workflows.lifecycles import Deadlines
 
 LEAST_S = 60.0
 

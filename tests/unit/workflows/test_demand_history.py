@@ -5,7 +5,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.placement.fragmentation.mix import Mix
-from gpuledger.workflows.pending.trail import PODS_REMEMBERED, DemandHistory
+from gpuledger.workflows.observe_cluster import PODS_REMEMBERED, DemandHistory
 
 CARD = a_card()
 

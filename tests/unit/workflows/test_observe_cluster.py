@@ -47,8 +47,8 @@ async def test_a_pod_that_gets_a_node_waits_no_more_and_counts_as_bound_from_the
     observer, uid = parts.observer, "uid-new"
 
     def known() -> tuple[bool, bool]:
-        pending = any(uid in tracker.known_pending() for tracker in observer._pending_trackers)
-        return pending, any(uid in tracker.known_bound() for tracker in observer._bound_trackers)
+        pending = any(uid in tracker.known_pending() for tracker in observer._of_pending)
+        return pending, any(uid in tracker.known_bound() for tracker in observer._of_bound)
 
     observer.any_pod(a_pod_object("new", limits={GPU: 1}), gone=False)
     assert known() == (True, False)
@@ -159,7 +159,7 @@ async def test_a_node_whose_cards_are_as_they_should_be_has_nothing_for_the_jour
         described.append(uuid)
 
     monkeypatch.setattr(parts.journal, "describe", describe)
-    parts.inventory.recheck_all()
+    parts.inventory.became_active()
     await parts.inventory.worker.idle()
     assert described == []
 

@@ -32,8 +32,8 @@ from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
-from gpuledger.workflows.pending.trail import RecordFilter
 from gpuledger.workflows.tasks import all_within
+from gpuledger.workflows.trail import RecordFilter
 from gpuledger.workflows.wiring import Workflows
 
 AT_ONCE = 32
@@ -211,7 +211,7 @@ def node_cards(ledger: Ledger, name: str, gang_of: Callable[[str], str] = lambda
 
 def operators_source(workflows: Workflows) -> LedgerSource:
     """Return the page's data of an operator."""
-    ledger, trail = workflows.ledger, workflows.trail
+    ledger, trail = workflows.context.ledger, workflows.context.trail
 
     async def explain(namespace: str, name: str) -> Json:
         return (await workflows.explainer.explain(namespace, name)).json()
@@ -236,8 +236,8 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         explain_gang=explain_gang,
         explain_workload=explain_workload,
         history=history,
-        active_elsewhere=workflows.leadership.active_elsewhere,
-        gang_of=workflows.gang_trials.gang_of,
+        active_elsewhere=workflows.context.leadership.active_elsewhere,
+        gang_of=workflows.gangs.members.name_of,
         agents_answers=AgentsUsage(workflows.agents.by_node, node_names, partial(node_cards, ledger)).answers,
     )
 

@@ -34,7 +34,7 @@ from gpuledger.model.errors import ApiError, BadInput, Denied, GpuledgerError, N
 from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import IDLE_AFTER_S
 from gpuledger.reports.explanation import redacted_for
-from gpuledger.workflows.pending.trail import RecordFilter
+from gpuledger.workflows.trail import RecordFilter
 
 ALLOWED_S = 30.0
 """How long a token counts as good: a user who loses the permission sees the page no longer than that."""

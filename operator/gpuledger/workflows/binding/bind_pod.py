@@ -27,7 +27,6 @@ from attrs import define
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
-from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import BoundedMap, Clock, Listeners
 from gpuledger.model.errors import (
     ApiError,
@@ -47,7 +46,8 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.choose import Ranking
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.journal.journal import Entered, Journal
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.journal.journal import Entered
 from gpuledger.workflows.quota import QuotaFence
 from gpuledger.workflows.release import PodReleaser
 from gpuledger.workflows.resource_claims.writes import ClaimWriter
@@ -201,21 +201,23 @@ NOTHING = EnteredAhead()
 
 
 @define(eq=False, slots=False)
-class PodBinder:
+class PodBinder(Component):
     """Binds pods with their shares, or leaves nothing of them in the ledger."""
 
-    _journal: Journal
-    _store: KubeStore
-    _releaser: PodReleaser
-    _turns: DevicePluginQueue
-    _bind_timeout_s: float
-    _clock: Clock
+    releaser: PodReleaser
+    turns: DevicePluginQueue
     _claims: ClaimWriter
-    _quota_fence: QuotaFence
 
     def __attrs_post_init__(self) -> None:
-        self._timeout_s = min(BINDING_TIMEOUT_S, self._bind_timeout_s)
+        self.failures = BindFailures(self._clock)
+        self.binds: dict[str, Bind] = {}  # pod UID -> its bind in progress
+        self._quota_fence = QuotaFence(self._context)
+        self._timeout_s = min(BINDING_TIMEOUT_S, self._settings.bind_answer_s)
         self._places = asyncio.Semaphore(MANY_CARDS_AT_ONCE)
+
+    def is_binding(self, pod_uid: str) -> bool:
+        """Return whether a bind of the pod is in progress: then no other part may judge its shares."""
+        return pod_uid in self.binds
 
     async def enter(self, pod: Pod, placement: Placement) -> EnteredAhead:
         """Enter a pod's shares, ahead of `bind`. Raises the first error when every card has answered."""
@@ -225,11 +227,11 @@ class PodBinder:
 
     def check(self, placement: Placement) -> None:
         """Raise BindFailed if its cards no longer take pods, or another pod may use them."""
-        self._turns.check_cards(placement)
+        self.turns.check_cards(placement)
 
     async def give_back(self, pod: Pod, placement: Placement, entered: EnteredAhead) -> None:
         """Give back what `enter` has entered, if anything."""
-        await self._releaser.give_back(pod, placement.shares, _never_sent(entered.steps))
+        await self.releaser.give_back(pod, placement.shares, _never_sent(entered.steps))
 
     async def bind(
         self, seen: SeenPod, placement: Placement, permission: OpenBindRequest, entered: EnteredAhead = NOTHING
@@ -241,13 +243,13 @@ class PodBinder:
         """
         had_its_turn = False
         try:
-            dialect = self._turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
-            async with self._turns.turn(seen.pod, placement, dialect):
+            dialect = self.turns.dialect(placement.node_name) if placement.shares else Dialect.NATIVE
+            async with self.turns.turn(seen.pod, placement, dialect):
                 had_its_turn = True
                 await self._bind_now(seen, placement, dialect, permission, entered)
         except Exception:
             if not had_its_turn:  # shares that were entered before, by an earlier attempt, too
-                await self._releaser.give_back(seen.pod, placement.shares, _never_sent(entered.steps))
+                await self.releaser.give_back(seen.pod, placement.shares, _never_sent(entered.steps))
             raise
 
     def _place(self, placement: Placement) -> AbstractAsyncContextManager[object]:
@@ -262,12 +264,12 @@ class PodBinder:
         before: EnteredAhead,
     ) -> None:
         """Bind a pod or give its shares back, before its turn ends: until then, no late Binding can be accepted."""
-        annotations = self._turns.annotations(placement, seen.request, dialect)
+        annotations = self.turns.annotations(placement, seen.request, dialect)
         unbound = _never_sent(before.steps)
         try:
             await self._enter_and_send(seen, placement, annotations, unbound, permission, before)
         except Exception:
-            await self._releaser.give_back(seen.pod, placement.shares, unbound)
+            await self.releaser.give_back(seen.pod, placement.shares, unbound)
             if permission.is_unanswered:  # behind the fence that has become clear
                 found = await self._pod_now(seen.pod)
                 if found is not None and _is_bound_by_us(found, placement, annotations):
@@ -305,7 +307,7 @@ class PodBinder:
             if seen.request is not None and seen.request.brings_claims:
                 await self._claims.allocate(pod, seen.request, placement)
             async with permission.sending():
-                self._turns.check_cards(placement)
+                self.turns.check_cards(placement)
                 try:
                     await self._store.bind_pod(pod, version, placement.node_name, annotations, self._timeout_s)
                     return
@@ -318,7 +320,7 @@ class PodBinder:
                 if found is None or bound_node(found) or is_being_deleted(found):
                     if found is not None and _is_bound_by_us(found, placement, annotations):
                         if is_finished(found):  # that may have been shown before its shares were entered once more
-                            await self._releaser.give_back(pod, placement.shares, unbound)
+                            await self.releaser.give_back(pod, placement.shares, unbound)
                         return
                     raise failure
             changed = resource_version(found) != version

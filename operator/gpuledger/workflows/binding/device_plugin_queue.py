@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from attrs import define
 
@@ -33,18 +32,17 @@ from gpuledger.formats.dialects.assignments import (
     volcano_assignment,
 )
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Dialects
+from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations
 from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ApiError, BadInput, BindFailed, Conflict, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-from gpuledger.workflows.reporting import Counts
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import sleep_backoff
 
 logger = logging.getLogger(__name__)
@@ -69,25 +67,17 @@ class _Queue:
 
 
 @define(eq=False, slots=False)
-class DevicePluginQueue:
+class DevicePluginQueue(Component):
     """Hands out turns at the device plugins of nodes."""
 
-    _ledger: Ledger
-    _dialects: Dialects
-    _store: KubeStore
-    _counts: Counts
-    _timeout_s: float
-    _clock: Clock
-    _is_active: Callable[[], bool] = lambda: True
-
     def __attrs_post_init__(self) -> None:
-        self._answer_names = self._dialects.answers()
+        self._answer_names = self._formats.dialects.answers()
+        self._timeout_s = self._settings.plugin_timeout_s
         self._lock = HamiLock(self._store, self._timeout_s, self._clock)
         self._queues: dict[Key, _Queue] = {}
         self._keys: dict[str, Key] = {}  # pod UID -> where it is open
         self._over: set[str] = set()  # UIDs of bound pods that had their turn: none gets a second one
         self._waiting: set[str] = set()  # UIDs of pods whose turn has not come
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def dialect(self, node_name: str) -> Dialect:
         """Return the dialect of the node's device plugin. Raises BindFailed while it, or its kubelet, hangs."""
@@ -110,12 +100,12 @@ class DevicePluginQueue:
             return annotations | hami_assignment(
                 names, shares, self._assignment, node_name, now_s, self._index, by_cores
             )
-        main, unit_mib = names[request.init_containers :], self._dialects.volcano_memory_unit_mib
+        main, unit_mib = names[request.init_containers :], self._formats.dialects.volcano_memory_unit_mib
         return annotations | volcano_assignment(main, placement.shares, placement.node_name, now_s, unit_mib)
 
     def _assignment(self, uuid: str) -> AssignmentAnnotations:
         entry = self._ledger.entry(uuid)
-        return self._dialects.assignment(entry.card) if entry is not None else AssignmentAnnotations()
+        return self._formats.dialects.assignment(entry.card) if entry is not None else AssignmentAnnotations()
 
     def _index(self, uuid: str) -> int:
         entry = self._ledger.entry(uuid)
@@ -222,7 +212,7 @@ class DevicePluginQueue:
         waits_for = unmatched(pod, offer.dialect if offer is not None else None, self._answer_names)
         if waits_for is not None:
             with suppress(BadInput):  # what another system's scheduler has understood is waited for
-                if pod_request(pod, self._dialects) is None:
+                if pod_request(pod, self._formats.dialects) is None:
                     return None
         return waits_for
 
@@ -262,7 +252,7 @@ class DevicePluginQueue:
             del self._queues[key]
 
     def _end_in_time(self, pod: Pod, key: Key) -> None:
-        asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, pod, key)
+        self._tasks.after(self._timeout_s, self._give_up, pod, key)
 
     async def _end_failed(self, pod: Pod, key: Key) -> None:
         """End the turn of a pod that this process has not bound; another one may have, and its plugin looks for it."""
@@ -296,12 +286,7 @@ class DevicePluginQueue:
         self._over.add(pod.uid)
         self._close(pod.uid)
         if dialect is Dialect.HAMI and self._is_active():
-            self._later(self._lock.give_back(node_name, pod))
-
-    def _later(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._lock.give_back(node_name, pod), f"unlock node {node_name}")
 
 
 class HamiLock:

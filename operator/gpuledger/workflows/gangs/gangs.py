@@ -17,7 +17,9 @@ so that nothing is kept. After failed binds a gang pauses: whatever refuses them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,22 +27,28 @@ from weakref import WeakKeyDictionary
 
 from attrs import define
 
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.seats import Seat
-from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import GangIncomplete, GpuledgerError, Reason, Refusal
+from gpuledger.model.clock import Listeners
+from gpuledger.model.errors import ApiError, GangIncomplete, GpuledgerError, Reason, Refusal, WorkLimitExceeded
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import MemberRefused, PodNotBound
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans, KeptPlaces
+from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.starvation_guard import StarvationGuard
 from gpuledger.workflows.gangs.turns import ArrivalWindow, ExclusiveTurns, Turn
-from gpuledger.workflows.pending.requeue import GangRequeuer
+from gpuledger.workflows.lifecycles import PodLifecycles
+from gpuledger.workflows.pending.queue import RoomQueue
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.quota import over_quota
-from gpuledger.workflows.tasks import Step
+from gpuledger.workflows.tasks import Step, run_cooperatively
+
+logger = logging.getLogger(__name__)
 
 
 class BindBarrier:
@@ -193,34 +201,129 @@ DISPLACED = "a pod of higher priority has taken over cards that were kept for it
 
 _Gathered = tuple[SeenPod, EnteredAhead]
 
+GivenUp = Callable[[GangState, BindBarrier, GatherEnd, str], None]
+
 
 @define(eq=False, slots=False)
-class Gangs:
-    """Places and binds the members of gangs that are not complete."""
+class GangBinder(Component):
+    """Binds the members of gangs together."""
 
-    _ledger: Ledger
     _members: Members
-    _plans: GangPlans
     _kept_places: KeptPlaces
-    _waker: GangRequeuer
-    _wait_alone: Callable[[Pod, PodRequest, str, Collection[str] | None], None]
-    _gather_s: float
-    _clock: Clock
+    _binder: PodBinder
 
     def __attrs_post_init__(self) -> None:
+        self._gather_s = self._settings.gather_s
         self._gatherings: dict[GangName, BindBarrier] = {}
         self._past_barrier: set[str] = set()  # UIDs of the members whose Bindings are sent now
+        self.check_that_others_may_come: Callable[[GangState], None] = lambda state: None
+        """Raises GangIncomplete if the others of a gang keep no cards, and are not about to come."""
+        self.on_entered = Listeners[[GangState]]()
+        """Called when the shares of all that were missing are in the ledger."""
+        self.on_failed = Listeners[[GangState, BindBarrier, GatherEnd, str]]()
+        """Called once when members that stood in Bind are not bound, with why."""
+        self._events.on(PodNotBound, self._is_not_bound)
+
+    def of(self, name: GangName) -> BindBarrier | None:
+        """Return where members of a gang stand in Bind, None if none does."""
+        return self._gatherings.get(name)
+
+    async def bind(self, seen: SeenPod, placement: Placement, permission: OpenBindRequest) -> None:
+        """Bind a pod; a member of a gang that is not there yet when the others can be bound, too.
+
+        Raises as PodBinder does, and GangIncomplete if they can't.
+        """
+        state, binder = self._members.of(seen.pod.uid), self._binder
+        if seen.gang is None or (state is not None and state.missing <= 0):
+            await binder.bind(seen, placement, permission)
+            return
+        if state is None:
+            raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
+        seen, entered = await self._gather(seen, state, placement, permission)
+        self._past_barrier.add(seen.pod.uid)
+        try:
+            await binder.bind(seen, placement, permission, entered)
+        finally:
+            self._past_barrier.discard(seen.pod.uid)
+
+    def _is_not_bound(self, event: PodNotBound) -> None:
+        """Keep the place of a member that is not bound, if others of its gang are.
+
+        An operator has ended between the Bindings then, or this one was refused.
+        """
+        state = self._members.of(event.uid)
+        if state is not None and (state.bound or event.uid in self._past_barrier):
+            self._kept_places.member_is_not_bound(event.uid, state)
+
+    async def _gather(
+        self, seen: SeenPod, state: GangState, placement: Placement, permission: OpenBindRequest
+    ) -> _Gathered:
+        """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
+        pod, binder = seen.pod, self._binder
+        gathering = self._gatherings.get(state.name)
+        if gathering is None or gathering.is_over:
+            self.check_that_others_may_come(state)
+            gathering = self._gatherings[state.name] = self._gathering(state)
+        entered = NOTHING
+        try:
+            missing = partial(_missing, self._members, state.name)
+            permission.on_question.append(lambda: gathering.look(missing()))
+            await gathering.stand(pod.uid, permission.is_asked, missing, self._gather_s)
+            version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
+            entered = await binder.enter(pod, placement)
+            await gathering.entered(pod.uid, lambda: binder.check(placement))
+            return replace(seen, resource_version=version), entered
+        except asyncio.CancelledError:
+            gathering.fail("the operator ends", GatherEnd.STOPPED)
+            raise
+        except Exception as error:
+            gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
+            await binder.give_back(pod, placement, entered)
+            raise
+        finally:
+            gathering.leave(pod.uid)
+            if not len(gathering) and self._gatherings.get(state.name) is gathering:
+                del self._gatherings[state.name]
+
+    def _gathering(self, state: GangState) -> BindBarrier:
+        gathering = BindBarrier(state.name.name)
+        gathering.on_entered.append(lambda: self.on_entered(state))
+        gathering.on_failed.append(lambda end, why: self.on_failed(state, gathering, end, why))
+        return gathering
+
+
+def _missing(members: Members, name: GangName) -> int:
+    """Return how many more of a gang have to be bound; none of one that has no pods any more."""
+    state = members.get(name)
+    return state.missing if state else 0
+
+
+@define(eq=False, slots=False)
+class Gangs(Component):
+    """Places the members of gangs that are not complete, and has room kept for gangs that wait."""
+
+    _waiting: WaitingPods
+    _queue: RoomQueue
+    _lives: PodLifecycles
+    _pod_binder: PodBinder
+
+    def __attrs_post_init__(self) -> None:
+        self.pod_groups = PodGroups(self._counts)
+        self.members = self._members = Members(self._context, self.pod_groups)
+        self.kept_places = self._kept_places = KeptPlaces(self._context, self._members, self._lives)
+        self._plans = GangPlans(self._context, self._kept_places, self._pod_binder.failures)
+        self.binder = self._binder = GangBinder(self._context, self._members, self._kept_places, self._pod_binder)
         self._turns = ExclusiveTurns(self._members.waits)
-        self.precedence = StarvationGuard(self._ledger, self._members, self._plans, self._kept_places, self._clock)
-        self.precedence.on_over.append(lambda: self._waker.look_again_in(0.0))
+        self.precedence = StarvationGuard(self._context, self._members, self._plans, self._kept_places)
         self._pauses = BindBackoff()
-        self._early = ArrivalWindow(self._clock, self._never_complete)
+        self._early = ArrivalWindow(self._clock, self._tasks, self._never_complete)
         self._node_sets = NodeSets()
-        self.on_due = self._waker.on_due
+        self._listen()
+        self._queue.add(self)
+
+    def _listen(self) -> None:
         self.on_stage = Listeners[[GangState, GangStage, str]]()
         """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
-        self.on_refused = Listeners[[str]]()
-        """Called with the UID of a member that is refused."""
         self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
         """Called when members that stood in Bind are not bound, with why."""
         self._members.on_gone.append(self._member_is_gone)
@@ -229,6 +332,13 @@ class Gangs:
         self._members.on_minimum.extend(
             (lambda of: self._plans.forget(of), self._may_be_complete, self._member_is_bound)
         )
+        self._binder.check_that_others_may_come = self._check_that_others_may_come
+        self._binder.on_entered.append(self._are_entered)
+        self._binder.on_failed.append(self._is_given_up)
+        self.precedence.on_over.append(self._queue.look_again_in)
+        self._ledger.quotas.on_room.append(self._may_have_more)
+        self._ledger.seats.on_displaced.append(self._displaced)
+        self._context.trail.gang_of = self._members.name_of
 
     # Filter.
 
@@ -256,7 +366,7 @@ class Gangs:
             why_not = self._too_little(state)
         if why_not is not None:
             return self._refused(member, why_not)
-        self._waker.wake(state)
+        self.requeue(state)
         return self._plans.kept_for(member) or self._refused(member, self._too_little(state))  # given up meanwhile
 
     def _is_asked_for(self, state: GangState, member: Member, node_names: Collection[str]) -> None:
@@ -282,7 +392,7 @@ class Gangs:
         if self._pauses.left_s(state, now_s):
             return PAUSE
         if self._plans.has_to_pause(state):
-            self._waker.look_again_in(TRY_PAUSE_S)
+            self._queue.look_again_in(TRY_PAUSE_S)
             return self._too_little(state)
         if self._plans.has_found_none(state):
             return self._too_little(state)
@@ -296,20 +406,20 @@ class Gangs:
         """Return the limit of the gang's namespace that keeps it waiting, if one does."""
         return self._plans.exceeded(state)
 
-    def may_have_more(self, namespace: str) -> None:
+    def _may_have_more(self, namespace: str) -> None:
         """Try the gangs of a namespace again for which its quota had too little."""
         waiting = (state for state in self._members.waiting() if state.name.namespace == namespace)
         if any(map(self._plans.exceeded, waiting)):
-            self._waker.look_again_in(0.0)
+            self._queue.look_again_in(0.0)
 
     def _refused(self, member: Member, refusal: Refusal) -> Refusal:
         member.refused, member.refusal = True, refusal
-        self.on_refused(member.pod.uid)
+        self._events.tell(MemberRefused(member.pod.uid))
         return refusal
 
     def _try(self, state: GangState, first: Member) -> Generator[Step, None, bool]:
         """Hold room for all missing members, this one among them, or for none; return whether it was for all."""
-        gathering = self._gatherings.get(state.name)
+        gathering = self._binder.of(state.name)
         if (yield from self._plans.keep(state, first, lambda uid: gathering is not None and gathering.stands(uid))):
             if len(state.pending) >= state.missing:  # else for those that are there, for a moment
                 text = f"cards for {state.missing} of {state.minimum} members are kept"
@@ -322,20 +432,20 @@ class Gangs:
         self._look_again_when_due()
         return False
 
-    def displaced(self, seats: Sequence[Seat]) -> None:
+    def _displaced(self, seats: Sequence[Seat]) -> None:
         """Record that pods of higher priority have taken over places of gangs: those are tried again."""
         for name in {seat.group for seat in seats if isinstance(seat.group, GangName)}:
             state = self._members.get(name)
             if state is not None:
                 self.on_given_up(state, GatherEnd.DISPLACED, DISPLACED)
-        self._waker.look_again_in(0.0)
+        self._queue.look_again_in(0.0)
 
     def _never_complete(self, state: GangState) -> None:
         self._give_up(state, too_few(state.minimum).text, GatherEnd.INCOMPLETE)
 
     def _give_up(self, state: GangState, why: str, end: GatherEnd) -> None:
         """Fail the gang's pending Binds and release its reservations."""
-        gathering = self._gatherings.get(state.name)
+        gathering = self._binder.of(state.name)
         if gathering is not None and not gathering.is_over:
             gathering.fail(why, end)  # see _is_given_up
         else:
@@ -359,7 +469,7 @@ class Gangs:
 
     def standing(self, name: GangName) -> int:
         """Return how many of its members stand in Bind."""
-        gathering = self._gatherings.get(name)
+        gathering = self._binder.of(name)
         return 0 if gathering is None or gathering.is_over else len(gathering)
 
     def turn_of(self, name: GangName) -> Turn | None:
@@ -372,65 +482,6 @@ class Gangs:
         """Return for how many seconds a gang is not tried, as a member could not be bound."""
         return self._pauses.left_s(state, self._clock.now_s())
 
-    # Bind.
-
-    async def bind(self, seen: SeenPod, placement: Placement, permission: OpenBindRequest, binder: PodBinder) -> None:
-        """Bind a pod; a member of a gang that is not there yet when the others can be bound, too.
-
-        Raises as PodBinder does, and GangIncomplete if they can't.
-        """
-        state = self._members.of(seen.pod.uid)
-        if seen.gang is None or (state is not None and state.missing <= 0):
-            await binder.bind(seen, placement, permission)
-            return
-        if state is None:
-            raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
-        seen, entered = await self._gather(seen, state, placement, permission, binder)
-        self._past_barrier.add(seen.pod.uid)
-        try:
-            await binder.bind(seen, placement, permission, entered)
-        finally:
-            self._past_barrier.discard(seen.pod.uid)
-
-    def is_not_bound(self, pod_uid: str) -> None:
-        """Record that the share of a pod is about to be taken back, as the pod is not bound.
-
-        That matters if others of its gang are: an operator has ended between the Bindings, or this one was refused.
-        """
-        state = self._members.of(pod_uid)
-        if state is not None and (state.bound or pod_uid in self._past_barrier):
-            self._kept_places.member_is_not_bound(pod_uid, state)
-
-    async def _gather(
-        self, seen: SeenPod, state: GangState, placement: Placement, permission: OpenBindRequest, binder: PodBinder
-    ) -> _Gathered:
-        """Wait until the shares of all that are missing are entered; return what was of this one, or raise why not."""
-        pod = seen.pod
-        gathering = self._gatherings.get(state.name)
-        if gathering is None or gathering.is_over:
-            self._check_that_others_may_come(state)
-            gathering = self._gatherings[state.name] = self._gathering(state)
-        entered = NOTHING
-        try:
-            missing = partial(_missing, self._members, state.name)
-            permission.on_question.append(lambda: gathering.look(missing()))
-            await gathering.stand(pod.uid, permission.is_asked, missing, self._gather_s)
-            version = self._members.latest_version(pod.uid, seen.request, seen.resource_version)
-            entered = await binder.enter(pod, placement)
-            await gathering.entered(pod.uid, lambda: binder.check(placement))
-            return replace(seen, resource_version=version), entered
-        except asyncio.CancelledError:
-            gathering.fail("the operator ends", GatherEnd.STOPPED)
-            raise
-        except Exception as error:
-            gathering.fail(f"another member of the gang could not be bound: {error}", GatherEnd.REFUSED)
-            await binder.give_back(pod, placement, entered)
-            raise
-        finally:
-            gathering.leave(pod.uid)
-            if not len(gathering) and self._gatherings.get(state.name) is gathering:
-                del self._gatherings[state.name]
-
     def _check_that_others_may_come(self, state: GangState) -> None:
         """Raise GangIncomplete if the gang was given up since kube-scheduler has asked for the pod that is bound now.
 
@@ -442,13 +493,10 @@ class Gangs:
         if there < needed and not self._early.is_open(state):
             raise GangIncomplete(self._too_little(state).text)
 
-    def _gathering(self, state: GangState) -> BindBarrier:
-        gathering = BindBarrier(state.name.name)
+    def _are_entered(self, state: GangState) -> None:
+        self.precedence.starts(state)
         text = "all members that were missing stand in Bind, and their cards are in the ledger"
-        gathering.on_entered.append(lambda: self.precedence.starts(state))
-        gathering.on_entered.append(lambda: self.on_stage(state, GangStage.GATHERING, text))
-        gathering.on_failed.append(lambda end, why: self._is_given_up(state, gathering, end, why))
-        return gathering
+        self.on_stage(state, GangStage.GATHERING, text)
 
     def _is_given_up(self, state: GangState, gathering: BindBarrier, end: GatherEnd, why: str) -> None:
         """Record that a gathering has failed: once for all that stand in it."""
@@ -467,7 +515,7 @@ class Gangs:
         due_s = (self._turns.next_s(), self.precedence.next_s(), self._pauses.next_s(now_s))
         next_s = min((each for each in due_s if each is not None), default=None)
         if next_s is not None:
-            self._waker.look_again_in(max(0.0, next_s - now_s))
+            self._queue.look_again_in(max(0.0, next_s - now_s))
 
     # What the watches show.
 
@@ -477,11 +525,11 @@ class Gangs:
 
     def _may_be_complete(self, state: GangState) -> None:
         """Requeue a gang whose last missing member was created: the other members were refused before."""
-        gathering = self._gatherings.get(state.name)
+        gathering = self._binder.of(state.name)
         if gathering is not None:
             gathering.look(state.missing)
         if len(state.pending) >= state.missing > 0 and any(member.refused for member in state.pending.values()):
-            self._waker.look_again_in(0.0)
+            self._queue.look_again_in(0.0)
 
     def _member_is_gone(self, pod_uid: str, state: GangState) -> None:
         """Record that a member waits no more. One that is bound has left its gathering before."""
@@ -489,12 +537,12 @@ class Gangs:
             self.precedence.needs_none(state.name)
         if not state.pending:
             self.precedence.is_gone(state)
-        gathering = self._gatherings.get(state.name)
+        gathering = self._binder.of(state.name)
         if gathering is not None and gathering.stands(pod_uid):
             gathering.fail("another member of the gang is gone", GatherEnd.GONE)
 
     def _member_is_bound(self, state: GangState) -> None:
-        gathering = self._gatherings.get(state.name)
+        gathering = self._binder.of(state.name)
         if gathering is not None:
             gathering.look(state.missing)
         if state.missing <= 0:  # the others are pods like any others from here on
@@ -503,39 +551,47 @@ class Gangs:
                 self._look_again_when_due()
             for member in [each for each in state.pending.values() if each.refused]:
                 member.refused = False
-                self._wait_alone(member.pod, member.request, member.since, member.node_names)
+                self._waiting.refused(member.pod, member.request, member.since, member.node_names)
 
-    # Waking.
+    # The queue of all who wait.
 
-    async def give_room(self) -> bool:
-        """Give room to all waiting pods, single ones and gangs; see GangRequeuer."""
+    def waiting(self) -> Iterator[GangState]:
+        """See Groups."""
         self.precedence.look()
-        is_more = await self._waker.give_room(self._members.all(), self._may_be_tried, self._try_again)
-        self._look_again_when_due()
-        return is_more
+        return self._members.all()
 
-    def _try_again(self, state: GangState) -> Generator[Step, None, bool]:
-        return self._try(state, _first_refused(state))
-
-    def _may_be_tried(self, state: GangState) -> bool:
+    def may_be_tried(self, group: GangState) -> bool:
         """Return whether all missing members are there, wait, and have nothing kept for them."""
-        if state.missing <= 0 or self._plans.have_room(state):
+        if group.missing <= 0 or self._plans.have_room(group):
             return False
-        if not any(member.refused for member in state.pending.values()):
+        if not any(member.refused for member in group.pending.values()):
             return False
-        return self._why_not(state) is None
+        return self._why_not(group) is None
 
-    async def stop(self) -> None:
-        """Wake no more pods."""
-        self._early.stop()
-        await self.precedence.stop()
-        await self._waker.stop()
+    async def try_now(self, group: GangState) -> None:
+        """See Groups."""
+        with suppress(WorkLimitExceeded):
+            if await run_cooperatively(self._try(group, _first_refused(group))):
+                self.requeue(group)
 
+    def passed(self) -> None:
+        """See Groups."""
+        self._look_again_when_due()
 
-def _missing(members: Members, name: GangName) -> int:
-    """Return how many more of a gang have to be bound; none of one that has no pods any more."""
-    state = members.get(name)
-    return state.missing if state else 0
+    def requeue(self, state: GangState) -> None:
+        """Have kube-scheduler ask again for the refused members that have room now."""
+        for member in state.pending.values():
+            if member.refused and self._ledger.seats.of(member.pod.uid) is not None:
+                member.refused = False
+                self._tasks.start(self._wake(member.pod), f"wake pod {member.pod}")
+
+    async def _wake(self, pod: Pod) -> None:
+        if not self._is_active():
+            return
+        try:
+            await self._waiting.wake_up(pod)
+        except ApiError as error:  # its gang's room is given up in time, and the gang tried again
+            logger.info("pod %s can't be woken: %s", pod, error)
 
 
 def _first_refused(state: GangState) -> Member:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from attrs import define
 
 from gpuledger.formats.kubernetes.gang import described, gang_of
 from gpuledger.formats.kubernetes.pod import (
@@ -25,6 +27,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 
@@ -114,6 +117,16 @@ class GangState:
         return self._rank
 
     @property
+    def order(self) -> tuple[bool, int, str, str]:
+        """Return its place in the queue of all who wait."""
+        return True, *self.rank, ""
+
+    @property
+    def namespace(self) -> str:
+        """Return its namespace."""
+        return self.name.namespace
+
+    @property
     def priority(self) -> int:
         """Return the highest priority of a member that waits."""
         return -self.rank[0]
@@ -183,12 +196,13 @@ GONE_KEPT = 4_096
 """Pods of which is remembered that they wait no more."""
 
 
-class Members:
+@define(eq=False, slots=False)
+class Members(Component):
     """All gangs that have a pod. Follows bound and pending pods: see observe_cluster.py."""
 
-    def __init__(self, read_request: Callable[[Json], PodRequest | None], groups: PodGroups) -> None:
-        self._read_request = read_request
-        self._groups = groups
+    _groups: PodGroups
+
+    def __attrs_post_init__(self) -> None:
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
         self._gone: BoundedMap[str, None] = BoundedMap(GONE_KEPT)
@@ -207,8 +221,8 @@ class Members:
         """Called with a gang that may need another number of cards: its PodGroup has come, has changed, or is gone; or
         a member has come that asks for none.
         """
-        groups.on_change.append(self._group_changes)
-        groups.on_read.append(self._groups_are_read)
+        self._groups.on_change.append(self._group_changes)
+        self._groups.on_read.append(self._groups_are_read)
 
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
@@ -244,6 +258,11 @@ class Members:
         """Return the gang of a pod, None if it has none that is known."""
         name = self._of_pod.get(pod_uid)
         return self._gangs.get(name) if name else None
+
+    def name_of(self, pod_uid: str) -> str:
+        """Return the name of a pod's gang in its namespace, empty if it has none."""
+        name = self._of_pod.get(pod_uid)
+        return name.name if name else ""
 
     def described(self, pod_uid: str) -> str:
         """Return the name of a pod's gang, and how many of its pods start together; empty if it has none."""
@@ -374,7 +393,7 @@ class Members:
         """Return a pod's gang, None if it is of none or can't be read; and what it asks for, None if no GPUs."""
         try:
             gang = gang_of(pod)
-            return gang, self._read_request(pod) if gang else None
+            return gang, self._formats.request(pod) if gang else None
         except BadInput:  # kube-scheduler's question is answered with why
             return None, None
 

@@ -15,35 +15,37 @@ from weakref import WeakKeyDictionary
 
 from attrs import define
 
+from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.seats import Seat, Strength
-from gpuledger.model.clock import Clock
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
 from gpuledger.model.gang import GangName, GroupSeat, QuotaLimit
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement
-from gpuledger.placement.choose import Chooser
 from gpuledger.placement.group import Asking, GroupPlanner, Plan
 from gpuledger.placement.sketch import Sketch
-from gpuledger.workflows.gangs.members import GangState, Member
-from gpuledger.workflows.preemption.find_victims import PodLifecycles
+from gpuledger.workflows.binding.bind_pod import BindFailures
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.lifecycles import PodLifecycles
+from gpuledger.workflows.pending.queue import Attempts
 from gpuledger.workflows.tasks import Step
 
 
-class KeptPlaces:
-    """Keeps them, as seats of the gang.
+@define(eq=False, slots=False)
+class KeptPlaces(Component):
+    """Keeps them, as seats of the gang."""
 
-    `room_s` is for how long the place of a bound member is kept, 0 for not at all; `next_try_s` is for how long that of
-    one is that kube-scheduler tries again.
-    """
+    _members: Members
+    _lives: PodLifecycles
 
-    def __init__(self, ledger: Ledger, lives: PodLifecycles, room_s: float, next_try_s: float, clock: Clock) -> None:
-        self._ledger = ledger
-        self._lives = lives
-        self._room_s = room_s
-        self._next_try_s = next_try_s
-        self._clock = clock
+    def __attrs_post_init__(self) -> None:
+        self._room_s = self._settings.gang_replacement_s
+        """For how long the place of a bound member is kept, 0 for not at all."""
+        self._next_try_s = next_try_s(self._settings)
+        self._members.on_left.append(self.member_left)
+        self._members.on_gone.append(self.member_waits_no_more)
+        self._members.on_bound.append(self.others_leave)
 
     def member_left(self, pod_uid: str, state: GangState) -> None:
         """Record that a bound member has failed or was deleted; its share is still in the ledger."""
@@ -100,49 +102,41 @@ class KeptPlaces:
 COME_S = LONGEST_BACK_OFF_S + 2.0
 """How long room is kept for members that were woken, until they stand in Bind; they may have to sit out a back-off."""
 
+
+def next_try_s(settings: Settings) -> float:
+    """Return for how long room is kept for a member that kube-scheduler tries again."""
+    return settings.extender_timeout_s + COME_S
+
+
 TRY_PAUSE_S = 0.5
 """Between two tries of a gang that finds no room: in a busy cluster something changes all the time."""
 
 PAUSE_TO_WORK = 10
 """How many times as long as the last try has taken the pause is at least."""
 
-UNKNOWN_CHANGE = -1
-"""Stands for the last change of a ledger that has changed while room was looked for."""
-
 
 class _Try(NamedTuple):
     """A try of a gang that has found no room."""
 
-    change: int
-    """The last change of the ledger before."""
-    asked: int
-    """How often kube-scheduler had named other nodes for a member before."""
-    again_s: float
-    """From when on it may be tried again."""
     fitted: int
     """For how many of the missing members there was room."""
     exceeded: QuotaLimit | None
     """The limit of its namespace that was in the way, if one was."""
-    left: tuple[int, ...]
-    """The amounts that the limits of its namespace left."""
 
 
 @define(eq=False, slots=False)
-class GangPlans:
+class GangPlans(Component):
     """Keeps room for gangs."""
 
-    _ledger: Ledger
-    _chooser: Chooser
     _kept_places: KeptPlaces
-    _avoided: Callable[[str], Collection[str]]
-    _gather_s: float
-    _next_try_s: float
-    _clock: Clock
+    _failures: BindFailures
 
     def __attrs_post_init__(self) -> None:
         self._planner = GroupPlanner(self._ledger, self._chooser)
         self._planning: set[GangName] = set()
         self._tried: WeakKeyDictionary[GangState, _Try] = WeakKeyDictionary()  # gangs that have found no room
+        self._attempts = Attempts[GangState](self._clock)
+        self._next_try_s, self._gather_s = next_try_s(self._settings), self._settings.gather_s
 
     def kept_for(self, member: Member) -> Placement | None:
         """Return where room is kept for a member, if it can go there; on another node if that one has led nowhere.
@@ -153,7 +147,7 @@ class GangPlans:
         seat = self._ledger.seats.of(uid)
         if seat is None or names is None or seat.placement.node_name not in names:
             return None
-        avoided = self._avoided(uid)
+        avoided = self._failures.avoided(uid)
         if seat.placement.node_name in avoided:
             other = self._chooser.best(member.request, names - set(avoided))
             if other is not None:
@@ -187,19 +181,20 @@ class GangPlans:
 
     def has_found_none(self, state: GangState) -> bool:
         """Return whether a gang has found no room, and nothing has changed since."""
-        tried = self._tried.get(state)
-        if tried is None or (tried.change, tried.asked) != (self._ledger.changes, state.asked):
-            return False
-        return tried.left == self._ledger.quotas.left_of_each(state.name.namespace)
+        return self._attempts.is_as_before(state, self._seen(state, self._ledger.changes))
 
     def has_to_pause(self, state: GangState) -> bool:
         """Return whether a gang found no room a moment ago, and has to wait for its next try."""
-        tried = self._tried.get(state)
-        return tried is not None and self._clock.now_s() < tried.again_s
+        return self._attempts.pauses(state)
+
+    def _seen(self, state: GangState, change: int) -> tuple[object, ...]:
+        """Return what it depends on whether a gang finds room."""
+        return change, state.asked, self._ledger.quotas.left_of_each(state.name.namespace)
 
     def forget(self, state: GangState) -> None:
         """Record that a gang may need fewer members than before: it can be tried again."""
         self._tried.pop(state, None)
+        self._attempts.forget(state)
 
     def fitted(self, state: GangState) -> int | None:
         """Return for how many missing members there was room at the last try; None if it found room for all."""
@@ -220,20 +215,18 @@ class GangPlans:
         if state.name in self._planning:
             raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
         self._planning.add(state.name)
-        begin_s, asked, before = self._clock.work_s(), state.asked, self._ledger.changes
+        begin_s, seen = self._clock.work_s(), self._seen(state, self._ledger.changes)
         try:
             found, places = yield from self._plan(state, first, stands)
         finally:
             self._planning.discard(state.name)
         if not found.lacking:
             self._commit(state, found.sketch, places)
-            self._tried.pop(state, None)
+            self.forget(state)
             return True
         took_s = self._clock.work_s() - begin_s
-        again_s = self._clock.now_s() + max(TRY_PAUSE_S, PAUSE_TO_WORK * took_s)
-        change = before if self._ledger.changes == before else UNKNOWN_CHANGE
-        left = self._ledger.quotas.left_of_each(state.name.namespace)
-        self._tried[state] = _Try(change, asked, again_s, state.missing - found.lacking, found.exceeded, left)
+        self._attempts.failed(state, seen, max(TRY_PAUSE_S, PAUSE_TO_WORK * took_s))
+        self._tried[state] = _Try(state.missing - found.lacking, found.exceeded)
         return False
 
     def _commit(self, state: GangState, sketch: Sketch, places: Sequence[Seat]) -> None:
@@ -272,7 +265,7 @@ class GangPlans:
                 member.request,
                 anywhere if member.node_names is None else member.node_names,
                 preferred=kept_on,
-                avoided=self._avoided(member.pod.uid),
+                avoided=self._failures.avoided(member.pod.uid),
             )
             for member in members
         ]

@@ -7,14 +7,15 @@ happens is a record each, and numbers for metrics.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.gang import described
-from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import BoundedMap, Clock
+from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import NotFound
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage, GatherEnd
 from gpuledger.model.node import NodeSet, NodeSets
@@ -23,11 +24,9 @@ from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.reports.cards import RecordKind
 from gpuledger.reports.explanation import NodeReason, demand_text, quota_text
 from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState, gang_summary
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member, Members
-from gpuledger.workflows.gangs.plans import KeptPlaces
-from gpuledger.workflows.pending.trail import Trail
-from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import in_slices
 
 REUSED_S = 10.0
@@ -110,24 +109,18 @@ class GangView:
         )
 
 
-class GangTrials:
+@define(eq=False, slots=False)
+class GangTrials(Component):
     """Looks at gangs. Takes work in slices, changes nothing, and is asked by people alone."""
 
-    def __init__(self, ledger: Ledger, gangs: Gangs, members: Members, kept_places: KeptPlaces, clock: Clock) -> None:
-        self._kept_places = kept_places
-        self._ledger = ledger
-        self._gangs = gangs
-        self._members = members
-        self._clock = clock
+    _gangs: Gangs
+
+    def __attrs_post_init__(self) -> None:
+        self._members, self._kept_places = self._gangs.members, self._gangs.kept_places
         self._node_sets = NodeSets()
         self._found: BoundedMap[GangName, tuple[float, GangView]] = BoundedMap(
             KEPT
         )  # gang -> when it was seen, and how
-
-    def gang_of(self, pod_uid: str) -> str:
-        """Return the name of a pod's gang in its namespace, empty if it has none."""
-        state = self._members.of(pod_uid)
-        return state.name.name if state else ""
 
     def member(self, pod_uid: str) -> Member | None:
         """Return a member that waits; None if the pod is none."""
@@ -217,14 +210,13 @@ class NodeReasons(Protocol):
         """Return why nodes do not take a pod beside those of a trial, the nearest first."""
 
 
-class GangReporter:
+@define(eq=False, slots=False)
+class GangReporter(Component):
     """Explains gangs. Like a pod's explanation, it is made in slices: kube-scheduler's questions go first."""
 
-    def __init__(self, ledger: Ledger, members: Members, trials: GangTrials, reasons: NodeReasons) -> None:
-        self._ledger = ledger
-        self._members = members
-        self._trials = trials
-        self._reasons = reasons
+    _members: Members
+    _trials: GangTrials
+    _reasons: NodeReasons
 
     async def explain(self, namespace: str, name: str) -> GangReport:
         """Return all that there is to say of a gang. Raises NotFound if it has no pod."""
@@ -295,26 +287,18 @@ def _by_name(member: MemberState) -> str:
 KINDS = {GangStage.ROOM_FOUND: RecordKind.GANG_PLANNED, GangStage.GATHERING: RecordKind.GANG_GATHERED}
 
 
-def follow_gangs(
-    gangs: Gangs, members: Members, trail: Trail, counts: Counts, clock: Clock, is_active: Callable[[], bool]
-) -> None:
-    """Have a trail kept of gangs from now on."""
-    followed = GangTrail(trail, counts, clock, is_active)
-    gangs.on_stage.append(followed.stage)
-    gangs.on_given_up.append(followed.given_up)
-    gangs.precedence.on_given.append(followed.goes_first)
-    members.on_newcomer.append(followed.member_comes)
-    members.on_bound.append(followed.member_is_bound)
-
-
-class GangTrail:
+@define(eq=False, slots=False)
+class GangTrail(Component):
     """A gang that can't start is planned and given up again and again: of that, each thing is said once."""
 
-    def __init__(self, trail: Trail, counts: Counts, clock: Clock, is_active: Callable[[], bool]) -> None:
-        self._trail = trail
-        self._counts = counts
-        self._clock = clock
-        self._is_active = is_active
+    _gangs: Gangs
+
+    def __attrs_post_init__(self) -> None:
+        self._gangs.on_stage.append(self.stage)
+        self._gangs.on_given_up.append(self.given_up)
+        self._gangs.precedence.on_given.append(self.goes_first)
+        self._gangs.members.on_newcomer.append(self.member_comes)
+        self._gangs.members.on_bound.append(self.member_is_bound)
         # When its last missing member was seen.
         self._ready_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
         self._said: WeakKeyDictionary[GangState, set[str]] = WeakKeyDictionary()  # what was said of it since it came

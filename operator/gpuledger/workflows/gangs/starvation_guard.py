@@ -23,10 +23,12 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock, Listeners
+from attrs import define
+
+from gpuledger.model.clock import Listeners
 from gpuledger.model.gang import GangName, SeatKey
 from gpuledger.placement.group import Asking, Trial, demand_order
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.gangs.members import GangState, Members
 from gpuledger.workflows.gangs.plans import GangPlans, KeptPlaces
 from gpuledger.workflows.gangs.turns import ExclusiveTurns, Rank, Turn
@@ -77,18 +79,16 @@ class _Overtakers(NamedTuple):
     """Those of other namespaces alone."""
 
 
-class StarvationGuard:
+@define(eq=False, slots=False)
+class StarvationGuard(Component):
     """Which gangs go first, and which ones they hold back."""
 
-    def __init__(
-        self, ledger: Ledger, members: Members, plans: GangPlans, kept_places: KeptPlaces, clock: Clock
-    ) -> None:
-        self._ledger = ledger
-        self._members = members
-        self._plans = plans
-        self._kept_places = kept_places
-        self._clock = clock
-        self._among_all = ExclusiveTurns(members.waits)
+    _members: Members
+    _plans: GangPlans
+    _kept_places: KeptPlaces
+
+    def __attrs_post_init__(self) -> None:
+        self._among_all = ExclusiveTurns(self._members.waits)
         self._within: dict[str, ExclusiveTurns] = {}  # namespace -> turns that concern its own gangs alone
         self._overtaken: WeakKeyDictionary[GangState, _Overtakers] = WeakKeyDictionary()
         self._look_again_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
@@ -154,7 +154,7 @@ class StarvationGuard:
             return
         self._started.append((_order(state), own))
         if self._counting is None or self._counting.done():
-            self._counting = asyncio.create_task(self._count(), name="count who is overtaken")
+            self._counting = self._tasks.start(self._count(), "count who is overtaken")
 
     async def _count(self) -> None:
         """Count the gangs that were overtaken, in slices: thousands may wait."""
@@ -183,14 +183,7 @@ class StarvationGuard:
         That is found out in slices, between which other tasks run.
         """
         if self._overtaken and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look(), name="look who goes first")
-
-    async def stop(self) -> None:
-        """End all tasks."""
-        tasks = [task for task in (self._looking, self._counting) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            self._looking = self._tasks.start(self._look(), "look who goes first")
 
     def _is_to_be_looked_at(self, state: GangState, now_s: float) -> bool:
         if not self._overtakers(state).all.is_often or self._look_again_s.get(state, now_s) > now_s:

@@ -28,6 +28,7 @@ from math import inf
 from gpuledger.model.clock import Clock
 from gpuledger.model.gang import GangName
 from gpuledger.workflows.gangs.members import GangState
+from gpuledger.workflows.tasks import Tasks
 
 TURN_S = 30.0
 """How long a turn takes at most that a gang has for want of something else than cards."""
@@ -257,8 +258,8 @@ LONGEST_S = 10.0
 class ArrivalWindow:
     """For which gangs members may go ahead. `over` is called when a gang has not become complete in time."""
 
-    def __init__(self, clock: Clock, over: Callable[[GangState], None]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, tasks: Tasks, over: Callable[[GangState], None]) -> None:
+        self._clock, self._tasks = clock, tasks
         self._over = over
         self._timers: dict[int, asyncio.TimerHandle] = {}  # identity of the gang's state -> next look
 
@@ -289,7 +290,7 @@ class ArrivalWindow:
         return min(state.newest_s + QUIET_S, state.first_s + LONGEST_S) - self._clock.now_s()
 
     def _look_in(self, state: GangState, wait_s: float) -> None:
-        self._timers[id(state)] = asyncio.get_running_loop().call_later(wait_s, self._look, state)
+        self._timers[id(state)] = self._tasks.after(wait_s, self._look, state)
 
     def _look(self, state: GangState) -> None:
         del self._timers[id(state)]
@@ -301,8 +302,3 @@ class ArrivalWindow:
         else:
             self.ends(state)
             self._over(state)
-
-    def stop(self) -> None:
-        """Cancel all timers."""
-        for timer in self._timers.values():
-            timer.cancel()

@@ -16,10 +16,8 @@ from itertools import chain
 
 from attrs import define
 
-from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.kubernetes.constraints import against_rules, lacking, taken_of
 from gpuledger.formats.kubernetes.pod import (
-    ResourceNames,
     bound_node,
     created_at,
     is_finished,
@@ -31,15 +29,13 @@ from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, queue_of, w
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
-from gpuledger.model.clock import BoundedMap, Clock
+from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BEING_FREED, ApiError, BadInput, Reason, Refusal, Unreachable, WorkLimitExceeded
 from gpuledger.model.gang import SeatKey
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, Shape, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
-from gpuledger.placement.choose import Chooser
 from gpuledger.placement.explain import NodeVerdict, explain_node
 from gpuledger.placement.fit import WORK_LIMIT, compiled
 from gpuledger.placement.group import Trial
@@ -63,11 +59,13 @@ from gpuledger.reports.explanation import (
 )
 from gpuledger.reports.gang import divided, gangs_of, placed_by
 from gpuledger.reports.tables import pods_named
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.gangs.members import Member, Members
 from gpuledger.workflows.gangs.report import GangTrials, GangView
+from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.pending.pod_condition import RefusedByScheduler
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
-from gpuledger.workflows.preemption.find_victims import PodLifecycles, answered
+from gpuledger.workflows.preemption.find_victims import answered
 from gpuledger.workflows.quota import over_quota
 from gpuledger.workflows.tasks import TURN_S, run_cooperatively, yield_to_loop
 
@@ -162,21 +160,14 @@ ASKS_KEPT = 4
 
 
 @define(eq=False, slots=False)
-class PodExplainer:
+class PodExplainer(Component):
     """Explains pods, one at a time and in slices: the scheduler's questions go first."""
 
-    _ledger: Ledger
     _waiting: WaitingPods
-    _store: KubeStore
-    _read_request: Callable[[Json], PodRequest | None]
-    _read_warnings: Callable[[Json], Sequence[PodWarning]]
-    _read_words: Callable[[Json, str], ResourceNames]
-    _scheduler_names: Sequence[str]
     _held_pod: Callable[[str], Pod | None]
     _gangs: GangTrials
     _members: Members
     _lives: PodLifecycles
-    _clock: Clock
 
     def __attrs_post_init__(self) -> None:
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
@@ -189,10 +180,10 @@ class PodExplainer:
     async def explain_object(self, pod: Json, of_now: bool = True) -> Explanation:
         """Return the same of a pod that was just read; what is said of nodes can be a few seconds old if it may."""
         found = await self._explain(pod, of_now)
-        warnings = [each.text for each in self._read_warnings(pod)]
+        warnings = [each.text for each in self._formats.warnings(pod)]
         if of_now and found.state is PodState.WAITING:
             warnings += await self._of_gang(pod)
-        gang, words = self._gangs.gang_of(found.pod.uid), self._members.described(found.pod.uid)
+        gang, words = self._members.name_of(found.pod.uid), self._members.described(found.pod.uid)
         return replace(found, warnings=tuple(warnings), gang=gang, gang_words=words, queue=queue_of(pod))
 
     async def _of_gang(self, pod: Json) -> list[str]:
@@ -201,7 +192,7 @@ class PodExplainer:
             pods: list[tuple[str, int]] = []
             async for page in self._store.selected_pods(name.namespace, ""):
                 pods += [placed_by(each) for each in gangs_of(page).get(name, ()) if not is_finished(each)]
-            texts = [*divided(name, pods, self._scheduler_names), *self._members.other_priority(pod)]
+            texts = [*divided(name, pods, self._settings.scheduler_names), *self._members.other_priority(pod)]
             return [f"gang {name.name}: {text}" for text in texts]
         return []
 
@@ -214,16 +205,16 @@ class PodExplainer:
     async def _explain(self, pod: Json, of_now: bool) -> Explanation:
         identity, since = pod_identity(pod), created_at(pod)
         try:
-            request = self._read_request(pod)
+            request = self._formats.request(pod)
         except BadInput as error:
-            if has_claims(pod) and scheduler_of(pod) not in self._scheduler_names:
+            if has_claims(pod) and scheduler_of(pod) not in self._settings.scheduler_names:
                 text = f"spec.schedulerName is {scheduler_of(pod)}: its claims are not gpuledger's to serve"
                 return Explanation(identity, PodState.NOT_OURS, text, since)
             return Explanation(identity, PodState.BAD_REQUEST, f"can't be placed: {error}", since)
         if request is None:
             return Explanation(identity, PodState.NO_GPU, "asks for no GPU", since)
-        if scheduler_of(pod) not in self._scheduler_names:
-            names = " or ".join(self._scheduler_names)
+        if scheduler_of(pod) not in self._settings.scheduler_names:
+            names = " or ".join(self._settings.scheduler_names)
             text = f"spec.schedulerName is {scheduler_of(pod) or 'not set'}, not {names}: gpuledger does not place it"
             return Explanation(identity, PodState.NOT_OURS, f"{text}. {TO_BE_OURS}", since, request=request)
         holders = self._ledger.holders_of(identity.uid)
@@ -248,7 +239,7 @@ class PodExplainer:
         nodes = await self._nodes_for(identity.uid, request, offered, of_now)
         if of_now:
             nodes = await self._with_scheduler_reasons(pod, words, nodes)
-        advised = advice(request, nodes, self._read_words(pod, next(iter(request.names), "")))
+        advised = advice(request, nodes, self._formats.words(pod, next(iter(request.names), "")))
         gang = await self._gangs.view_of(identity.uid, of_now)
         over_quota = self._over_quota(identity)
         gated = await why_gated(self._store, pod, words) if of_now else ""
@@ -452,11 +443,9 @@ UNKNOWN = Refusal(Reason.GANG, "the pod waits for its gang")
 
 
 @define(eq=False, slots=False)
-class WhyWaiting:
+class WhyWaiting(Component):
     """Reports on the pods that wait."""
 
-    _ledger: Ledger
-    _chooser: Chooser
     _waiting: WaitingPods
     _members: Members
     _refused_by_scheduler: RefusedByScheduler

@@ -16,25 +16,20 @@ are remembered, because it does not ask the operator about them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from attrs import define
 
-from gpuledger.formats.dialects.unsupported import PodWarning
 from gpuledger.formats.kubernetes.other import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.model.clock import Clock
 from gpuledger.model.errors import ASSIGNED, BadInput, Conflict, EventReason, Invalid, NotFound, Reason, Refusal
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
-from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
 from gpuledger.reports.cards import Record, RecordKind
 from gpuledger.reports.explanation import Explanation, PodState, WaitingReport
-from gpuledger.workflows.reporting import Counts, EventRecorder
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker
 
 PODS_AT_ONCE = 1
@@ -53,17 +48,13 @@ class Explainer(Protocol):
 
 
 @define(eq=False, slots=False)
-class PodConditionWriter:
+class PodConditionWriter(Component):
     """Writes a condition and an Event for pods that stay pending too long."""
 
     _explainer: Explainer
-    _store: KubeStore
-    _event_recorder: EventRecorder
-    _after_s: float
-    _clock: Clock
-    _is_active: Callable[[], bool] = lambda: True
 
     def __attrs_post_init__(self) -> None:
+        self._after_s = self._settings.tell_waiting_after_s
         self._written: dict[str, Pod] = {}  # pod UID -> pod that has the condition, as far as is known
         self._waiting: dict[str, Pod] = {}  # pod UID -> pod that was refused
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when its condition is written
@@ -71,6 +62,7 @@ class PodConditionWriter:
         self.writes = 0
         """How many conditions were written so far."""
         self.worker = KeyedWorker(self._write, PODS_AT_ONCE, self._is_active, self._namespace_of)
+        self._trail.on_record.append(self.observe)
 
     def observe(self, record: Record) -> None:
         """Observe what has happened to a pod: a refusal comes only with another reason than the last one."""
@@ -104,13 +96,11 @@ class PodConditionWriter:
 
     async def stop(self) -> None:
         """Write no more conditions."""
-        for timer in self._timers.values():
-            timer.cancel()
         await self.worker.stop()
 
     def _write_in(self, uid: str, wait_s: float) -> None:
         if uid not in self._timers:
-            self._timers[uid] = asyncio.get_running_loop().call_later(wait_s, self._due, uid)
+            self._timers[uid] = self._tasks.after(wait_s, self._due, uid)
 
     def _stop_timer(self, uid: str) -> None:
         timer = self._timers.pop(uid, None)
@@ -174,27 +164,18 @@ MOST_EVENTS = 4
 """Of one pod, however often its annotations change."""
 
 
-class PodWarner:
+@define(eq=False, slots=False)
+class PodWarner(Component):
     """Follows the pods that wait. The Event has a name of its own, so another replica does not post it again."""
 
-    def __init__(
-        self,
-        read_warnings: Callable[[Json], Sequence[PodWarning]],
-        event_recorder: EventRecorder,
-        counts: Counts,
-        is_active: Callable[[], bool],
-    ) -> None:
-        self._read_warnings = read_warnings
-        self._event_recorder = event_recorder
-        self._counts = counts
-        self._is_active = is_active
+    def __attrs_post_init__(self) -> None:
         self._said: dict[str, set[str]] = {}  # pod UID -> what was said of it
 
     def observe_pending(self, pod: Json) -> None:
         """Observe a pod without a node."""
         if not self._is_active():
             return
-        warnings = self._read_warnings(pod)
+        warnings = self._formats.warnings(pod)
         if not warnings:
             return
         identity, text = pod_identity(pod), "; ".join(warning.text for warning in warnings)
@@ -215,11 +196,11 @@ class PodWarner:
         return set(self._said)
 
 
-class RefusedByScheduler:
+@define(eq=False, slots=False)
+class RefusedByScheduler(Component):
     """Follows the pods without a node, by what kube-scheduler has written into their status."""
 
-    def __init__(self, read_request: Callable[[Json], PodRequest | None]) -> None:
-        self._read_request = read_request
+    def __attrs_post_init__(self) -> None:
         self._reports: dict[str, WaitingReport] = {}  # pod UID -> why it waits
         self.changes = 0
         """How often a pod has come, gone, or got another reason so far."""
@@ -249,7 +230,7 @@ class RefusedByScheduler:
 
     def _report(self, pod: Json, words: SchedulerWords) -> WaitingReport | None:
         try:
-            request = self._read_request(pod)
+            request = self._formats.request(pod)
         except BadInput:
             return None
         if request is None:

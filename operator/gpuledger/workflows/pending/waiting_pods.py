@@ -14,20 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
 from uuid import uuid4
+
+from attrs import define
 
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger, NodeChange
+from gpuledger.ledger.book import NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.ledger.seats import FOREVER, Seat, Strength
-from gpuledger.model.card import Payer
-from gpuledger.model.clock import BoundedMap, Clock, Listeners
+from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.node import NodeSet, NodeSets
@@ -37,7 +36,8 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fit import payers_of
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.sketch import Sketch
-from gpuledger.workflows.reporting import Counts
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import SelectorsAllowed
 from gpuledger.workflows.tasks import sleep_backoff
 
 Rank = tuple[int, str, int]
@@ -209,32 +209,6 @@ class BlockedPods:
                 yield waiting
 
 
-class PodRequeuer:
-    """Wakes pods, each in a task of its own."""
-
-    def __init__(self, store: KubeStore, counts: Counts) -> None:
-        self._store = store
-        self._counts = counts
-        self._calls: set[asyncio.Task[None]] = set()
-
-    def start(self, call: Coroutine[Any, Any, None], name: str) -> None:
-        """Start what wakes a pod."""
-        task = asyncio.create_task(call, name=name)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
-
-    async def wake_up(self, pod: Pod) -> None:
-        """Have kube-scheduler try a pod. Raises ApiError."""
-        self._counts.wake_ups.inc()
-        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
-
-    async def stop(self) -> None:
-        """Wake no more pods."""
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-
-
 logger = logging.getLogger(__name__)
 
 GRACE_S = 0.25
@@ -263,26 +237,15 @@ class _Earmark:
     woken: bool = False
 
 
-class WaitingPods:
+@define(eq=False, slots=False)
+class WaitingPods(Component):
     """Remembers who waits, and gives room to them in their order."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        chooser: Chooser,
-        store: KubeStore,
-        counts: Counts,
-        clock: Clock,
-        is_active: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._ledger, self._chooser = ledger, chooser
-        self._waker = PodRequeuer(store, counts)
-        self._clock, self._is_active = clock, is_active
+    def __attrs_post_init__(self) -> None:
         self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
         self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
         self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
-        self._blocked = BlockedPods(ledger.quotas)
-        ledger.quotas.on_room.append(self._may_have_more)
+        self._blocked = BlockedPods(self._ledger.quotas)
         self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
         self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
@@ -292,9 +255,10 @@ class WaitingPods:
         """How often a pod has come or gone so far."""
         self._seen = -1  # number of the ledger's last change that was looked at
         self._node_sets = NodeSets()
-        self.on_newcomer = Listeners[[]]()
-        """Called when there is more to be looked at: a pod has come for which no node was looked at, or a turn
-        has ended before all was looked at."""
+        self._look_further = self._context.room_has_changed.set
+        self._ledger.quotas.on_room.append(self._may_have_more)
+        self._ledger.seats.on_displaced.append(self.displaced)
+        self._events.on(SelectorsAllowed, self._more_evaluated)
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._blocked) + len(self._earmarks)
@@ -321,7 +285,7 @@ class WaitingPods:
         self._add(waiting)
         if names is None:
             self._unchecked.add(request.shape)
-            self.on_newcomer()
+            self._look_further()
 
     def forget(self, pod_uid: str) -> None:
         """Record that a pod waits no more. Its hold is the caller's business."""
@@ -351,27 +315,25 @@ class WaitingPods:
         """Return a pod for which there is no room; None if it has some, or is not known to wait."""
         return self._waiting.get(pod_uid)
 
-    def call(self, pod_uid: str) -> None:
-        """Have kube-scheduler try a pod that waits: then it says which nodes it would take for it."""
-        if (waiting := self._waiting.get(pod_uid)) is not None:
-            self._waker.start(self._ask_for(waiting), f"ask for nodes of pod {waiting.pod}")
-
-    async def _ask_for(self, waiting: WaitingPod) -> None:
+    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool]) -> bool:
+        """Have kube-scheduler try a pod, again where the API server does not answer; return whether that was said."""
         attempt = 0
-        while self._waiting.get(waiting.pod.uid) is waiting:
+        while as_long_as():
             try:
-                await self.wake_up(waiting.pod)
-                return
+                await self.wake_up(pod)
+                return True
             except (Conflict, Unreachable) as error:
                 await sleep_backoff(attempt, error)
                 attempt += 1
             except ApiError as error:
-                logger.info("pod %s can't be woken: %s", waiting.pod, error)
-                return
+                logger.info("pod %s can't be woken: %s", pod, error)
+                return False
+        return False
 
     async def wake_up(self, pod: Pod) -> None:
         """Have kube-scheduler try a pod. Raises ApiError."""
-        await self._waker.wake_up(pod)
+        self._counts.wake_ups.inc()
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
@@ -408,34 +370,27 @@ class WaitingPods:
         while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
             self._give(self._candidates(looking, before), giving)
             if looking.is_spent or giving.is_spent:
-                self.on_newcomer()
+                self._look_further()
                 return True
             if before is not None:  # the others are still to be looked at
                 return False
         if self._blocked.others_may_try(lambda tried: self._waiting.get(tried.pod.uid) is tried):
-            self.on_newcomer()
+            self._look_further()
             return True
         return False
 
-    def more_evaluated(self, payer: Payer) -> None:
+    def _more_evaluated(self, event: SelectorsAllowed) -> None:
         """Record that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
-        shapes = {shape for shape in self._by_shape if payer in payers_of(shape)}
+        shapes = {shape for shape in self._by_shape if event.payer in payers_of(shape)}
         self._unchecked |= shapes
         if shapes:
-            self.on_newcomer()
+            self._look_further()
 
     def displaced(self, seats: Iterable[Seat]) -> None:
         """Record that pods of higher priority have taken over seats of pods that wait: these have lost no turn."""
         for earmark in [self._earmarks[seat.key] for seat in seats if seat.key in self._earmarks]:
             self._remove(earmark.waiting.pod.uid)
             self._add(earmark.waiting)  # a woken one too: it may not be on its way yet
-
-    async def stop(self) -> None:
-        """Wake no more pods."""
-        for earmark in self._earmarks.values():
-            if earmark.timer:
-                earmark.timer.cancel()
-        await self._waker.stop()
 
     # Inside.
 
@@ -529,7 +484,7 @@ class WaitingPods:
 
     def _may_have_more(self, namespace: str) -> None:
         if self._blocked.may_have_more(namespace):
-            self.on_newcomer()
+            self._look_further()
 
     def _add(self, waiting: WaitingPod) -> None:
         self.changes += 1
@@ -552,13 +507,13 @@ class WaitingPods:
 
     def _earmark(self, waiting: WaitingPod) -> None:
         self._remove(waiting.pod.uid)
-        timer = asyncio.get_running_loop().call_later(GRACE_S, self._call, waiting.pod.uid)
+        timer = self._tasks.after(GRACE_S, self._call, waiting.pod.uid)
         self._earmarks[waiting.pod.uid] = _Earmark(waiting, timer)
 
     def _call(self, pod_uid: str) -> None:
         earmark = self._earmarks[pod_uid]
         earmark.timer = None
-        self._waker.start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
+        self._tasks.start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
 
     async def _wake(self, earmark: _Earmark) -> None:
         """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
@@ -581,7 +536,7 @@ class WaitingPods:
                 self._does_not_come(earmark)
             else:
                 if self._earmarks.get(pod.uid) is earmark:
-                    earmark.timer = asyncio.get_running_loop().call_later(EARMARK_S, self._does_not_come, earmark)
+                    earmark.timer = self._tasks.after(EARMARK_S, self._does_not_come, earmark)
             return
 
     def _does_not_come(self, earmark: _Earmark) -> None:

@@ -19,29 +19,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, is_finished, nominated_node, resource_version
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
+from gpuledger.formats.kubernetes.pod import is_finished, nominated_node, resource_version
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.seats import Strength, elsewhere, fullest_node
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Backoff, BoundedMap, Clock
+from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, Conflict, EventReason, EvictionForbidden, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Claim, Holder, HolderState, Pod, fitting_variant
 from gpuledger.reports.cards import RecordKind
-from gpuledger.workflows.journal.journal import Journal
-from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.binding.bind_pod import PodBinder
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.find_victims import ChosenVictims, PodLifecycles, unix_s
+from gpuledger.workflows.preemption.find_victims import ChosenVictims
 from gpuledger.workflows.preemption.gang_rooms import GangRooms
-from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
+from gpuledger.workflows.reporting import PreemptionOutcome
 from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
 logger = logging.getLogger(__name__)
@@ -52,17 +51,11 @@ CARDS_NAMED = 2
 
 
 @define(eq=False, slots=False)
-class Evictor:
+class Evictor(Component):
     """Evicts the victims of promised shares."""
 
-    _ledger: Ledger
-    _store: KubeStore
     _lives: PodLifecycles
     _leavers: ChosenVictims
-    _event_recorder: EventRecorder
-    _counts: Counts
-    _trail: Trail
-    _despite_budgets: bool
 
     def forget(self, pod_uid: str) -> None:
         """Record that no pod leaves for a pod any more."""
@@ -129,7 +122,7 @@ class Evictor:
         except (NotFound, Conflict):  # another pod may have its name by now
             return False
         except EvictionForbidden as error:
-            if not self._despite_budgets:
+            if not self._settings.preempt_despite_budgets:
                 logger.info("pod %s can't be evicted now: %s", victim, error)
                 return False
             try:
@@ -171,12 +164,11 @@ class _Shown:
     node_name: str
 
 
-class Nominator:
+@define(eq=False, slots=False)
+class Nominator(Component):
     """Names the nodes on which the operator makes room, with a write only where it changes something."""
 
-    def __init__(self, store: KubeStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
+    def __attrs_post_init__(self) -> None:
         self._named: dict[str, str] = {}  # pod UID -> node that this operator has named for it
         self._shown: dict[str, _Shown] = {}  # pod UID -> what is known of it, once there was a nomination
         self._pauses: dict[str, _Pause] = {}  # pod UID -> since its nomination was made again
@@ -235,36 +227,6 @@ class Nominator:
             logger.info("pod %s can't be nominated for node %s: %s", pod, node_name or "none", error)
 
 
-DEADLINES_KEPT = 16_384
-"""Of which is remembered when they are over. One that is forgotten is looked at once more."""
-
-
-class Deadlines:
-    """The deadlines of shares that are claimed or reserved.
-
-    At first sight at least `least_s` are left, however far another machine's clock is behind, and at most as much as a
-    preemption may take.
-    """
-
-    def __init__(self, *, clock: Clock, least_s: float = 0.0) -> None:
-        self._clock = clock
-        self._least_s = least_s
-        # pod UID and deadline -> when it is over, loop's clock
-        self._until_s: BoundedMap[tuple[str, str], float] = BoundedMap(DEADLINES_KEPT)
-
-    def seconds_left(self, holder: Holder) -> float:
-        """Return for how long the room of a claimed or reserved share is still kept, 0 or less if it is over."""
-        if not holder.deadline:
-            return 0.0
-        key, now_s = (holder.pod.uid, holder.deadline), self._clock.now_s()
-        until_s = self._until_s.get(key)
-        if until_s is None:
-            left_s = unix_s(holder.deadline) - self._clock.wall().timestamp()
-            until_s = now_s + min(max(left_s, self._least_s), LONGEST_GRACE_S + self._least_s)
-            self._until_s.note(key, until_s)
-        return until_s - now_s
-
-
 PODS_AT_ONCE = 16
 RESERVE_TIMEOUT_S = 15.0
 REFUSED_PAUSE_S = 5.0
@@ -282,37 +244,20 @@ READY_WAIT_S = 1.0
 
 
 @define(eq=False, slots=False)
-class PreemptionExecutor:
+class PreemptionExecutor(Component):
     """Brings preemptions to their end, both the operator's and kube-scheduler's."""
 
-    _ledger: Ledger
-    _journal: Journal
-    _store: KubeStore
     _waiting: WaitingPods
     _lives: PodLifecycles
     _leavers: ChosenVictims
     _gang_rooms: GangRooms
-    _event_recorder: EventRecorder
-    _counts: Counts
-    _despite_budgets: bool
     _deadlines: Deadlines
-    _is_binding: Callable[[str], bool]
-    _clock: Clock
-    trail: Trail
-    _is_active: Callable[[], bool] = lambda: True
+    _binder: PodBinder
 
     def __attrs_post_init__(self) -> None:
-        self.nominator = Nominator(self._store, self._clock)
-        self._evictor = Evictor(
-            self._ledger,
-            self._store,
-            self._lives,
-            self._leavers,
-            self._event_recorder,
-            self._counts,
-            self.trail,
-            self._despite_budgets,
-        )
+        self.nominator = Nominator(self._context)
+        self._is_binding = self._binder.is_binding
+        self._evictor = Evictor(self._context, self._lives, self._leavers)
         self._pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
@@ -374,16 +319,16 @@ class PreemptionExecutor:
                 if holder.state is HolderState.RESERVED:
                     self.look(uid)
 
-    def notice(self, card: CardEntry) -> None:
+    def observe_card(self, entry: CardEntry) -> None:
         """Look at those whose victims have left a promised card: others may have come to it, and no room have changed.
 
         In a while, at claims of which nothing is known: another operator's, or what a lost write has left.
         """
-        for uid, claim in card.claims.items():
-            if uid in self._awaited and _is_releasing(card, claim):
+        for uid, claim in entry.claims.items():
+            if uid in self._awaited and _is_releasing(entry, claim):
                 self._let_go_on(uid)
             if uid in self._active:
-                if card.holders.keys().isdisjoint(claim.victims):
+                if entry.holders.keys().isdisjoint(claim.victims):
                     self.worker.mark(uid)
             elif uid not in self._timers:
                 self._look_again(uid, SUSPECT_DELAY_S)
@@ -432,8 +377,6 @@ class PreemptionExecutor:
 
     async def stop(self) -> None:
         """Leave everything as it is."""
-        for timer in self._timers.values():
-            timer.cancel()
         await self.worker.stop()
 
     # Carrying out.
@@ -537,7 +480,7 @@ class PreemptionExecutor:
             logger.info("pod %s: its preemption was given up: %s", holders[0].pod, why)
             self._event_recorder.post_pod_event(holders[0].pod, True, EventReason.PREEMPTION_GIVEN_UP, why)
             shares, card = [holder.share for holder in holders], [*claims, *reserved][0][0]
-            self.trail.note(RecordKind.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
+            self._trail.note(RecordKind.GIVEN_UP, holders[0].pod, card.node_name, shares, why)
         self._end(pod_uid)
 
     async def _withdraw(
@@ -563,7 +506,7 @@ class PreemptionExecutor:
     def _look_again(self, pod_uid: str, wait_s: float) -> None:
         if timer := self._timers.get(pod_uid):
             timer.cancel()
-        self._timers[pod_uid] = asyncio.get_running_loop().call_later(wait_s, self.look, pod_uid)
+        self._timers[pod_uid] = self._tasks.after(wait_s, self.look, pod_uid)
 
     def _is_free(self, card: Card, claim: Claim) -> bool:
         """Return whether the promised share can be entered now: it fits, and its other victims are terminating."""

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
-from gpuledger.model.gang import SeatKey
+from attrs import define
+
+from gpuledger.formats.kubernetes.constraints import where_it_can_go
+from gpuledger.model.gang import GangWay, SeatKey
+from gpuledger.model.json_object import Json
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import Placement, Pod, shares_of
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.group import GroupEviction, GroupNode, Kind, Numbers, cheapest_group_eviction
-from gpuledger.placement.preemption.tenants import Cost
 from gpuledger.placement.sketch import Sketch
-from gpuledger.workflows.gangs.members import Member
-from gpuledger.workflows.preemption.find_victims import ATTEMPTS, NODES_AT_ONCE, Budgets, VictimFinder, Victims
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.preemption.find_victims import (
+    ATTEMPTS,
+    NODES_AT_ONCE,
+    Budgets,
+    GroupVictims,
+    VictimFinder,
+    Victims,
+)
 from gpuledger.workflows.tasks import TURN_S, yield_to_loop
 
 GROUP_STEPS = 131_072
 """Steps for one gang, in a thread: some 1.5 to 4 s."""
-
-
-@dataclass(frozen=True, slots=True)
-class GangVictims:
-    """A place for each member, and who has to leave all of these."""
-
-    rooms: tuple[tuple[Pod, Victims], ...]
-    """Each member's cards, and who leaves these; the first one has those as well that leave no member's cards."""
-    pods: tuple[Pod, ...]
-    """All pods to evict, each once."""
-    cost: Cost
-    protected_by: tuple[str, ...]
-    """The budgets that do not allow it."""
-    leave_anyway: bool
-    """Somebody is on the way out of one of the nodes."""
 
 
 def kinds_of(members: Collection[Member]) -> list[list[Member]]:
@@ -49,16 +42,51 @@ def kinds_of(members: Collection[Member]) -> list[list[Member]]:
     return list(kinds.values())
 
 
-class GangVictimFinder:
+@define(eq=False, slots=False)
+class SimilarMembers(Component):
+    """Knows the members of Kubernetes' own groups.
+
+    kube-scheduler, where it tries these as a whole, ends at the first member that finds no card, if too few are left
+    then. Others can go where that one can, if everything that decides this is the same for them.
+    """
+
+    _members: Members
+
+    def __attrs_post_init__(self) -> None:
+        self._terms: dict[str, str] = {}  # pod UID -> what decides where it can go
+
+    def observe_pending(self, pod: Json) -> None:
+        """Observe a pod without a node."""
+        uid = pod["metadata"]["uid"]
+        state = self._members.of(uid)
+        if state is not None and state.name.way is GangWay.KUBERNETES:
+            self._terms[uid] = where_it_can_go(pod)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """Record that a pod is bound or gone."""
+        self._terms.pop(pod_uid, None)
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the members that are known."""
+        return set(self._terms)
+
+    def of(self, asked: Collection[Member], state: GangState) -> list[Member]:
+        """Return the members that were not asked for and are like one that was, with the nodes of that one."""
+        latest_last = sorted(asked, key=lambda member: member.tried_s or 0.0)
+        names = {self._terms.get(member.pod.uid): member.node_names for member in latest_last}
+        names.pop(None, None)
+        others = (member for member in state.pending.values() if member.node_names is None)
+        found = ((member, names.get(self._terms.get(member.pod.uid))) for member in others)
+        return [replace(member, node_names=its) for member, its in found if its is not None]
+
+
+@define(eq=False, slots=False)
+class GangVictimFinder(Component):
     """Looks at the ledger of now."""
 
-    def __init__(self, finder: VictimFinder, ledger: Ledger, reader: KubeStore, clock: Clock) -> None:
-        self._finder = finder
-        self._ledger = ledger
-        self._reader = reader
-        self._clock = clock
+    _finder: VictimFinder
 
-    async def find(self, members: Sequence[Member], places: Collection[SeatKey]) -> GangVictims | None:
+    async def find(self, members: Sequence[Member], places: Collection[SeatKey]) -> GroupVictims | None:
         """Return the cheapest victims so that all of these members fit, None if there are none.
 
         `places` are the seats that are kept for them, in place of members that are gone. Only pods of less priority
@@ -75,7 +103,7 @@ class GangVictimFinder:
             victims = self._finder.pods_of(found.victims)
             unread = {victim.namespace for victim in victims} - budgets.namespaces
             for namespace in unread:
-                await budgets.read(self._reader, namespace)
+                await budgets.read(self._store, namespace)
             if unread:
                 continue
             attempts += 1
@@ -132,7 +160,7 @@ class GangVictimFinder:
         found: GroupEviction,
         victims: Sequence[Pod],
         budgets: Budgets,
-    ) -> GangVictims:
+    ) -> GroupVictims:
         cost = self._finder.cost_of(victims, budgets) if len(victims) > len(found.victims) else found.cost
         left = [list(group) for group in groups]
         on_cards: set[str] = set()
@@ -153,7 +181,7 @@ class GangVictimFinder:
         also = tuple(each for each in victims if each.uid not in on_cards)
         rooms[0] = first, Victims(its.placement, (*its.pods, *also), cost, its.displaced)
         protected = self._finder.protected_by(victims, budgets) if cost[0] else ()
-        return GangVictims(tuple(rooms), tuple(victims), cost, protected, leaving)
+        return GroupVictims(tuple(rooms), tuple(victims), cost, protected, leaving)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,110 +16,22 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from attrs import define
 
 from gpuledger.formats.kubernetes.other import budget
-from gpuledger.formats.kubernetes.pod import (
-    LONGEST_GRACE_S,
-    bound_node,
-    is_finished,
-    leaves_at,
-    leaves_slowly,
-    started_at,
-)
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry, why_not
-from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput
-from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod, shares_of
-from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Policy, Preference, StepBudget
+from gpuledger.placement.policy import CARD_RANKS, FALLBACK, Preference, StepBudget
 from gpuledger.placement.preemption.tenants import NOT_STARTED_S
 from gpuledger.placement.preemption.victims import WORK_LIMIT, Cost, Eviction, Question, Tenant, cost_of, together
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.gangs.members import GangState, Members
+from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.tasks import TURN_S, yield_to_loop
-
-FAR_S = 2**40
-
-OVERDUE_S = 30
-"""After this time beyond its end a pod that is being deleted counts as one that refuses to go."""
-
-
-class PodLifecycles:
-    """Start and end of bound pods, in Unix seconds."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
-        self._started: dict[str, int] = {}  # UID of a bound pod -> when a kubelet has taken it up, 0 if none has
-        self._leaves: dict[str, int] = {}  # UID of a pod that is being deleted -> when it must have ended
-        self._slow: set[str] = set()  # UIDs of bound pods that need not leave within an hour
-        self.on_newcomer = Listeners[[]]()
-        """Called when a pod is seen bound for the first time."""
-
-    def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """Observe a bound pod."""
-        uid = pod["metadata"]["uid"]
-        if is_finished(pod) or not bound_node(pod):
-            self.forget_bound(uid, pod)
-            return
-        is_new, started, leaves = uid not in self._started, started_at(pod), leaves_at(pod)
-        self._started[uid] = unix_s(started) if started else 0
-        if leaves:
-            self._leaves[uid] = unix_s(leaves)
-        if leaves_slowly(pod):
-            self._slow.add(uid)
-        if is_new:
-            self.on_newcomer()
-
-    def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """Record that a pod is gone. Idempotent."""
-        self._started.pop(pod_uid, None)
-        self._leaves.pop(pod_uid, None)
-        self._slow.discard(pod_uid)
-
-    def known_bound(self) -> set[str]:
-        """Return the UIDs of the pods of which something is known."""
-        return set(self._started)
-
-    def started_s(self, pod_uid: str) -> int:
-        """Return when the pod has started, 0 if it has not."""
-        return self._started.get(pod_uid, 0)
-
-    def leaves_slowly(self, pod_uid: str) -> bool:
-        """Return whether the pod's termination would take longer than a preemptor waits."""
-        return pod_uid in self._slow
-
-    def is_bound(self, pod_uid: str) -> bool:
-        """Return whether the pod was seen with a node, and not seen to end."""
-        return pod_uid in self._started
-
-    def leaves_s(self, pod_uid: str) -> int:
-        """Return when a pod that is being deleted must have ended, 0 for others."""
-        return self._leaves.get(pod_uid, 0)
-
-    def is_leaving(self, pod_uid: str) -> bool:
-        """Return whether the pod is on its way out, and not late."""
-        return pod_uid in self._leaves and not self.refuses_to_go(pod_uid)
-
-    def refuses_to_go(self, pod_uid: str) -> bool:
-        """Return whether the pod is overdue, or its termination takes longer than a preemptor waits."""
-        leaves_s = self._leaves.get(pod_uid)
-        if leaves_s is None:
-            return False
-        now_s = self._clock.wall().timestamp()
-        return now_s >= leaves_s + OVERDUE_S or leaves_s > now_s + LONGEST_GRACE_S
-
-
-def unix_s(text: str) -> int:
-    """Return a time of RFC 3339 in Unix seconds. One beyond the year 9999 is far away."""
-    try:
-        return int(datetime.fromisoformat(text).timestamp())
-    except ValueError:
-        return FAR_S
 
 
 @dataclass(slots=True)
@@ -180,13 +92,12 @@ class ChosenVictims:
             self._choices[pod.uid].evicted.discard(victim_uid)
 
 
-class EvictedTogether:
+@define(eq=False, slots=False)
+class EvictedTogether(Component):
     """Looks at gangs as they are now."""
 
-    def __init__(self, members: Members, ledger: Ledger, lives: PodLifecycles) -> None:
-        self._members = members
-        self._ledger = ledger
-        self._lives = lives
+    _members: Members
+    _lives: PodLifecycles
 
     def leave_with(self, pod_uid: str) -> list[Pod]:
         """Return the members of a pod's gang that would have to leave with it; none if it can leave by itself.
@@ -309,6 +220,25 @@ class Victims:
     protected_by: tuple[str, ...] = ()
     """The budgets that do not allow it."""
 
+    def as_group(self, pod: Pod) -> GroupVictims:
+        """Return the same for a pod as a group of one."""
+        return GroupVictims(((pod, self),), self.pods, self.cost, self.protected_by, leave_anyway=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupVictims:
+    """A place for each pod of a group, and who has to leave all of these."""
+
+    rooms: tuple[tuple[Pod, Victims], ...]
+    """Each pod's cards, and who leaves these; the first one has those as well that leave no pod's cards."""
+    pods: tuple[Pod, ...]
+    """All pods to evict, each once."""
+    cost: Cost
+    protected_by: tuple[str, ...]
+    """The budgets that do not allow it."""
+    leave_anyway: bool
+    """Somebody is on the way out of one of the nodes, or may be."""
+
 
 async def answered(question: Question, below: Cost | None, work: StepBudget) -> Eviction | None:
     """Return the answer to a question; to a hard one from a thread, so that others are served meanwhile."""
@@ -317,19 +247,15 @@ async def answered(question: Question, below: Cost | None, work: StepBudget) -> 
     return question.answer(below, work)
 
 
-@define(eq=False, kw_only=True, slots=False)
-class VictimFinder:
+@define(eq=False, slots=False)
+class VictimFinder(Component):
     """Looks at the ledger of now."""
 
-    _ledger: Ledger
-    _policy: Policy
     _lives: PodLifecycles
     _mates: EvictedTogether
     _leavers: ChosenVictims
-    _stays: Callable[[str], bool]
-    """Takes a pod's UID. Of those for which it is true, others decide whether they leave, or they make no room."""
-    _reader: KubeStore
-    _clock: Clock
+    _stays: Sequence[Callable[[str], bool]]
+    """Each takes a pod's UID. If one is true, others decide whether the pod leaves, or it would make no room."""
 
     async def find(
         self,
@@ -354,7 +280,7 @@ class VictimFinder:
             question, best = found
             unread = {victim.namespace for victim in self.pods_of(best.victims)} - budgets.namespaces
             for namespace in unread:
-                await budgets.read(self._reader, namespace)
+                await budgets.read(self._store, namespace)
             if unread:
                 continue
             attempts += 1
@@ -452,7 +378,7 @@ class VictimFinder:
         return self._lives.is_bound(pod_uid) and not self._lives.refuses_to_go(pod_uid) and self._decides(pod_uid)
 
     def _decides(self, pod_uid: str) -> bool:
-        return not self._stays(pod_uid)
+        return not any(stays(pod_uid) for stays in self._stays)
 
     def _host_takes(self, request: PodRequest, node_name: str) -> bool:
         """Return whether CPU and memory are enough for the pod beside others to which room is promised there.
@@ -469,7 +395,7 @@ class VictimFinder:
 
     def preference(self, request: PodRequest) -> Preference:
         """Return how a pod's cards are chosen among those that are free then."""
-        wished = self._policy.wished(request).cards
+        wished = self._context.policy.wished(request).cards
         return wished if wished in CARD_RANKS else FALLBACK
 
     def pods_of(self, victims: Collection[str]) -> list[Pod]:

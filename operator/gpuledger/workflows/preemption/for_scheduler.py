@@ -11,48 +11,40 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from attrs import define
 
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s, pod_identity
 from gpuledger.formats.scheduler import PreemptArguments
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.quotas import Tally
-from gpuledger.model.clock import Clock
 from gpuledger.model.errors import EventReason, GpuledgerError, NotFound
-from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
 from gpuledger.reports.cards import RecordKind
-from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_victims import (
     ChosenVictims,
     EvictedTogether,
-    PodLifecycles,
+    GroupVictims,
     VictimFinder,
     Victims,
 )
-from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
+from gpuledger.workflows.reporting import PreemptionOutcome
 from gpuledger.workflows.tasks import gather_all
 
 
-@define(eq=False, kw_only=True, slots=False)
-class RoomClaimer:
+@define(eq=False, slots=False)
+class RoomClaimer(Component):
     """Lists claims at the API server: any operator can go on from there."""
 
-    _ledger: Ledger
-    _journal: Journal
-    _store: KubeStore
     _lives: PodLifecycles
-    _clock: Clock
-    _timeout_s: float
 
     async def claim(
         self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
@@ -65,7 +57,7 @@ class RoomClaimer:
         patience_s = max(patience_s, await self.longest_grace_s(leaving))
         now = self._clock.wall()
         patience_s += max(0.0, self._leaves_by_s(found) - now.timestamp())
-        patience_s = min(patience_s, LONGEST_GRACE_S) + self._timeout_s
+        patience_s = min(patience_s, LONGEST_GRACE_S) + self._settings.preemption_timeout_s
         until = now + timedelta(seconds=patience_s)
         claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
         await gather_all(map(self._journal.claim, claims))
@@ -100,15 +92,12 @@ class RoomClaimer:
 
 
 @define(eq=False, slots=False)
-class Beginnings:
-    """Begins preemptions, and passes them on to the carrier."""
+class PreemptionStarter(Component):
+    """Starts preemptions, and passes them on to the executor."""
 
-    _ledger: Ledger
     _claimer: RoomClaimer
-    _carrier: PreemptionExecutor
+    _executor: PreemptionExecutor
     _leavers: ChosenVictims
-    _event_recorder: EventRecorder
-    _counts: Counts
 
     def are_within_quota(self, rooms: Iterable[tuple[Pod, Victims]]) -> bool:
         """Return whether the namespace of each of some pods may have the room for all of them."""
@@ -119,13 +108,9 @@ class Beginnings:
         """Promise the room in memory: it counts as taken from now on. Displaced preemptors give up theirs."""
         self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
         for uid in found.displaced:
-            self._carrier.give_up(uid, f"pod {pod} of higher priority takes its place")
+            self._executor.give_up(uid, f"pod {pod} of higher priority takes its place")
         self._ledger.promises.make(pod.uid, found.placement)
         self._leavers.choose(pod, [victim.uid for victim in found.pods])
-
-    async def longest_grace_s(self, pods: Collection[Pod]) -> float:
-        """Return how long the slowest of some pods may take to end, in seconds."""
-        return await self._claimer.longest_grace_s(pods)
 
     async def claim(
         self, pod: Pod, found: Victims, evicted: Collection[str], leaving: Collection[Pod], patience_s: float = 0.0
@@ -138,55 +123,37 @@ class Beginnings:
         try:
             await self._claimer.claim(pod, found, evicted, leaving, patience_s)
         except GpuledgerError as error:
-            self._carrier.give_up(pod.uid, str(error))
+            self._executor.give_up(pod.uid, str(error))
             raise
         finally:
             self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
 
-    async def nominate(self, pod: Pod, found: Victims) -> None:
-        """Set the pod's nominated node, before any victim is evicted."""
-        await self._carrier.nominator.name(pod, found.placement.node_name)
+    async def claim_all(self, found: GroupVictims) -> None:
+        """List the claims of all pods of a group; raise what keeps one from it, when all have been tried."""
+        patience_s = await self._claimer.longest_grace_s(found.pods)
+        rooms = [(pod, its, [victim.uid for victim in its.pods]) for pod, its in found.rooms]
+        await gather_all([self.claim(pod, its, evicted, (), patience_s) for pod, its, evicted in rooms])
 
-    def go_on(self, pod: Pod, found: Victims) -> None:
-        """Say who leaves, and have it carried out."""
+    def give_up(self, found: GroupVictims, why: str) -> None:
+        """End a preemption: room for a part of a group is of no use."""
+        for pod, _ in found.rooms:
+            self._executor.give_up(pod.uid, why)
+
+    async def go_on(self, found: GroupVictims) -> None:
+        """Name the pods' nodes before any victim is evicted; then say who leaves, and have it carried out."""
+        rooms = found.rooms
+        await gather_all([self._executor.nominator.name(pod, its.placement.node_name) for pod, its in rooms])
+        for pod, its in rooms:
+            self._go_on(pod, its)
+
+    def _go_on(self, pod: Pod, found: Victims) -> None:
         placement = found.placement
         names = ", ".join(map(str, found.pods)) or "no pod; others leave already"
         cards = ", ".join(share.uuid for share in placement.shares)
         sentence = f"evicts for cards {cards} on node {placement.node_name}: {names}"
         self._event_recorder.post_pod_event(pod, False, EventReason.PREEMPTING, sentence)
-        self._carrier.trail.note(RecordKind.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
-        self._carrier.look(pod.uid)
-
-
-ASKS_EXTENDERS = (1, 38)
-"""From this version on kube-scheduler asks an extender for victims on nodes that only the extender has refused."""
-
-
-@dataclass(slots=True)
-class PreemptionMode:
-    """No program, as long as it is not known."""
-
-    operator: bool = False
-    scheduler: bool = False
-    """kube-scheduler preempts, and asks the operator for victims."""
-
-    @classmethod
-    def by_setting(cls, preemption: str) -> PreemptionMode:
-        """Return the mode of a setting: own, native, off, or auto, which is detected later."""
-        return cls(operator=preemption == "own", scheduler=preemption == "native")
-
-    def know(self, version: tuple[int, int]) -> None:
-        """Observe the API server's version, major and minor."""
-        self.scheduler = version >= ASKS_EXTENDERS
-        self.operator = not self.scheduler
-
-
-@dataclass(frozen=True, slots=True)
-class PreemptionSettings:
-    """Which program evicts, and whether budgets prevent evictions."""
-
-    who: PreemptionMode
-    despite_budgets: bool
+        self._trail.note(RecordKind.PREEMPTING, pod, placement.node_name, placement.shares, f"evicts {names}")
+        self._executor.look(pod.uid)
 
 
 logger = logging.getLogger(__name__)
@@ -197,18 +164,14 @@ HARD_STEPS = 2 * WORK_LIMIT
 
 
 @define(eq=False, slots=False)
-class SchedulersPreemption:
+class SchedulersPreemption(Component):
     """Answers kube-scheduler."""
 
-    _ledger: Ledger
     _waiting: WaitingPods
     _finder: VictimFinder
-    _carrier: PreemptionExecutor
-    _beginnings: Beginnings
+    _executor: PreemptionExecutor
+    _starter: PreemptionStarter
     _mates: EvictedTogether
-    _counts: Counts
-    _settings: PreemptionSettings
-    _read_request: Callable[[Json], PodRequest | None]
     _is_fresh: Callable[[str], bool]
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
@@ -217,16 +180,16 @@ class SchedulersPreemption:
         kube-scheduler evicts them itself. The pod's cards there are claimed before the answer. None for a pod that
         waits for its gang: room for all of it is made at once, or none. Raises BadInput for a pod that can't be read.
         """
-        pod, request = pod_identity(arguments.pod), self._read_request(dict(arguments.pod))
+        pod, request = pod_identity(arguments.pod), self._formats.request(dict(arguments.pod))
         if self._mates.waits_for_its_gang(pod.uid):
             return {}
         arguments = self._with_mates(pod, arguments)
         if request is None:
             return dict(arguments.victims)
         if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
-            self._carrier.found_no_node(pod.uid)
+            self._executor.found_no_node(pod.uid)
             return {}
-        if self._settings.who.operator and await self._finds_its_own(pod, request):
+        if self._context.preemption_mode.operator and await self._finds_its_own(pod, request):
             return {}
         for violations in sorted(set(arguments.violations.values())):
             found = await self._completed(pod, request, arguments, violations)
@@ -256,14 +219,14 @@ class SchedulersPreemption:
 
         Up to Kubernetes 1.37 an answer without any victim is an error.
         """
-        who, victims = self._settings.who, arguments.victims
+        who, victims = self._context.preemption_mode, arguments.victims
         names = [n for n in victims if arguments.violations[n] == violations and (victims[n] or who.scheduler)]
         names.sort(key=lambda name: (len(victims[name]), name))
         found = await self._finder.find(pod, request, names, victims, StepBudget(HARD_STEPS))
         if found is None or (found.pods and not (who.operator or who.scheduler)):
             return None
-        allowed = who.scheduler or self._settings.despite_budgets or not found.cost[0]
-        return found if allowed and self._beginnings.are_within_quota([(pod, found)]) else None
+        allowed = who.scheduler or self._settings.preempt_despite_budgets or not found.cost[0]
+        return found if allowed and self._starter.are_within_quota([(pod, found)]) else None
 
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
         """Return whether the operator can make room by itself, where nothing but cards is short."""
@@ -271,7 +234,7 @@ class SchedulersPreemption:
         if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
             return False
         found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=StepBudget(HARD_STEPS))
-        return found is not None and (not found.cost[0] or self._settings.despite_budgets)
+        return found is not None and (not found.cost[0] or self._settings.preempt_despite_budgets)
 
     async def _left_to_the_scheduler(
         self, pod: Pod, found: Victims, victims: Collection[str]
@@ -283,12 +246,12 @@ class SchedulersPreemption:
         elsewhere = [uid for uid in (*added, *also) if self._node_of(uid) != node_name]
         self._ledger.promises.make(pod.uid, found.placement)
         try:
-            await self._beginnings.claim(pod, found, elsewhere, everybody)
+            await self._starter.claim(pod, found, elsewhere, everybody)
         except GpuledgerError as error:
             logger.warning("pod %s: claiming room for it failed: %s", pod, error)
             return {}
         self._counts.preemptions.labels(PreemptionOutcome.BEGUN).inc()
-        self._carrier.look(pod.uid)
+        self._executor.look(pod.uid)
         return {node_name: (*victims, *(uid for uid in added if uid not in elsewhere))}
 
     def _known(self, pod_uids: Collection[str]) -> list[Pod]:

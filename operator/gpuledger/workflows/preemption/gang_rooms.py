@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from gpuledger.ledger.book import Ledger
+from attrs import define
+
 from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.share import HolderState, Placement, fitting_variant
-from gpuledger.workflows.gangs.members import GangState, Member, Members
-from gpuledger.workflows.pending.requeue import GangRequeuer
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.members import GangState, Member
 
 
-class GangRooms:
+@define(eq=False, slots=False)
+class GangRooms(Component):
     """Looks at what is claimed and reserved now."""
 
-    def __init__(self, members: Members, ledger: Ledger, waker: GangRequeuer) -> None:
-        self._members = members
-        self._ledger = ledger
-        self._waker = waker
+    _gangs: Gangs
+
+    def __attrs_post_init__(self) -> None:
+        self._members = self._gangs.members
 
     def gang_of(self, pod_uid: str) -> GangState | None:
         """Return the gang for which a pod waits, None if it waits for none."""
@@ -57,7 +60,7 @@ class GangRooms:
                 with suppress(ShareRefused):  # the card is gone; the next look shows it
                     seat = Seat(uid, placement, FOREVER, Strength.WAITING, group=state.name, priority=state.priority)
                     self._ledger.seats.take(seat)
-        self._waker.wake(state)
+        self._gangs.requeue(state)
         return True
 
     def _have_room(self, state: GangState, claimed: bool) -> int:

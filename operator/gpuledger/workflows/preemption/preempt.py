@@ -1,20 +1,25 @@
-"""Preemption: pods of lower priority leave their cards for a pod that waits.
+"""Preemption: pods of lower priority leave their cards for a pod that waits, or for all members of a gang at once.
 
 Three things, each in its own time:
 
 1. *Decide*: for a pod that kube-scheduler could place nowhere, find the cheapest victims on one of the nodes that it
-   would take. The pod's cards there count as taken from that moment on.
+   would take; for a gang, those that make room for all members that are missing. These cards count as taken from that
+   moment on.
 2. *Claim*: the claims are listed on the cards, at the API server. Any operator can go on from there.
 3. *Carry out*, again and again, from what the ledger shows (`execute.py`): evict, reserve what becomes free, and call
-   the pod when all is there; or give up.
+   the pods when all is there; or give up. No pod is evicted for a gang before the claims of all its members are listed.
+
+kube-scheduler's own preemption can do that for single pods alone, so for gangs the operator evicts in every mode.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Callable, Coroutine, Hashable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from attrs import define
 
@@ -22,17 +27,25 @@ from gpuledger.formats.kubernetes.pod import is_unschedulable, may_preempt
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.clock import Clock
 from gpuledger.model.errors import EventReason, GpuledgerError
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
-from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
+from gpuledger.workflows.binding.bind_pod import PodBinder
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import MemberRefused, PodRefused, PodSeenBound
+from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.members import GangState, Member
+from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
+from gpuledger.workflows.pending.queue import Attempts
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods, in_turns
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
-from gpuledger.workflows.preemption.find_victims import EvictedTogether, VictimFinder, Victims
-from gpuledger.workflows.preemption.for_scheduler import Beginnings, PreemptionSettings, SchedulersPreemption
-from gpuledger.workflows.reporting import Counts, EventRecorder, PreemptionOutcome
+from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, SimilarMembers, kinds_of
+from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, GroupVictims, VictimFinder
+from gpuledger.workflows.preemption.for_scheduler import PreemptionStarter, RoomClaimer, SchedulersPreemption
+from gpuledger.workflows.preemption.gang_rooms import GangRooms
+from gpuledger.workflows.reporting import PreemptionOutcome
+from gpuledger.workflows.tasks import Tasks, by_turns
 
 logger = logging.getLogger(__name__)
 
@@ -45,76 +58,168 @@ FRESH_S = 5.0
 can have got a taint meanwhile, or run short of CPU."""
 
 RESTING_S = 10.0
-"""After this time a pod is looked at again for which only budgets stand in the way, of which no watch tells, or for
-which claiming has failed by a defect."""
+"""After this time a pod or gang is looked at again for which only budgets stand in the way, of which no watch tells, or
+for which claiming has failed by a defect."""
 
 SHAPES_AT_ONCE = 8
 """Different shapes of one namespace's pods for which victims are looked for before others have their turn."""
 
 CLAIM_PAUSE_S = 1.0
-"""Before a pod is looked at again whose claims could not be written."""
+"""Before a pod or gang is looked at again whose claims could not be written."""
 
-_Look = tuple[int, NodeSet | None]
-"""How much had happened, and which nodes kube-scheduler would take."""
+
+Key = TypeVar("Key", bound=Hashable)
+ItsKey = TypeVar("ItsKey", bound=Hashable, covariant=True)
+
+
+class Preemptor(Protocol[ItsKey]):
+    """A pod, or a gang, for which others may have to leave."""
+
+    @property
+    def key(self) -> ItsKey:
+        """Return by what it is remembered."""
+
+    @property
+    def pod(self) -> Pod:
+        """Return the pod whose Events speak of it."""
+
+    @property
+    def alike(self) -> Hashable:
+        """Return what those have in common for which the search has the same outcome."""
+
+    def look(self) -> object:
+        """Return what the outcome of the search depends on."""
+
+    def may_begin(self) -> bool:
+        """Return whether it waits for room, may preempt, and none is being made for it."""
+
+    async def find(self) -> GroupVictims | None:
+        """Return the cheapest victims, None if none help."""
+
+    def to_ask_for(self, found: GroupVictims) -> Sequence[Pod]:
+        """Return the pods of which kube-scheduler has to say again where they may go, before any pod is evicted."""
+
+    def begins(self) -> None:
+        """Record that room is being made for it."""
+
+
+class _Memory(Generic[Key]):
+    """What is remembered of pods, or of gangs, for which others could not be evicted."""
+
+    def __init__(self, attempts: Attempts[Key], forbidden: MutableMapping[Key, tuple[str, ...]]) -> None:
+        self.attempts = attempts
+        self.forbidden = forbidden
+        """The budgets that were reported to each."""
+
+    def is_undecided(self, one: Preemptor[Key]) -> bool:
+        """Return whether it may preempt, and something is another than at the last search."""
+        return one.may_begin() and self.attempts.may_be_tried(one.key, one.look())
+
+
+class _Search:
+    """A search in the background, which begins again when it is wanted meanwhile."""
+
+    def __init__(self, tasks: Tasks, name: str, search: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks, self._name, self._search = tasks, name, search
+        self.task: asyncio.Task[None] | None = None
+        self._again = False
+
+    def want(self) -> None:
+        """Have it begin, or begin again."""
+        self._again = True
+        if self.task is None:
+            self.task = self._tasks.start(self._run(), self._name)
+
+    async def _run(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                await self._search()
+        except Exception:
+            logger.exception("%s failed, which is a bug in gpuledger", self._name)
+        finally:
+            self.task = None
 
 
 @define(eq=False, slots=False)
-class Preemption:
-    """Decides which pending pods preempt others."""
+class Preemption(Component):
+    """Decides for which pods and gangs others have to leave."""
 
-    _ledger: Ledger
     _waiting: WaitingPods
-    _finder: VictimFinder
-    _carrier: PreemptionExecutor
-    _beginnings: Beginnings
-    _mates: EvictedTogether
-    _event_recorder: EventRecorder
-    _counts: Counts
-    _settings: PreemptionSettings
-    _read_request: Callable[[Json], PodRequest | None]
-    _clock: Clock
-    _is_active: Callable[[], bool] = lambda: True
+    _gangs: Gangs
+    _lives: PodLifecycles
+    _deadlines: Deadlines
+    _binder: PodBinder
+    _stays: Sequence[Callable[[str], bool]]
+    """Each takes a pod's UID. If one is true, others decide whether the pod leaves, or it would make no room."""
 
     def __attrs_post_init__(self) -> None:
-        self._for_scheduler = SchedulersPreemption(
-            self._ledger,
-            self._waiting,
-            self._finder,
-            self._carrier,
-            self._beginnings,
-            self._mates,
-            self._counts,
-            self._settings,
-            self._read_request,
-            self._is_fresh,
+        context, members, leavers = self._context, self._gangs.members, ChosenVictims()
+        mates = EvictedTogether(context, members, self._lives)
+        rooms = GangRooms(context, self._gangs)
+        self.executor = PreemptionExecutor(
+            context, self._waiting, self._lives, leavers, rooms, self._deadlines, self._binder
         )
+        self.finder = VictimFinder(context, self._lives, mates, leavers, self._stays)
+        self.gang_finder = GangVictimFinder(context, self.finder)
+        self._starter = PreemptionStarter(context, RoomClaimer(context, self._lives), self.executor, leavers)
+        self._for_scheduler = SchedulersPreemption(
+            context, self._waiting, self.finder, self.executor, self._starter, mates, self.is_fresh
+        )
+        self.similar = SimilarMembers(context, members)
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
-        self._looked_at: dict[str, _Look] = {}  # pod UID -> what was known when nothing could be done for it
         self._newcomers = 0  # bound pods that were seen so far
-        self._forbidden: dict[str, tuple[str, ...]] = {}  # pod UID -> the budgets that were reported to it
         self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
         self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
-        self._resting: set[str] = set()  # UIDs of pods that are looked at again after a pause
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._deciding_hard: asyncio.Task[None] | None = None  # looks for victims for pods of several containers
-        self._hard_wanted = False  # it is to begin again when it comes to its end
+        self._of_pods = _Memory[str](Attempts(self._clock, {}), {})
+        self._of_gangs = _Memory[GangState](Attempts(self._clock), WeakKeyDictionary())
+        # Only pods of several containers, and gangs, can take long, and the others do not wait for them.
+        self._hard_search = _Search(self._tasks, "look for victims for pods of several containers", self._decide_hard)
+        self.gang_search = _Search(self._tasks, "look for victims for gangs", self._decide_gangs)
         self.wanted = asyncio.Event()
         """Set when a pod may need others to leave."""
+        self._events.on(PodRefused, self._pod_is_refused)
+        self._events.on(MemberRefused, self._member_is_refused)
+        self._events.on(PodSeenBound, self._newcomer)
 
     # Called with what the watches and kube-scheduler show.
 
     def observe_pending(self, pod: Json) -> None:
         """Observe a pod without a node."""
         uid = pod["metadata"]["uid"]
-        self._carrier.waits(uid)
-        self._carrier.nominator.shows(pod)
+        self.executor.waits(uid)
+        self.executor.nominator.shows(pod)
         if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
             self._may.add(uid)
             self._want(uid)
+        self.similar.observe_pending(pod)
 
-    def newcomer(self) -> None:
-        """Record that a pod was seen bound for the first time: now it could be asked to leave."""
-        self._newcomers += 1
+    def forget_pending(self, pod_uid: str) -> None:
+        """Record that a pod waits no more: it is bound or gone."""
+        self.similar.forget_pending(pod_uid)
+        self._asked_s.pop(pod_uid, None)
+        self._of_pods.attempts.forget(pod_uid)
+        self._of_pods.forbidden.pop(pod_uid, None)
+        self._may.discard(pod_uid)
+        self._called.discard(pod_uid)
+        self.executor.waits_no_more(pod_uid)
+
+    def known_pending(self) -> set[str]:
+        """Return the UIDs of the pods without a node of which something is remembered."""
+        return self._may | self.executor.remembered() | self.similar.known_pending()
+
+    def observe_card(self, entry: CardEntry) -> None:
+        """Observe a card as it is stored now."""
+        self.executor.observe_card(entry)
+
+    def became_active(self) -> None:
+        """Continue the preemptions that an earlier operator has begun. All pending pods are known by now."""
+        self.executor.take_over()
+        self._want_if_anybody_may()
+
+    def room_has_changed(self) -> None:
+        """Have all preemptions looked at, and all who could begin one: something has changed in the ledger."""
+        self.executor.look_at_all()
         self._want_if_anybody_may()
 
     @property
@@ -126,188 +231,275 @@ class Preemption:
         """Return whether kube-scheduler could not place a pending pod, and it may have others leave."""
         return pod_uid in self._may
 
-    def _look_of(self, waiting: WaitingPod) -> _Look:
-        return self.happened, waiting.node_names
-
-    def refused(self, pod_uid: str) -> None:
-        """Record a refused Filter and the nodes that it offered.
-
-        It can ask for one of which was seen already that it waits no more: of that nothing is kept.
-        """
-        waiting = self._waiting.find(pod_uid)
-        if waiting is None:
-            return
-        if waiting.node_names is not None:
-            self._carrier.asked(pod_uid, waiting.node_names)
-        self._asked_s[pod_uid] = self._clock.now_s()
-        if pod_uid in self._called:
-            self._called.discard(pod_uid)
-            self._looked_at.pop(pod_uid, None)
-        self._want(pod_uid)
-
-    def _want(self, pod_uid: str) -> None:
-        if self._settings.who.operator and pod_uid in self._may:
-            self.wanted.set()
-
-    def forget_pending(self, pod_uid: str) -> None:
-        """Record that a pod waits no more: it is bound or gone."""
-        for known in (self._asked_s, self._looked_at, self._forbidden):
-            known.pop(pod_uid, None)
-        self._may.discard(pod_uid)
-        self._called.discard(pod_uid)
-        self._carrier.waits_no_more(pod_uid)
-
-    def known_pending(self) -> set[str]:
-        """Return the UIDs of the pods without a node of which something is remembered."""
-        return self._may | self._carrier.remembered()
-
-    def take_over(self) -> None:
-        """Continue the preemptions that an earlier operator has begun. All pending pods are known by now."""
-        self._carrier.take_over()
-        self._want_if_anybody_may()
-
-    def notice(self, card: CardEntry) -> None:
-        """Observe a card as it is stored now."""
-        self._carrier.notice(card)
-
-    def room_has_changed(self) -> None:
-        """Have all preemptions looked at, and all who could begin one: something has changed in the ledger."""
-        self._carrier.look_at_all()
-        self._want_if_anybody_may()
-
-    def _want_if_anybody_may(self) -> None:
-        if (self._settings.who.operator or self._settings.who.scheduler) and self._may:
-            self.wanted.set()
-
-    # Deciding.
-
-    async def decide(self) -> None:
-        """Find victims for pending pods, in order; for pods of several containers in the background.
-
-        Only these can take long, and the other pods do not wait for them.
-        """
-        if not self._settings.who.operator:  # then only gangs are its business
-            return
-        await self._decide(self._undecided(hard=False))
-        self._hard_wanted = bool(self._undecided(hard=True))
-        if self._hard_wanted and self._deciding_hard is None:
-            self._deciding_hard = self._start(self._decide_hard(), "look for victims for pods of several containers")
-
-    async def _decide_hard(self) -> None:
-        try:
-            while self._hard_wanted:
-                self._hard_wanted = False
-                await self._decide(self._undecided(hard=True))
-        except Exception:
-            logger.exception("searching victims for pods of several containers failed, which is a bug in gpuledger")
-        finally:
-            self._deciding_hard = None
-
-    def _undecided(self, hard: bool) -> list[WaitingPod]:
-        """Return the pending pods that may preempt: those of several containers if `hard`, else those of one."""
-        undecided = (
-            waiting
-            for waiting in self._waiting.in_order()
-            if (len(waiting.request.shape) > 1) == hard and self._is_undecided(waiting)
-        )
-        return in_turns(undecided, SHAPES_AT_ONCE)
-
-    def _is_undecided(self, waiting: WaitingPod) -> bool:
-        return self._may_begin(waiting) and self._looked_at.get(waiting.pod.uid) != self._look_of(waiting)
-
-    async def _decide(self, undecided: Iterable[WaitingPod]) -> None:
-        """Find victims for these. Nothing is awaited between a choice and its promise."""
-        hopeless: set[tuple[object, ...]] = set()
-        for waiting in undecided:
-            look = self._look_of(waiting)
-            same = (waiting.pod.priority, waiting.request.shape, look)
-            if not self._is_undecided(waiting) or not self._is_active():
-                continue
-            nodes = sorted(self._ledger.node_names() if waiting.node_names is None else waiting.node_names)
-            found = None if same in hopeless else await self._finder.find(waiting.pod, waiting.request, nodes)
-            self._looked_at[waiting.pod.uid] = look
-            if found is None:
-                hopeless.add(same)
-            elif not self._may_begin(waiting) or not self._is_active():  # it has found room meanwhile, or is gone
-                self._looked_at.pop(waiting.pod.uid, None)
-            elif found.cost[0] and not self._settings.despite_budgets:
-                self._is_forbidden(waiting.pod, found)
-            elif waiting.node_names is None or (found.pods and not self._is_fresh(waiting.pod.uid)):
-                self._have_it_asked_for(waiting.pod.uid)
-            elif self._beginnings.are_within_quota([(waiting.pod, found)]):
-                self._begin(waiting.pod, found)  # where others leave anyway, it may be enough to keep what they leave
-
-    def _have_it_asked_for(self, pod_uid: str) -> None:
-        if pod_uid not in self._called:
-            self._called.add(pod_uid)
-            self._waiting.call(pod_uid)
-
-    def _is_fresh(self, pod_uid: str) -> bool:
+    def is_fresh(self, pod_uid: str) -> bool:
         """Return whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
         return self._clock.now_s() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
-
-    def _may_begin(self, waiting: WaitingPod) -> bool:
-        uid = waiting.pod.uid
-        return (
-            uid in self._may
-            and uid not in self._resting
-            and self._waiting.lookup(uid) is waiting
-            and waiting.pod.priority > self._ledger.lowest_priority()
-            and not self._ledger.promises.is_made(uid)
-            and not self._ledger.holders_of(uid)
-        )
-
-    def _is_forbidden(self, pod: Pod, found: Victims) -> None:
-        self._rest(pod.uid)
-        if self._forbidden.get(pod.uid) != found.protected_by:
-            self._forbidden[pod.uid] = found.protected_by
-            self._counts.preemptions.labels(PreemptionOutcome.FORBIDDEN).inc()
-            budgets = ", ".join(found.protected_by)
-            sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {budgets}"
-            self._event_recorder.post_pod_event(pod, True, EventReason.PREEMPTION_FORBIDDEN, sentence)
-
-    def _rest(self, pod_uid: str) -> None:
-        self._resting.add(pod_uid)
-        asyncio.get_running_loop().call_later(RESTING_S, self._look_again, pod_uid)
-
-    def _look_again(self, pod_uid: str) -> None:
-        self._resting.discard(pod_uid)
-        self._looked_at.pop(pod_uid, None)
-        self._want(pod_uid)
-
-    def _begin(self, pod: Pod, found: Victims) -> None:
-        """Promise the room, and have it claimed in the background."""
-        self._beginnings.promise(pod, found)
-        self._start(self._claim_and_go_on(pod, found), f"preempt for pod {pod}")
-
-    def _start(self, steps: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(steps, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _claim_and_go_on(self, pod: Pod, found: Victims) -> None:
-        try:
-            await self._beginnings.claim(pod, found, [victim.uid for victim in found.pods], found.pods)
-        except GpuledgerError as error:
-            logger.warning("pod %s: claiming room for it failed: %s", pod, error)
-            await asyncio.sleep(CLAIM_PAUSE_S)
-            self._want(pod.uid)
-            return
-        except Exception:
-            logger.exception("pod %s: claiming room for it failed, which is a bug in gpuledger", pod)
-            self._rest(pod.uid)
-            return
-        await self._beginnings.nominate(pod, found)
-        self._beginnings.go_on(pod, found)
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
         """Answer kube-scheduler: see SchedulersPreemption."""
         return await self._for_scheduler.preempt(arguments)
 
+    def _newcomer(self, event: PodSeenBound) -> None:
+        self._newcomers += 1
+        self._want_if_anybody_may()
+
+    def _pod_is_refused(self, event: PodRefused) -> None:
+        waiting = self._waiting.find(event.uid)
+        if waiting is not None:  # else it was seen already that it waits no more: of that nothing is kept
+            self._was_asked(event.uid, waiting.node_names, self._of_pods, event.uid)
+            self._want(event.uid)
+
+    def _member_is_refused(self, event: MemberRefused) -> None:
+        state = self._gangs.members.of(event.uid)
+        member = state.pending.get(event.uid) if state else None
+        if state is not None and member is not None:
+            self._was_asked(event.uid, member.node_names, self._of_gangs, state)
+        if self._context.preemption_mode.is_known:
+            self.wanted.set()
+
+    def _was_asked(self, pod_uid: str, node_names: NodeSet | None, memory: _Memory[Key], key: Key) -> None:
+        """Record a refused Filter and the nodes that it offered."""
+        if node_names is not None:
+            self.executor.asked(pod_uid, node_names)
+        self._asked_s[pod_uid] = self._clock.now_s()
+        if pod_uid in self._called:
+            self._called.discard(pod_uid)
+            memory.attempts.forget(key)
+
+    def _want(self, pod_uid: str) -> None:
+        if self._context.preemption_mode.operator and pod_uid in self._may:
+            self.wanted.set()
+
+    def _want_if_anybody_may(self) -> None:
+        if self._context.preemption_mode.is_known and self._may:
+            self.wanted.set()
+
+    # Deciding.
+
+    async def decide(self) -> None:
+        """Find victims for pods and gangs that wait, in order; where it can take long, in the background."""
+        if self._context.preemption_mode.operator:
+            await self._decide(self._of_pods, self._pods(hard=False))
+            if any(map(self._of_pods.is_undecided, self._pods(hard=True))):
+                self._hard_search.want()
+        if self._context.preemption_mode.is_known and any(map(self._of_gangs.is_undecided, self._waiting_gangs())):
+            self.gang_search.want()
+
+    async def _decide_hard(self) -> None:
+        await self._decide(self._of_pods, self._pods(hard=True))
+
+    async def _decide_gangs(self) -> None:
+        in_order = sorted(self._waiting_gangs(), key=lambda gang: gang.key.rank)
+        await self._decide(self._of_gangs, by_turns(in_order, lambda gang: gang.key.namespace))
+
+    def _pods(self, hard: bool) -> list[SinglePod]:
+        """Return the pending pods that may preempt, in order: those of several containers if `hard`, else of one."""
+        found = (SinglePod(self, self._ledger, self._waiting, waiting) for waiting in self._waiting.in_order())
+        undecided = [each for each in found if each.is_hard == hard and self._of_pods.is_undecided(each)]
+        by_uid = {each.key: each for each in undecided}
+        return [by_uid[one.pod.uid] for one in in_turns([each.waiting for each in undecided], SHAPES_AT_ONCE)]
+
+    def _waiting_gangs(self) -> list[WaitingGang]:
+        return [WaitingGang(self, self._context.ledger, self._gangs, state) for state in self._gangs.members.waiting()]
+
+    async def _decide(self, memory: _Memory[Key], undecided: Iterable[Preemptor[Key]]) -> None:
+        """Find victims for these. Nothing is awaited between a choice and its promise."""
+        hopeless: set[Hashable] = set()
+        for one in undecided:
+            if not memory.is_undecided(one) or not self._is_active():
+                continue
+            look = one.look()
+            found = None if (one.alike, look) in hopeless else await one.find()
+            memory.attempts.failed(one.key, look)
+            if found is None:
+                hopeless.add((one.alike, look))
+            elif not one.may_begin() or not self._is_active():  # it has found room meanwhile, or is gone
+                memory.attempts.forget(one.key)
+            elif found.cost[0] and not self._settings.preempt_despite_budgets:
+                self._is_forbidden(memory, one, found.protected_by)
+            elif to_ask_for := one.to_ask_for(found):
+                for pod in to_ask_for:
+                    self._have_it_asked_for(pod)
+            elif self._starter.are_within_quota(found.rooms):
+                self._begin(memory, one, found)  # where others leave anyway, it may be enough to keep what they leave
+
+    def _have_it_asked_for(self, pod: Pod) -> None:
+        if pod.uid not in self._called:
+            self._called.add(pod.uid)
+            self._tasks.start(self._call(pod), f"ask for nodes of pod {pod}")
+
+    async def _call(self, pod: Pod) -> None:
+        if not await self._waiting.keep_waking(pod, lambda: pod.uid in self._called):
+            self._called.discard(pod.uid)
+
+    def _is_forbidden(self, memory: _Memory[Key], one: Preemptor[Key], budgets: tuple[str, ...]) -> None:
+        self._rest(memory, one, RESTING_S)
+        if memory.forbidden.get(one.key) != budgets:
+            memory.forbidden[one.key] = budgets
+            self._counts.preemptions.labels(PreemptionOutcome.FORBIDDEN).inc()
+            names = ", ".join(budgets)
+            sentence = f"pods of lower priority hold the cards, and PodDisruptionBudgets protect them: {names}"
+            self._event_recorder.post_pod_event(one.pod, True, EventReason.PREEMPTION_FORBIDDEN, sentence)
+
+    def _rest(self, memory: _Memory[Key], one: Preemptor[Key], pause_s: float) -> None:
+        memory.attempts.pause(one.key, pause_s)
+        self._tasks.after(pause_s, self.wanted.set)
+
+    # Beginning.
+
+    def _begin(self, memory: _Memory[Key], one: Preemptor[Key], found: GroupVictims) -> None:
+        """Promise the room, and have it claimed in the background."""
+        one.begins()
+        for pod, its in found.rooms:
+            self._starter.promise(pod, its)
+        self._tasks.start(self._claim_and_go_on(memory, one, found), f"preempt for {one}")
+
+    async def _claim_and_go_on(self, memory: _Memory[Key], one: Preemptor[Key], found: GroupVictims) -> None:
+        try:
+            await self._starter.claim_all(found)
+        except GpuledgerError as error:
+            logger.warning("%s: claiming room for it failed: %s", one, error)
+            self._rest(memory, one, CLAIM_PAUSE_S)
+            self._starter.give_up(found, f"room could not be claimed: {error}")
+        except Exception:
+            logger.exception("%s: claiming room for it failed, which is a bug in gpuledger", one)
+            self._rest(memory, one, RESTING_S)
+            self._starter.give_up(found, "room could not be claimed")
+        else:
+            await self._starter.go_on(found)
+
     async def stop(self) -> None:
         """Decide nothing any more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._carrier.stop()
+        await self.executor.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class SinglePod:
+    """A pod that waits for cards by itself."""
+
+    preemption: Preemption
+    ledger: Ledger
+    all_waiting: WaitingPods
+    waiting: WaitingPod
+
+    def __str__(self) -> str:
+        return f"pod {self.pod}"
+
+    @property
+    def key(self) -> str:
+        """See Preemptor."""
+        return self.waiting.pod.uid
+
+    @property
+    def pod(self) -> Pod:
+        """See Preemptor."""
+        return self.waiting.pod
+
+    @property
+    def alike(self) -> Hashable:
+        """See Preemptor."""
+        return self.waiting.pod.priority, self.waiting.request.shape
+
+    @property
+    def is_hard(self) -> bool:
+        """Return whether the search can take long."""
+        return len(self.waiting.request.shape) > 1
+
+    def look(self) -> object:
+        """See Preemptor."""
+        return self.preemption.happened, self.waiting.node_names
+
+    def may_begin(self) -> bool:
+        """See Preemptor."""
+        uid, ledger = self.key, self.ledger
+        return (
+            self.preemption.may_preempt(uid)
+            and self.all_waiting.lookup(uid) is self.waiting
+            and self.pod.priority > ledger.lowest_priority()
+            and not ledger.promises.is_made(uid)
+            and not ledger.holders_of(uid)
+        )
+
+    async def find(self) -> GroupVictims | None:
+        """See Preemptor."""
+        names = self.waiting.node_names
+        nodes = sorted(self.ledger.node_names() if names is None else names)
+        found = await self.preemption.finder.find(self.pod, self.waiting.request, nodes)
+        return found.as_group(self.pod) if found else None
+
+    def to_ask_for(self, found: GroupVictims) -> Sequence[Pod]:
+        """See Preemptor."""
+        is_known = self.waiting.node_names is not None and (not found.pods or self.preemption.is_fresh(self.key))
+        return () if is_known else (self.pod,)
+
+    def begins(self) -> None:
+        """See Preemptor."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGang:
+    """A gang of which members are missing.
+
+    Members that kube-scheduler has not asked for count as well. Where it tries Kubernetes' own groups as a whole, from
+    1.37 on, it ends at the first member that finds no card, if too few are left then: see SimilarMembers.
+    """
+
+    preemption: Preemption
+    ledger: Ledger
+    gangs: Gangs
+    key: GangState
+
+    def __str__(self) -> str:
+        return f"gang {self.key.name}"
+
+    @property
+    def pod(self) -> Pod:
+        """See Preemptor."""
+        return self._chosen()[0].pod
+
+    @property
+    def alike(self) -> Hashable:
+        """See Preemptor."""
+        return self.key
+
+    def _chosen(self) -> list[Member]:
+        """Return the members that are to get room: the longest waiting ones of those with known nodes."""
+        state, may_preempt = self.key, self.preemption.may_preempt
+        may = [m for m in state.pending.values() if m.node_names is not None and may_preempt(m.pod.uid)]
+        may += self.preemption.similar.of(may, state)
+        return sorted(may, key=lambda member: (member.tried_s is None, member.since, member.pod.uid))[: state.missing]
+
+    def look(self) -> object:
+        """See Preemptor."""
+        return self.preemption.happened, self.key.asked, tuple(member.pod.uid for member in self._chosen())
+
+    def may_begin(self) -> bool:
+        """See Preemptor."""
+        if not self.gangs.lacks_only_cards(self.key):
+            return False
+        chosen, ledger = self._chosen(), self.ledger
+        if len(chosen) < self.key.missing or min(m.pod.priority for m in chosen) <= ledger.lowest_priority():
+            return False
+        return not any(ledger.promises.is_made(uid) or ledger.holders_of(uid) for uid in self.key.pending)
+
+    async def find(self) -> GroupVictims | None:
+        """See Preemptor."""
+        look, chosen = self.look(), self._chosen()
+        places = [place.key for place in self.gangs.kept_places.kept_for(self.key.name)]
+        found = await self.preemption.gang_finder.find(chosen, places)
+        if found is not None and self.look() != look:  # somebody has come, or is gone, meanwhile
+            self.preemption.gang_search.want()
+            return None
+        return found if found and (found.pods or found.leave_anyway) else None
+
+    def to_ask_for(self, found: GroupVictims) -> Sequence[Pod]:
+        """Return one of each kind of members of which kube-scheduler has not said a moment ago where they can go."""
+        if not found.pods:
+            return ()
+        is_fresh = self.preemption.is_fresh
+        latest = (max(kind, key=lambda member: member.tried_s or 0.0) for kind in kinds_of(self._chosen()))
+        return [member.pod for member in latest if not is_fresh(member.pod.uid)]
+
+    def begins(self) -> None:
+        """See Preemptor."""
+        self.gangs.kept_places.forget(self.key.name)

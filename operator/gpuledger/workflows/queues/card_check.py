@@ -24,10 +24,9 @@ from gpuledger.formats.kubernetes.other import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, check_patch, workload
 from gpuledger.kube_api.watch import Api, Listed, Listing, all_of, follow, forgetting
 from gpuledger.kube_api.writes import WORKLOADS, KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.quotas import Tally
 from gpuledger.ledger.seats import Seat, Strength
-from gpuledger.model.clock import Clock, Listeners
+from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound, ShareRefused, WorkLimitExceeded
 from gpuledger.model.gang import WorkloadName
 from gpuledger.model.json_object import Json
@@ -35,20 +34,22 @@ from gpuledger.placement.fit import why_it_waits
 from gpuledger.placement.group import Asking, GroupPlanner, Trial
 from gpuledger.placement.sketch import Sketch
 from gpuledger.reports.explanation import quota_text
+from gpuledger.workflows.context import Component, Context
+from gpuledger.workflows.events import MemberRefused, PodRefused, SelectorsAllowed
 from gpuledger.workflows.list_and_watch import served_path
-from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.pending.queue import Attempts, RoomQueue
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import (
-    EMPTY,
     KueueObjects,
+    NodesByRules,
     QueuedWorkload,
     SeatReader,
     Stage,
     WorkloadPods,
     hardest_first,
 )
-from gpuledger.workflows.reporting import Counts
-from gpuledger.workflows.tasks import Round, Step, in_slices, run_cooperatively, sleep_backoff
+from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
+from gpuledger.workflows.tasks import Step, in_slices, run_cooperatively, sleep_backoff
 
 logger = logging.getLogger(__name__)
 
@@ -56,19 +57,16 @@ ATTEMPTS = 4
 """While Kueue is down, the API server refuses each after 10 s, for Kueue's webhook does not answer."""
 
 
-class CheckWriter:
+@define(eq=False, slots=False)
+class CheckWriter(Component):
     """Sends one write at a time for each workload, each in a task of its own."""
 
-    def __init__(self, store: KubeStore, counts: Counts, clock: Clock, is_active: Callable[[], bool]) -> None:
-        self._store = store
-        self._counts = counts
-        self._clock = clock
-        self._is_active = is_active
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # UID of a workload -> what is being written of it
+    def __attrs_post_init__(self) -> None:
+        self._writing: dict[str, asyncio.Task[None]] = {}  # UID of a workload -> what is being written of it
 
     def is_writing(self, uid: str) -> bool:
         """Return whether a write about a workload is under way."""
-        return uid in self._tasks
+        return uid in self._writing
 
     def say(
         self,
@@ -82,7 +80,7 @@ class CheckWriter:
 
         `done` is called with the workload as it is then, None if it could not be written.
         """
-        before = self._tasks.get(of.uid)
+        before = self._writing.get(of.uid)
 
         async def write() -> None:
             written = None
@@ -91,11 +89,11 @@ class CheckWriter:
                     await asyncio.wait([before])
                 written = await self._write(of, check, state, message)
             finally:
-                if self._tasks.get(of.uid) is task:
-                    del self._tasks[of.uid]
+                if self._writing.get(of.uid) is task:
+                    del self._writing[of.uid]
                 done(written)
 
-        task = self._tasks[of.uid] = asyncio.create_task(write(), name=f"check of workload {of.name}")
+        task = self._writing[of.uid] = self._tasks.start(write(), f"check of workload {of.name}")
 
     async def _write(self, of: Workload, check: str, state: CheckState, message: str) -> Workload | None:
         now = of
@@ -123,13 +121,6 @@ class CheckWriter:
                 await sleep_backoff(attempt, error)
         return None
 
-    async def stop(self) -> None:
-        """Write no more."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
 
 def _says(now: Workload, of: Workload, check: str, state: CheckState, message: str) -> bool:
     """Return whether a workload has the quota that it had, and its check says this."""
@@ -152,40 +143,36 @@ def _is_as_before(before: Workload, now: Workload, check: str) -> bool:
     )
 
 
-PASS_S = 0.1
-"""How long workloads are tried before others go on; those that have not had their turn are tried next time."""
-
 RESERVED = "cards are reserved for its pods"
 NO_CARDS = "its pods ask for no cards"
 DISPLACED = "a pod of higher priority has taken over cards that were reserved for its pods"
 OTHERS = "cards are looked for when its other checks are ready: "
 
 
-@define(eq=False, kw_only=True, slots=False)
-class CardCheck:
+@define(eq=False, slots=False)
+class CardCheck(Component):
     """Follows workloads, and reserves cards for them."""
 
-    _ledger: Ledger
-    _planner: GroupPlanner
-    _waiting: WaitingPods
+    _queue: RoomQueue
     _objects: KueueObjects
     _reservations: Reservations
     _pods: WorkloadPods
     _reader: SeatReader
     _writer: CheckWriter
-    _reserve_s: float
-    _clock: Clock
 
     def __attrs_post_init__(self) -> None:
         self._known: dict[str, QueuedWorkload] = {}  # UID of a workload -> it
         self._uids: dict[WorkloadName, str] = {}  # name of a workload that is known -> its UID
-        self._round = Round[QueuedWorkload](lambda each: each.workload.uid, lambda each: each.workload.name.namespace)
-        self._gave_way = False
-        """Whether the last pass ended before a try, for single pods that go before it."""
-        self.on_due = Listeners[[]]()
-        """Called when a workload is to be tried though nothing has changed in the ledger."""
+        self._planner = GroupPlanner(self._ledger, self._chooser)
+        self._reserve_s = self._settings.kueue_reserve_s
+        self._attempts = Attempts[QueuedWorkload](self._clock)
+        self.on_due = self._context.room_has_changed.set
         self.on_no_room = Listeners[[QueuedWorkload, list[Asking]]]()
         """Called with a workload for which there is no room, and what its pods ask for."""
+        self._ledger.quotas.on_room.append(self._may_have_more)
+        self._ledger.seats.on_displaced.append(self._displaced)
+        self._events.on(SelectorsAllowed, lambda event: self._may_have_more(event.namespace))
+        self._queue.add(self)
 
     # What the watches show.
 
@@ -218,7 +205,8 @@ class CardCheck:
         now_s = self._clock.now_s()
         if queued.stage is Stage.WAITING:
             age_s = max(self._clock.wall().timestamp() - datetime.fromisoformat(since).timestamp(), 0.0)
-            queued.until_s, queued.again_s = now_s + self._reserve_s - age_s, 0.0
+            queued.until_s = now_s + self._reserve_s - age_s
+            self._attempts.forget(queued)
             queued.stage = Stage.RESUMED if age_s < self._reserve_s else Stage.READY
         if queued.workload.is_admitted and not was_admitted:
             self._reservations.extend(queued.workload.name, now_s + self._reserve_s)
@@ -271,47 +259,31 @@ class CardCheck:
 
     def try_again(self, queued: QueuedWorkload) -> None:
         """Have a workload tried again though nothing has changed."""
-        queued.tried = EMPTY
+        self._attempts.renew(queued)
         self.on_due()
 
     # Room.
 
-    def next_due_s(self) -> float | None:
-        """Return when a workload is to be tried again though nothing has changed; None: never."""
-        now_s = self._clock.now_s()
-        return min((each.again_s for each in self._known.values() if each.again_s > now_s), default=None)
+    def waiting(self) -> list[QueuedWorkload]:
+        """See Groups."""
+        return [each for each in self._known.values() if each.stage is not Stage.READY]
 
-    async def give_room(self) -> bool:
-        """Reserve room for waiting workloads; return whether some have to be tried in the next turn.
-
-        In their order, unless there are so many that the free room changes during a pass: see `Round`.
-        """
-        since_s = self._clock.work_s()
-        undone = [each for each in self._known.values() if each.stage is not Stage.READY]
-        for queued in self._round.next_pass(sorted(undone, key=lambda each: each.rank)):
-            begin_s = self._clock.work_s()
-            if begin_s > since_s + PASS_S:
-                return True
-            if not self._may_be_tried(queued):
-                continue
-            if self._waiting.give_room(queued.rank[1:3]) and not self._gave_way:  # to single pods that go before it
-                self._gave_way = True
-                return True
-            self._gave_way = False
-            await self._try(queued)
-            self._round.spent(queued, self._clock.work_s() - begin_s)
-        return False
-
-    def _may_be_tried(self, queued: QueuedWorkload) -> bool:
-        if self._known.get(queued.workload.uid) is not queued or self._writer.is_writing(queued.workload.uid):
+    def may_be_tried(self, group: QueuedWorkload) -> bool:
+        """See Groups."""
+        if self._known.get(group.workload.uid) is not group or self._writer.is_writing(group.workload.uid):
             return False
-        return queued.tried != self._state and queued.again_s <= self._clock.now_s()
+        return self._attempts.may_be_tried(group, self._state)
+
+    def passed(self) -> None:
+        """See Groups."""
 
     @property
     def _state(self) -> tuple[int, int]:
         return self._ledger.changes, self._reader.changes
 
-    async def _try(self, queued: QueuedWorkload) -> None:
+    async def try_now(self, group: QueuedWorkload) -> None:
+        """See Groups."""
+        queued = group
         pods = self._pods.pods(queued.workload.name) if queued.stage is Stage.RESUMED else {}
         if others := queued.workload.not_ready(self._objects.checks):  # room is not kept while they take their time
             self.say_why(queued, f"{OTHERS}{', '.join(others)}")
@@ -321,7 +293,7 @@ class CardCheck:
                 queued, [each for uid, each in pods.items() if self._ledger.holders_of(uid)]
             )
         except BadInput as error:
-            queued.tried = self._state
+            self._attempts.failed(queued, self._state)
             self._is_not_reserved(queued, str(error))
             return
         except WorkLimitExceeded as error:
@@ -332,7 +304,7 @@ class CardCheck:
         await in_slices(trial.steps(hardest_first(seats)), self._clock)
         if self._known.get(queued.workload.uid) is not queued:
             return
-        queued.tried = state
+        self._attempts.failed(queued, state)
         if trial.left and (why := why_it_waits(each.request.shape for each in trial.left)):
             self._waits_for_selectors(queued, why)
         elif trial.left and queued.stage is not Stage.RESUMED:
@@ -343,8 +315,8 @@ class CardCheck:
             await self._reserve(queued, seats, trial)
 
     def _waits_for_selectors(self, queued: QueuedWorkload, why: str) -> None:
-        """Have a workload tried again when more of its namespace's selectors may be evaluated: see `may_have_more`."""
-        queued.tried = self._state
+        """Have a workload tried again when more of its namespace's selectors may be evaluated: see `_may_have_more`."""
+        self._attempts.failed(queued, self._state)
         if queued.stage is not Stage.RESUMED:
             self.say_why(queued, why)
 
@@ -365,7 +337,7 @@ class CardCheck:
         try:
             sketch.commit(until_s, Strength.WAITING, name, queued.workload.priority)
         except ShareRefused:  # others were faster
-            queued.tried = self._state
+            self._attempts.failed(queued, self._state)
         else:
             self._is_reserved(queued)
 
@@ -376,7 +348,7 @@ class CardCheck:
             return None if plan.lacking else plan.sketch
         return None
 
-    def displaced(self, seats: Sequence[Seat]) -> None:
+    def _displaced(self, seats: Sequence[Seat]) -> None:
         """Record that pods of higher priority have taken over seats of workloads: Kueue queues these again."""
         for name in {seat.group for seat in seats if isinstance(seat.group, WorkloadName)}:
             queued = self.find(name)
@@ -395,9 +367,9 @@ class CardCheck:
                 return
             if written is None:
                 self._reservations.drop(queued.workload.name)
-                queued.stage, queued.tried = Stage.WAITING, EMPTY
-                queued.again_s = self._clock.now_s() + self._reserve_s
-                self.on_due()
+                queued.stage = Stage.WAITING
+                self._attempts.pause(queued, self._reserve_s)
+                self._queue.look_again_in(self._reserve_s)
             else:
                 queued.take(written)
 
@@ -412,7 +384,7 @@ class CardCheck:
         else:
             self.say_why(queued, text)
 
-    def may_have_more(self, namespace: str) -> None:
+    def _may_have_more(self, namespace: str) -> None:
         """Record that a namespace may have more of its quota than before."""
         for queued in self._known.values():
             if queued.workload.name.namespace == namespace and queued.stage is Stage.WAITING:
@@ -430,6 +402,59 @@ class CardCheck:
             self.on_due()
 
         self._writer.say(queued.workload, queued.check, CheckState.PENDING, text, done)
+
+
+@define(eq=False, slots=False)
+class WorkloadRequeuer(Component):
+    """Has Kueue evict and queue again an admitted workload whose pods find no cards: they may be gone, or taken."""
+
+    _check: CardCheck
+    _pods: WorkloadPods
+    _writer: CheckWriter
+
+    def __attrs_post_init__(self) -> None:
+        self._after_s = self._settings.kueue_retry_s
+        self._waiting: set[str] = set()  # UIDs of pods that were refused
+        self._events.on(PodRefused, lambda event: self._refused(event.uid))
+        self._events.on(MemberRefused, lambda event: self._refused(event.uid))
+
+    def _refused(self, pod_uid: str) -> None:
+        if self._after_s and self._pods.of(pod_uid) is not None and pod_uid not in self._waiting:
+            self._waiting.add(pod_uid)
+            self._tasks.after(self._after_s, self._is_overdue, pod_uid)
+
+    def _is_overdue(self, pod_uid: str) -> None:
+        named = self._pods.of(pod_uid)
+        self._waiting.discard(pod_uid)
+        if named is not None and self._pods.is_pending(pod_uid):
+            self._retry(named[0])
+            self._refused(pod_uid)
+
+    def _retry(self, name: WorkloadName) -> None:
+        queued = self._check.find(name)
+        if queued is None or not queued.workload.is_admitted or self._writer.is_writing(queued.workload.uid):
+            return
+        text = f"a pod could not be placed for {self._after_s:g} s, though there were cards for all: it is queued again"
+        logger.info("workload %s: %s", queued.workload.name, text)
+        self._writer.say(queued.workload, queued.check, CheckState.RETRY, text, lambda _: None)
+
+
+class Queues:
+    """The parts that deal with Kueue. Where it is not turned on, they know nothing and cost next to nothing."""
+
+    def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook) -> None:
+        self.nodes, self.pods, self.objects = (
+            NodesByRules(context.settings.kueue),
+            WorkloadPods(),
+            KueueObjects(context),
+        )
+        self.reader = SeatReader(context, self.objects, self.nodes, claims)
+        self.reservations, self.writer = Reservations(context), CheckWriter(context)
+        self.check = CardCheck(context, queue, self.objects, self.reservations, self.pods, self.reader, self.writer)
+        claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else self.check.on_due())
+        self.requeuer = WorkloadRequeuer(context, self.check, self.pods, self.writer)
+        self.listed = asyncio.Event()
+        """Set when workloads were read once, or there are none."""
 
 
 LOOK_S = 5.0

@@ -15,7 +15,7 @@ answered in Kueue's words for quota, and node by node for cards.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from attrs import define
@@ -29,27 +29,22 @@ from gpuledger.formats.kubernetes.workload import (
     pod_sets,
     usage,
 )
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
-from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.gang import SeatKey, WorkloadName
 from gpuledger.model.json_object import Json
-from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState
 from gpuledger.placement.group import Asking, Trial
 from gpuledger.reports.explanation import NodeReason, in_short, request_text
 from gpuledger.reports.gang import WorkloadReport, WorkloadState, is_named, workload_report
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.pending.explain_pod import PodExplainer
-from gpuledger.workflows.preemption.find_victims import PodLifecycles
-from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
-from gpuledger.workflows.queues.reservations import Reservations, pod_set_of
+from gpuledger.workflows.queues.card_check import CardCheck, Queues
+from gpuledger.workflows.queues.reservations import pod_set_of
 from gpuledger.workflows.queues.workloads import (
-    KueueObjects,
     QueuedWorkload,
     SeatReader,
     Stage,
-    WorkloadPods,
     hardest_first,
 )
 from gpuledger.workflows.tasks import KeyedWorker, Throttle, in_slices
@@ -72,19 +67,16 @@ class _Eviction:
 
 
 @define(eq=False, slots=False)
-class Reclaimer:
+class Reclaimer(Component):
     """Looks at the workloads of now."""
 
-    _ledger: Ledger
-    _check: CardCheck
-    _reservations: Reservations
-    _pods: WorkloadPods
+    _queues: Queues
     _lives: PodLifecycles
-    _objects: KueueObjects
-    _writer: CheckWriter
-    _clock: Clock
 
     def __attrs_post_init__(self) -> None:
+        queues = self._queues
+        self._check, self._objects, self._writer = queues.check, queues.objects, queues.writer
+        self._reservations, self._pods = queues.reservations, queues.pods
         self._evicted: dict[WorkloadName, _Eviction] = {}
 
     async def consider(self, queued: QueuedWorkload, seats: Sequence[Asking]) -> bool:
@@ -271,20 +263,19 @@ class Look:
 
 
 @define(eq=False, slots=False)
-class CheckMessages:
+class CheckMessages(Component):
     """Tells workloads why they wait, and has others give cards back.
 
     Each workload has its turn now and then, and of each namespace one at a time.
     """
 
-    _ledger: Ledger
     _check: CardCheck
     _take_back: Reclaimer
     _explainer: PodExplainer
-    _clock: Clock
 
     def __attrs_post_init__(self) -> None:
         self._throttle = Throttle()
+        self._check.on_no_room.append(self.found)
         self._latest: dict[
             str, tuple[QueuedWorkload, Sequence[Asking]]
         ] = {}  # UID of a workload -> it, and what it wants
@@ -324,14 +315,12 @@ class CheckMessages:
 
 
 @define(eq=False, slots=False)
-class WorkloadExplainer:
+class WorkloadExplainer(Component):
     """Explains workloads, one at a time."""
 
-    _store: KubeStore
     _check: CardCheck
     _reader: SeatReader
     _no_room: CheckMessages
-    _read_request: Callable[[Json], PodRequest | None]
 
     async def explain(self, namespace: str, name: str) -> WorkloadReport:
         """Return all that there is to say of a workload, named by itself or by its job.
@@ -374,7 +363,7 @@ class WorkloadExplainer:
     def _text(self, pod_set: PodSet) -> str:
         pods = "1 pod" if pod_set.count == 1 else f"{pod_set.count} pods"
         try:
-            request = self._read_request(pod_set.pod)
+            request = self._formats.request(pod_set.pod)
         except BadInput as error:
             return f"{pod_set.name}: {pods}, whose request can't be read: {error}"
         asks = request_text(request) if request else "no GPU"

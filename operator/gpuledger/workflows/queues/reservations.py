@@ -10,14 +10,16 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
+from attrs import define
+
 from gpuledger.formats.kubernetes.workload import workload_of
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.gang import Gang, GroupSeat, SeatGroup, SeatKey, WorkloadName
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, are_shares_of
+from gpuledger.workflows.context import Component
 
 
 def seat_key(name: WorkloadName, pod_set: str, number: int) -> GroupSeat:
@@ -30,11 +32,11 @@ def pod_set_of(key: SeatKey) -> str:
     return key.member.partition("/")[0] if isinstance(key, GroupSeat) else ""
 
 
-class Reservations:
+@define(eq=False, slots=False)
+class Reservations(Component):
     """Lets pods have the seats of their workloads."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __attrs_post_init__(self) -> None:
         self._taken: set[str] = set()  # UIDs of pods that have come for their seat, and have had it
 
     def are_for(self, found_pod: JsonMapping) -> bool:
@@ -86,9 +88,6 @@ class Reservations:
         """Return the placement of a seat that a pod has got from its group, None if it has none."""
         seat = self._ledger.seats.of(pod_uid)
         return seat.placement if seat is not None and seat.group is not None else None
-
-    def observe_pending(self, pod: JsonMapping) -> None:
-        """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
 
     def forget_pending(self, pod_uid: str) -> None:
         """See PendingPodTracker."""

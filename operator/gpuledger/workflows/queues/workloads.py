@@ -43,9 +43,9 @@ from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
 from gpuledger.model.gang import MOST_MEMBERS, WorkloadName
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import NodeSet, NodeSets
-from gpuledger.model.request import PodRequest
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
+from gpuledger.workflows.context import Component, Follower
 from gpuledger.workflows.queues.reservations import pod_set_of, seat_key
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
@@ -53,11 +53,11 @@ from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backof
 logger = logging.getLogger(__name__)
 
 
-class KueueObjects:
+@define(eq=False, slots=False)
+class KueueObjects(Component):
     """Knows AdmissionChecks of ours, ResourceFlavors and ClusterQueues."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __attrs_post_init__(self) -> None:
         self._checks: dict[
             str, tuple[str, JsonMapping | None]
         ] = {}  # UID of a check of ours -> name, and what to write there
@@ -67,6 +67,7 @@ class KueueObjects:
         """How often a flavor or a ClusterQueue has come, gone, or changed so far, as far as it matters here."""
         self.on_change = Listeners[[]]()
         """Called when there is a check more, or a flavor or ClusterQueue says something else."""
+        self.on_change.append(self._context.room_has_changed.set)
 
     @property
     def checks(self) -> list[str]:
@@ -156,7 +157,7 @@ MOST_CONDITIONS = 256
 """Of a pod. Users choose how many, and each is compared with each node."""
 
 
-class NodesByRules:
+class NodesByRules(Follower):
     """Knows labels and taints of all nodes, where that is wanted: they take some 4 kB for each node."""
 
     def __init__(self, is_wanted: bool) -> None:
@@ -166,7 +167,7 @@ class NodesByRules:
         self.changes = 0
         """How often a node has come, gone, or changed so far."""
 
-    def observe(self, node: JsonMapping) -> None:
+    def observe_node(self, node: Json) -> None:
         """Observe a Node. One that can't be read takes no pods of this kind."""
         if not self._is_wanted:
             return
@@ -174,7 +175,7 @@ class NodesByRules:
         try:
             found = node_rules(node)
         except BadInput:
-            self.forget(name)
+            self.forget_node(name)
             return
         labels = {intern(key): intern(value) for key, value in found.labels.items()}
         found = NodeRules(name, labels, found.taints)
@@ -182,9 +183,9 @@ class NodesByRules:
             self._rules[name] = found
             self.changes += 1
 
-    def forget(self, name: str) -> None:
+    def forget_node(self, node_name: str) -> None:
         """Record that a node is gone."""
-        self.changes += self._rules.pop(name, None) is not None
+        self.changes += self._rules.pop(node_name, None) is not None
 
     async def allowed(self, rules: PodRules, clock: Clock) -> NodeSet:
         """Return the nodes whose labels and taints do not keep such a pod off; others have their turn meanwhile.
@@ -214,9 +215,6 @@ def conditions(rules: PodRules) -> int:
     return len(rules.selector) + len(rules.tolerations) + len(expressions) + values
 
 
-EMPTY = (-1, -1)
-
-
 class Stage(Enum):
     """How far a workload is."""
 
@@ -228,7 +226,7 @@ class Stage(Enum):
     """The check said so before this operator knew of it: room is to be reserved for the pods that are to come."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class QueuedWorkload:
     """One of them."""
 
@@ -242,12 +240,8 @@ class QueuedWorkload:
     stage: Stage = Stage.WAITING
     until_s: float = 0.0
     """For how long room is reserved for it, where it is `RESUMED`."""
-    tried: tuple[int, int] = EMPTY
-    """Up to which change of the ledger, and of nodes, it has found no room."""
     said: str = ""
     """The message that was written last."""
-    again_s: float = 0.0
-    """Before then it is not tried again: Kueue did not take what was said of it."""
     seats: tuple[int, list[Asking]] = field(default_factory=lambda: (-1, []))
     """The requests of its pods, and the number of the change of nodes up to which they hold."""
     goes_first: bool = False
@@ -270,20 +264,23 @@ class QueuedWorkload:
         return dict(orjson.loads(self.content))
 
     @property
-    def rank(self) -> tuple[bool, int, str, str]:
-        """Sort key: scheduling order."""
+    def order(self) -> tuple[bool, int, str, str]:
+        """Return its place in the queue of all who wait."""
         return not self.goes_first, -self.workload.priority, self.workload.reserved_at, self.workload.uid
+
+    @property
+    def namespace(self) -> str:
+        """Return its namespace."""
+        return self.workload.name.namespace
 
 
 @define(eq=False, slots=False)
-class SeatReader:
+class SeatReader(Component):
     """Reads what the pods of workloads ask for."""
 
-    _read_request: Callable[[Json], PodRequest | None]
     _objects: KueueObjects
     _nodes: NodesByRules
     _claims: ClaimBook
-    _clock: Clock
 
     @property
     def changes(self) -> int:
@@ -309,7 +306,7 @@ class SeatReader:
         for pod_set in pod_sets(queued.found):
             pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
             await self._claims.know_claims_of(pod)
-            request = self._read_request(pod)
+            request = self._formats.request(pod)
             if request is None:
                 continue
             await run_cooperatively(compiled(request))
@@ -335,7 +332,7 @@ def hardest_first(seats: Iterable[Asking]) -> list[Asking]:
     return sorted(seats, key=lambda seat: demand_order(seat.request))
 
 
-class WorkloadPods:
+class WorkloadPods(Follower):
     """Follows pods, with a node or without."""
 
     def __init__(self) -> None:

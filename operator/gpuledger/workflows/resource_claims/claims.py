@@ -46,6 +46,7 @@ from gpuledger.model.errors import ApiError, BindInProgress, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, SeenClaim
 from gpuledger.model.share import Pod, StoredCard
+from gpuledger.workflows.context import Follower
 from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional, skipping_bad_objects
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import gather_all
@@ -256,7 +257,7 @@ class NamedReads(Protocol):
         """Return a ResourceClaim or a template as it is now. Raises NotFound."""
 
 
-class ClaimBook:
+class ClaimBook(Follower):
     """All known claims; a cluster whose pods bring none is not asked about them."""
 
     def __init__(self, ledger: Ledger, counts: Counts, reads: NamedReads, all_drivers_scheduler_name: str = "") -> None:

@@ -46,7 +46,9 @@ from gpuledger.model.errors import BindFailed, Conflict, GpuledgerError, Invalid
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import JoinedClaim, PodClaim, PodRequest
 from gpuledger.model.share import ClaimRef, Holder, HolderState, Placement, Pod, stamped
+from gpuledger.workflows.context import Context
 from gpuledger.workflows.journal.journal import CardReader
+from gpuledger.workflows.namespace_allowances import SelectorAccounts
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks import gather_all, pause_s, sleep_backoff
 
@@ -486,3 +488,17 @@ def _is_anothers(status: Mapping[str, Any], left: AbstractSet[str]) -> bool:
 def _heir_of(pod: Json, claim: ClaimRef) -> Heir:
     names = (own for own, object_name, _ in claim_names(pod) if object_name == claim.name)
     return Heir(pod_identity(pod), claim, next(names, ""))
+
+
+class ResourceClaims:
+    """What is known of claims, and what writes them."""
+
+    def __init__(self, context: Context) -> None:
+        store, ledger, clock = context.store, context.ledger, context.clock
+        self.book = ClaimBook(ledger, context.counts, store, context.settings.all_drivers_scheduler_name)
+        self.book.payer_of = SelectorAccounts(clock, context.events).of
+        status = ClaimStatusWriter(store, self.book)
+        self.writer = ClaimWriter(self.book, ledger, status, context.journal.reader, clock)
+        self.ends = ClaimEnds(store, ledger, status)
+        if context.settings.resource_claims:
+            context.formats.claims = self.book

@@ -412,7 +412,8 @@ async def test_nothing_is_kept_of_pods_and_numbers_that_are_past(api: ApiServer)
         api.delete_pod(f"p{number}")
     await parts.observer.resync()  # the watch has missed it
     kept = vars(parts.turns)
-    assert [name for name in ("_queues", "_keys", "_over", "_tasks") if kept[name]] == []
+    assert [name for name in ("_queues", "_keys", "_over") if kept[name]] == []
+    assert not parts.workflows.context.tasks._running
 
 
 async def test_a_pod_that_another_operator_has_bound_elsewhere_leaves_no_turn_open(api: ApiServer) -> None:

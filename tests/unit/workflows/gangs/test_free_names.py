@@ -22,7 +22,7 @@ from gpuledger.model.share import Placement
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.starvation_guard import LONGEST_S, MOST_OVERTAKING
 from gpuledger.workflows.gangs.turns import Turn
-from gpuledger.workflows.pending.requeue import BETWEEN_PASSES_S
+from gpuledger.workflows.pending.queue import PASS_S
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)
@@ -100,7 +100,7 @@ class Lab:
 
     async def look(self) -> None:
         """Let the operator look who goes first."""
-        await self.parts.workflows.gangs.give_room()
+        await self.parts.workflows.queue.give_room()
         await settle()
 
     def precedence_of(self, namespace: str, gang: str) -> Turn | None:
@@ -179,7 +179,7 @@ async def test_with_many_gangs_that_go_first_in_vain_a_namespace_holds_others_ba
     await overtake(lab, by=OURS)
     lab.come(OURS, "mine", 1)
     workflows = lab.parts.workflows
-    mine = next(state for state in workflows.members.waiting() if state.name.namespace == OURS)
+    mine = next(state for state in workflows.gangs.members.waiting() if state.name.namespace == OURS)
     held_back_s, hours = [0, 0, 0], 3_600
     for second in range(0, 3 * hours, 30):
         await asyncio.sleep(30.0)
@@ -234,7 +234,7 @@ async def test_a_gang_with_a_member_that_has_no_node_by_any_rule_gets_no_turn(la
     assert len(binds) == 3
     await asyncio.gather(*binds, return_exceptions=True)
     assert lab.parts.workflows.gangs.turn_of(GangName(HOSTILE, "late-0")) is None
-    (state,) = lab.parts.workflows.members.waiting()
+    (state,) = lab.parts.workflows.gangs.members.waiting()
     assert lab.parts.workflows.gangs.pause_left_s(state) > 0
     assert state.has_too_few_nodes
     lab.asks(HOSTILE, "late-0-3")  # kube-scheduler has found a node for it
@@ -258,8 +258,8 @@ async def test_a_gang_behind_a_crowd_of_another_namespace_is_tried_whatever_chan
     while lab.parts.ledger.seats.of(f"uid-{OURS}-mine-0") is None:
         lab.parts.ledger.seats.take(Seat("other", Placement("node-a", (whole_share(CARDS[0]),)), now_s() + 1.0))
         lab.parts.ledger.seats.give_up("other")
-        await lab.parts.workflows.gangs.give_room()
-        await asyncio.sleep(BETWEEN_PASSES_S)
+        await lab.parts.workflows.queue.give_room()
+        await asyncio.sleep(3 * PASS_S)  # as long as the operator rests then
         passes += 1
         assert passes < 4
     assert passes > 1, "there is time for all of them"

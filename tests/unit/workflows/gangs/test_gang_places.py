@@ -207,7 +207,7 @@ async def test_room_goes_to_an_older_gang_before_a_younger_pod_and_to_an_older_p
     parts.watch()
     await asyncio.sleep(100)
     await parts.idle()
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     await settle()
     assert [name for name in ("old", "a", "b", "young") if node_of(parts, name)] == ["old", "a", "b"]
     assert woken(api, "ab") == ["a", "b"]

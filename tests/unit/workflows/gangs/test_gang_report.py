@@ -154,7 +154,7 @@ async def test_a_gang_that_pauses_after_a_failure_says_for_how_long(api: ApiServ
 
 async def test_a_gang_whose_pod_group_does_not_exist_says_so(api: ApiServer, parts: OperatorParts) -> None:
     for words in OF_WAY.values():
-        parts.workflows.pod_groups.listing(words)(set())
+        parts.workflows.gangs.pod_groups.listing(words)(set())
     named = a_pod_object("a", {GPU: "1"})
     named["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
     come(api, parts, named)

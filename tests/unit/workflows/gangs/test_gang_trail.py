@@ -17,7 +17,7 @@ from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.model.gang import GatherEnd
 from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.gangs.plans import COME_S
-from gpuledger.workflows.pending.trail import RecordFilter
+from gpuledger.workflows.trail import RecordFilter
 from unit.workflows.gangs.test_gangs import come, member
 
 Json = dict[str, Any]
@@ -58,7 +58,7 @@ def metrics(parts: OperatorParts) -> bytes:
         parts.adopter,
         workflows.unlinked,
         pending_by_reason=parts.why_waiting.pods_by_reason,
-        members=workflows.members,
+        members=workflows.gangs.members,
     )
     return Metrics(measured).text()
 

@@ -137,7 +137,7 @@ async def test_a_bind_that_comes_after_its_gang_was_given_up_fails_at_once_and_c
 async def test_those_that_were_refused_are_woken_when_the_last_member_is_created(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    room_has_changed = parts.workflows.room_has_changed
+    room_has_changed = parts.workflows.context.room_has_changed
     come(api, parts, *map(member, "ab"))
     await asyncio.sleep(QUIET_S)
     for name in "ab":
@@ -146,7 +146,7 @@ async def test_those_that_were_refused_are_woken_when_the_last_member_is_created
     come(api, parts, member("c"))
     await settle()
     assert room_has_changed.is_set()
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     await settle()
     assert woken(api, "abc") == ["a", "b"]
 
@@ -277,7 +277,7 @@ async def test_a_gang_is_woken_together_when_all_of_it_fits(api: ApiServer, part
         assert parts.filter(name, "node-a").node_names == []
     api.put_card(a_card(0, "node-b"))
     parts.read_cards()
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     await settle()
     assert woken(api, "abc") == []  # node-b was not offered
     await asyncio.sleep(TRY_PAUSE_S)
@@ -285,7 +285,7 @@ async def test_a_gang_is_woken_together_when_all_of_it_fits(api: ApiServer, part
     parts.watch()
     await asyncio.sleep(HOLD_TTL_S * 3)
     await parts.idle()
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     await settle()
     assert woken(api, "abc") == ["a", "b", "c"]
     assert on_hold(parts) == 3
@@ -489,7 +489,7 @@ async def test_room_that_waits_for_all_members_goes_to_a_pod_of_higher_priority_
     come_and_ask(api, parts)
     parts.ledger.seats.give_up("uid-first")
     await asyncio.sleep(TRY_PAUSE_S)
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     assert on_hold(parts) == 3
     come(api, parts, a_pod_object("high", {GPU: "2"}, priority=1))
     assert parts.filter("high", "node-a").node_names == ["node-a"]
@@ -497,5 +497,5 @@ async def test_room_that_waits_for_all_members_goes_to_a_pod_of_higher_priority_
     assert parts.filter("a", "node-a").refused == {"node-a": TOO_FEW.format(3)}
     parts.ledger.seats.give_up("uid-high")
     await asyncio.sleep(TRY_PAUSE_S)
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     assert on_hold(parts) == 3

@@ -28,7 +28,7 @@ def parts(api: ApiServer) -> OperatorParts:
         api.put_card(card)
     found = an_operator(api)
     metadata = {"namespace": "default", "name": "train", "uid": "1"}
-    found.workflows.pod_groups.observe(
+    found.workflows.gangs.pod_groups.observe(
         KUBERNETES, {"metadata": metadata, "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}}, gone=False
     )
     for name in "abc":
@@ -83,14 +83,14 @@ async def test_a_pod_that_asks_for_something_else_by_now_is_read_again_before_it
 ) -> None:
     """The Binding may only rely on a newer state of the pod if what was chosen is still what it asks for."""
     ask(parts)
-    member = parts.workflows.members.of("uid-a")
+    member = parts.workflows.gangs.members.of("uid-a")
     assert member is not None
     request = member.pending["uid-a"].request
     pod = api.pods["default", "a"]
     api.put_pod({**pod, "metadata": {**pod["metadata"], "annotations": {"nvidia.com/use-gpuuuid": "GPU-other"}}})
     parts.watch()
     assert member.pending["uid-a"].request != request
-    assert parts.workflows.members.latest_version("uid-a", request, "1") == "1"
+    assert parts.workflows.gangs.members.latest_version("uid-a", request, "1") == "1"
 
 
 async def test_a_bind_that_is_always_refused_is_answered_once_a_second(api: ApiServer, parts: OperatorParts) -> None:

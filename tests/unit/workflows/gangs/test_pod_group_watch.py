@@ -84,7 +84,7 @@ def server(parts: OperatorParts) -> Server:
 
 @contextlib.asynccontextmanager
 async def followed(server: Server, parts: OperatorParts) -> AsyncIterator[None]:
-    task = asyncio.create_task(parts.workflows.pod_groups.follow(server, parts.workflows.members.names))
+    task = asyncio.create_task(parts.workflows.gangs.pod_groups.follow(server, parts.workflows.gangs.members.names))
     try:
         await settle()
         yield
@@ -227,7 +227,7 @@ async def test_what_can_not_be_read_keeps_its_pods_waiting_with_the_reason_and_i
 async def test_the_start_waits_for_what_pods_have_named_alone(
     api: ApiServer, parts: OperatorParts, server: Server
 ) -> None:
-    groups = parts.workflows.pod_groups
+    groups = parts.workflows.gangs.pod_groups
     await groups.first_tried()
     come(api, parts, "a")
     waiting = asyncio.create_task(groups.first_tried())

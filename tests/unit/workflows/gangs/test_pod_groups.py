@@ -31,7 +31,7 @@ def parts(api: ApiServer) -> OperatorParts:
         api.put_card(card)
     found = an_operator(api)
     for words in OF_WAY.values():
-        found.workflows.pod_groups.listing(words)(set())
+        found.workflows.gangs.pod_groups.listing(words)(set())
     return found
 
 
@@ -58,7 +58,7 @@ def native(policy: Json) -> Json:
 
 
 def show(parts: OperatorParts, found: Json, words: GroupWords = COSCHEDULING, gone: bool = False) -> None:
-    parts.workflows.pod_groups.observe(words, found, gone)
+    parts.workflows.gangs.pod_groups.observe(words, found, gone)
 
 
 def refusal(parts: OperatorParts, name: str) -> str:
@@ -71,7 +71,7 @@ def refusal(parts: OperatorParts, name: str) -> str:
 async def woken(api: ApiServer, parts: OperatorParts, names: str) -> str:
     """Let gangs be tried that are due; return whom that has woken."""
     await settle()
-    await parts.workflows.gangs.give_room()
+    await parts.workflows.queue.give_room()
     await settle()
     pods = {name: api.pods["default", name]["metadata"] for name in names}
     return "".join(n for n, found in pods.items() if WOKEN_ANNOTATION in (found.get("annotations") or {}))
@@ -104,10 +104,10 @@ async def test_a_pod_whose_group_does_not_exist_waits_and_is_woken_when_it_comes
     ] * 2
     assert "does not exist" in (await parts.explainer.explain("default", "a")).summary
     assert on_hold(parts) == 0
-    parts.workflows.room_has_changed.clear()
+    parts.workflows.context.room_has_changed.clear()
     show(parts, group(2))
     await settle()
-    assert parts.workflows.room_has_changed.is_set()
+    assert parts.workflows.context.room_has_changed.is_set()
     assert await woken(api, parts, "ab") == "ab"
     assert [refusal(parts, name) for name in "ab"] == ["", ""]
 
@@ -115,10 +115,10 @@ async def test_a_pod_whose_group_does_not_exist_waits_and_is_woken_when_it_comes
 async def test_a_kind_that_the_api_server_does_not_have_is_said_and_comes_later(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    parts.workflows.pod_groups.can_not_be_read(COSCHEDULING, NO_SUCH_KIND)
+    parts.workflows.gangs.pod_groups.can_not_be_read(COSCHEDULING, NO_SUCH_KIND)
     come(api, parts, *map(member, "ab"))
     assert NO_SUCH_KIND in refusal(parts, "a")
-    listed = parts.workflows.pod_groups.listing(COSCHEDULING)
+    listed = parts.workflows.gangs.pod_groups.listing(COSCHEDULING)
     show(parts, group(2))
     listed({"1"})
     assert await woken(api, parts, "ab") == "a"
@@ -175,7 +175,7 @@ async def test_a_group_that_was_deleted_while_nobody_looked_is_forgotten_by_the_
 ) -> None:
     show(parts, group(2))
     come(api, parts, *map(member, "ab"))
-    parts.workflows.pod_groups.listing(COSCHEDULING)(set())
+    parts.workflows.gangs.pod_groups.listing(COSCHEDULING)(set())
     assert "does not exist" in refusal(parts, "a")
 
 
@@ -311,11 +311,11 @@ async def test_an_operator_that_starts_knows_who_waits_for_a_group_that_it_has_n
         api.put_card(card)
     parts = an_operator(api)
     come(api, parts, *map(member, "ab"))
-    assert parts.workflows.members.was_tried("uid-a")
+    assert parts.workflows.gangs.members.was_tried("uid-a")
     assert "not been read yet" in refusal(parts, "b")
-    assert parts.workflows.pod_groups.named[GangWay.COSCHEDULING].is_set()
-    assert not parts.workflows.pod_groups.named[GangWay.VOLCANO].is_set()
-    listed = parts.workflows.pod_groups.listing(COSCHEDULING)
+    assert parts.workflows.gangs.pod_groups.named[GangWay.COSCHEDULING].is_set()
+    assert not parts.workflows.gangs.pod_groups.named[GangWay.VOLCANO].is_set()
+    listed = parts.workflows.gangs.pod_groups.listing(COSCHEDULING)
     show(parts, group(2))
     listed({"1"})
     assert await woken(api, parts, "ab") == "ab"

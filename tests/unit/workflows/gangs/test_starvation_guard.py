@@ -20,7 +20,7 @@ from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.starvation_guard import LOOK_PAUSE_S, MOST_OVERTAKING, SHORTEST_S
 from gpuledger.workflows.gangs.turns import Turn
-from gpuledger.workflows.pending.trail import RecordFilter
+from gpuledger.workflows.trail import RecordFilter
 
 Json = dict[str, Any]
 CARDS = cards_of("node-a", 4)
@@ -83,7 +83,7 @@ class Lab:
         await self.look()
 
     async def look(self) -> None:
-        await self.parts.workflows.gangs.give_room()
+        await self.parts.workflows.queue.give_room()
         await settle()
 
     def first(self) -> GangName | None:
@@ -180,10 +180,10 @@ async def test_it_ends_when_pods_without_a_gang_have_taken_what_it_needs(lab: La
     assert lab.parts.filter("service", "node-a").node_names == ["node-a"]
     await lab.parts.bind("service", "node-a")
     await asyncio.sleep(LOOK_PAUSE_S)
-    lab.parts.workflows.room_has_changed.clear()
+    lab.parts.workflows.context.room_has_changed.clear()
     await lab.look()
     assert lab.first() is None
-    assert lab.parts.workflows.room_has_changed.is_set()
+    assert lab.parts.workflows.context.room_has_changed.is_set()
 
 
 async def test_it_ends_after_as_long_as_the_gang_was_overtaken_and_all_are_tried_for_as_long(lab: Lab) -> None:
@@ -202,12 +202,12 @@ async def test_it_ends_when_a_member_is_gone_and_the_others_are_tried_at_once(la
     await lab.overtaken()
     lab.come("young", 2)
     assert not await lab.starts("young", 2)
-    lab.parts.workflows.room_has_changed.clear()
+    lab.parts.workflows.context.room_has_changed.clear()
     lab.api.delete_pod("large-0")
     lab.parts.watch()
     await settle()
     assert lab.first() is None
-    assert lab.parts.workflows.room_has_changed.is_set()
+    assert lab.parts.workflows.context.room_has_changed.is_set()
     assert await lab.starts("young", 2)
 
 

@@ -7,9 +7,12 @@ import pytest
 
 from builders import cards_of
 from fakes.api_server import ApiServer, Operation
+from fakes.context import a_context
 from fakes.objects import a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
+from fakes.virtual_time import StoppedClock
 from gpuledger.controller import startup
+from gpuledger.workflows.events import AgentChanged
 from gpuledger.workflows.inventory import AgentPods
 
 CARDS = cards_of("node-a", 2)
@@ -115,8 +118,9 @@ async def test_a_pod_that_says_the_same_again_costs_nothing(parts: OperatorParts
 
 
 def test_a_pod_that_is_in_no_list_any_more_is_forgotten_and_one_that_came_meanwhile_is_not() -> None:
-    agents, told = AgentPods(), list[str]()
-    agents.on_change.append(told.append)
+    context, told = a_context(StoppedClock()), list[str]()
+    agents = AgentPods(context)
+    context.events.on(AgentChanged, lambda event: told.append(event.node_name))
     agents.observe(an_agent("old", ready=False), gone=False)
     listed = agents.listing()
     agents.observe(an_agent("new", ready=False, node="node-b"), gone=False)
@@ -128,7 +132,7 @@ def test_a_pod_that_is_in_no_list_any_more_is_forgotten_and_one_that_came_meanwh
 
 
 def test_a_pod_that_has_no_node_yet_and_one_that_nobody_knew_say_nothing() -> None:
-    agents = AgentPods()
+    agents = AgentPods(a_context(StoppedClock()))
     agents.observe(an_agent(node="", ready=False), gone=False)
     agents.observe(an_agent("unknown"), gone=True)
     assert not agents.not_ready("")
@@ -150,7 +154,7 @@ async def test_an_operator_starts_with_the_agents_known_or_else_after_a_while_wi
 
 
 def test_an_agent_is_known_by_its_node_as_long_as_it_has_a_pod() -> None:
-    agents = AgentPods()
+    agents = AgentPods(a_context(StoppedClock()))
     agents.observe(an_agent("old"), gone=False)
     agents.observe(an_agent("new", ready=False), gone=False)
     agents.observe(an_agent("other", node="node-b", ready=False), gone=False)

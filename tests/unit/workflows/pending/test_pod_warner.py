@@ -1,10 +1,12 @@
 """A pod that says something without effect is told once for each set of words, by the active replica only."""
 
-from typing import Any, cast
+from typing import Any
 
+from fakes.context import a_context
+from fakes.virtual_time import StoppedClock
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.unsupported import pod_warnings
+from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.pending.pod_condition import MOST_EVENTS, PodWarner
 from gpuledger.workflows.reporting import Counts
 
@@ -32,7 +34,9 @@ def a_pod(**annotations: str) -> dict[str, Any]:
 
 
 def warner(recorder: Recorder, counts: Counts, active: bool = True) -> PodWarner:
-    return PodWarner(lambda pod: pod_warnings(pod, DIALECTS), cast(Any, recorder), counts, lambda: active)
+    context = a_context(StoppedClock(), events=recorder)
+    context.counts, context.leadership = counts, Leadership(None if active else "other")
+    return PodWarner(context)
 
 
 def test_a_pod_is_told_once_for_each_set_of_words_and_a_metric_counts() -> None:

@@ -16,7 +16,7 @@ from gpuledger.controller.scheduler_pipe import trail_written
 from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.share import Placement
 from gpuledger.reports.cards import RecordKind
-from gpuledger.workflows.pending.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
+from gpuledger.workflows.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)
 FULL = Refusal(Reason.NO_WHOLE_CARD, "no card entirely free")

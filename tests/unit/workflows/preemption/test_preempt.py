@@ -21,8 +21,8 @@ from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, Denied, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.placement.preemption.victims import Eviction
+from gpuledger.workflows.lifecycles import unix_s
 from gpuledger.workflows.preemption.execute import IN_VAIN_S
-from gpuledger.workflows.preemption.find_victims import unix_s
 from gpuledger.workflows.preemption.preempt import FRESH_S, RESTING_S, SETTLE_S
 
 CARDS = cards_of("node-a", 3)
@@ -776,7 +776,7 @@ async def test_a_defect_puts_one_pod_to_rest_and_is_no_hot_loop(
     def defect(*_: object) -> None:
         raise OverflowError
 
-    monkeypatch.setattr(parts.preemption._beginnings._claimer, "claim", defect)
+    monkeypatch.setattr(parts.preemption._starter._claimer, "claim", defect)
     await want(parts, "high")
     await pass_time(parts, 2.5 * RESTING_S)
     assert by_label(parts.counts.preemptions)["begun"] <= 4
@@ -958,7 +958,7 @@ async def test_kube_scheduler_stays_out_where_cards_alone_are_short(parts: Opera
 
 
 async def test_where_preemption_is_off_only_cpu_makes_others_leave(parts: OperatorParts, api: ApiServer) -> None:
-    parts.workflows.who_preempts.operator = False
+    parts.workflows.context.preemption_mode.operator = False
     api.put_pod(a_pod_object("high", WHOLE, priority=HIGH))
     assert await preempt(parts, "high", {"node-a": ("uid-cpu-hog",)}) == {}
     assert await preempt(parts, "high", {"node-a": ("uid-low-1",)}) == {"node-a": ("uid-low-1",)}
@@ -997,7 +997,7 @@ async def test_who_has_just_started_evicts_nobody_where_that_is_not_the_operator
     api.put_card(CARDS[0], Holder(pod_identity(low(CARDS[0])), whole_share(CARDS[0]), attempt="first"))
     api.put_node(a_node_object("node-a", CARDS[:1]))
     parts = OperatorParts(api, evicts=False)
-    parts.workflows.who_preempts.scheduler = who == "native"
+    parts.workflows.context.preemption_mode.scheduler = who == "native"
     parts.read_cards()
     await parts.observer.take_over()
     loop = asyncio.create_task(startup._preempt(parts.as_operator()))

@@ -75,7 +75,7 @@ async def run(api: ApiServer, **fields: Any) -> AsyncIterator[OperatorParts]:
     yield parts
     for loop in loops:
         loop.cancel()
-    await parts.workflows.gang_preemption.stop()
+    await parts.workflows.context.tasks.stop()
     await parts.preemption.stop()
 
 
@@ -84,7 +84,7 @@ async def pass_time(parts: OperatorParts, seconds: float) -> None:
     for _ in range(3):
         await parts.idle()
         await asyncio.sleep(seconds / 3)
-        task = parts.workflows.gang_preemption._deciding
+        task = parts.workflows.preemption.gang_search.task
         if task is not None:
             await asyncio.wait({task})
         await settle()
@@ -384,7 +384,7 @@ async def test_the_place_that_is_kept_for_a_replacement_is_used_and_only_the_res
         api.put_node(a_node_object(name, cards))
     async for parts in run(api):
         await end(parts, "p2")
-        assert parts.workflows.kept_places
+        assert parts.workflows.gangs.kept_places
         await come(parts, ["r0", "r1"], 4)
         await pass_time(parts, TRY_PAUSE_S + 1)
         assert evicted(api) == ["p3"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
+from gpuledger.workflows.context import PreemptionMode
 
 
 @pytest.mark.parametrize(

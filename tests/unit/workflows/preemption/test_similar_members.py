@@ -42,7 +42,7 @@ async def parts(api: ApiServer) -> AsyncIterator[OperatorParts]:
     async for running in run(api):
         group: Json = {"metadata": {"namespace": "default", "name": GROUP, "uid": "1"}}
         group["spec"] = {"schedulingPolicy": {"gang": {"minCount": 8}}}
-        running.workflows.pod_groups.observe(OF_WAY[GangWay.KUBERNETES], group, gone=False)
+        running.workflows.gangs.pod_groups.observe(OF_WAY[GangWay.KUBERNETES], group, gone=False)
         yield running
 
 

@@ -70,7 +70,7 @@ async def test_it_is_looked_at_less_and_less_often_while_everything_changes_all_
 
 async def test_who_has_left_is_told_nothing_more(api: QueueServer, scene: QueueScene) -> None:
     scene.submit("wants", {GPU: "8"})
-    await scene.queues.check.give_room()
+    await scene.parts.workflows.queue.give_room()
     api.evict_workload("wants")
     scene.parts.watch()
     await scene.work()

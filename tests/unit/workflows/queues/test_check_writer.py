@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from fakes.api_server import Operation, hold_request, lose_answer, refuse
+from fakes.context import a_context
 from fakes.counters import by_label
 from fakes.queue_objects import CHECK, a_workload
 from fakes.queue_server import QueueServer
@@ -14,7 +15,6 @@ from fakes.virtual_time import LoopClock, settle
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, workload
 from gpuledger.model.errors import Denied, Unreachable
 from gpuledger.workflows.queues.card_check import ATTEMPTS, CheckWriter
-from gpuledger.workflows.reporting import Counts
 
 SAY = Operation.SAY_CHECK
 
@@ -24,9 +24,9 @@ class Writing:
 
     def __init__(self, api: QueueServer) -> None:
         self.api = api
-        self.counts = Counts()
-        self.is_active = True
-        self.writer = CheckWriter(api.store, self.counts, LoopClock(), lambda: self.is_active)
+        self.context = a_context(LoopClock(), api.store)
+        self.counts = self.context.counts
+        self.writer = CheckWriter(self.context)
         self.workload = workload(api.put_workload(a_workload("job")))
         self.done: list[Workload | None] = []
 
@@ -109,7 +109,7 @@ async def test_who_is_in_charge_no_more_repeats_nothing(api: QueueServer, writin
     api.queue(SAY, refuse(Unreachable("later", 500)))
     writing.say(CheckState.READY)
     await settle()
-    writing.is_active = False
+    writing.context.leadership._set(active=False)
     await asyncio.sleep(60.0)
     assert len(api.called(SAY)) == 1
     assert writing.done == [None]
@@ -119,7 +119,7 @@ async def test_a_writer_that_is_stopped_leaves_nothing_running(api: QueueServer,
     api.queue(SAY, hold_request(asyncio.Event()))
     writing.say(CheckState.READY)
     await settle()
-    await writing.writer.stop()
+    await writing.context.tasks.stop()
     assert not writing.writer.is_writing("uid-job")
     assert writing.done == [None]
     await asyncio.sleep(5.0)

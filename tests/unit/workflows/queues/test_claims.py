@@ -23,7 +23,7 @@ def book(scene: QueueScene) -> ClaimBook:
     """Return what is known of claims: our class, on a node whose agent serves claims."""
     for node in scene.nodes:
         scene.ledger.set_offer(node, NodeOffer(resources=frozenset({DRIVER})))
-    book = scene.parts.workflows.claim_book
+    book = scene.parts.workflows.claims.book
     book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "class"}}, gone=False)
     for kind in Kind:
         book.listing(kind)({"class"})

@@ -14,7 +14,7 @@ from fakes.virtual_time import STEP_S, WorkingClock, settle
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.share import Placement
 from gpuledger.placement.group import Asking
-from gpuledger.workflows.queues.card_check import PASS_S
+from gpuledger.workflows.pending.queue import PASS_S
 from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.queues.workloads import QueuedWorkload
 from gpuledger.workflows.tasks import HEAD_EVERY
@@ -41,7 +41,7 @@ async def passes_until_ready(scene: QueueScene, name: str, most: int) -> int:
     """Return after how many passes a workload has cards; the ledger changes before each of them."""
     for number in range(1, most + 1):
         change(scene)
-        await scene.queues.give_room()
+        await scene.parts.workflows.queue.give_room()
         await settle()
         scene.parts.watch()
         if scene.api.state(name) == "Ready":
@@ -75,7 +75,7 @@ async def test_the_head_of_the_queue_is_looked_at_again_before_all_others_were(
     a_crowd(scene)
     for _ in range(2):
         change(scene)
-        assert await scene.queues.give_room()
+        assert await scene.parts.workflows.queue.give_room()
     assert api.state("head") == "Pending"
     api.delete_pod("one")
     scene.ledger.seats.give_up("uid-one")
@@ -96,7 +96,7 @@ async def test_of_each_namespace_victims_are_looked_for_for_one_workload_at_a_ti
     scene = QueueScene(api)
     a_crowd(scene)
     scene.submit("mine", WHOLE, pods=5)
-    await scene.queues.give_room()
+    await scene.parts.workflows.queue.give_room()
     await asyncio.sleep(5.0)
     assert looked_at[:3].count("default") == 1
     await scene.parts.workflows.workload_explainer.stop()

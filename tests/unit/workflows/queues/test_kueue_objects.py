@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.api_server import Operation, refuse
+from fakes.context import a_context
 from fakes.queue_objects import a_check, a_cluster_queue, a_flavor
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock
@@ -18,7 +19,7 @@ SAY = Operation.SAY_ACTIVE
 
 @pytest.fixture
 def objects() -> KueueObjects:
-    return KueueObjects(LoopClock())
+    return KueueObjects(a_context(LoopClock()))
 
 
 def is_active(api: QueueServer) -> bool:

@@ -24,9 +24,9 @@ def node(name: str, taints: list[dict[str, str]] | None = None, **labels: str) -
 def nodes() -> NodesByRules:
     """Return three nodes: of two models of cards, and one that takes nobody without a toleration."""
     known = NodesByRules(is_wanted=True)
-    known.observe(node("node-a", model="a100"))
-    known.observe(node("node-b", model="t4"))
-    known.observe(node("node-c", [{"key": "spot", "effect": "NoSchedule"}], model="t4"))
+    known.observe_node(node("node-a", model="a100"))
+    known.observe_node(node("node-b", model="t4"))
+    known.observe_node(node("node-c", [{"key": "spot", "effect": "NoSchedule"}], model="t4"))
     return known
 
 
@@ -57,25 +57,25 @@ def test_the_same_answer_is_the_same_object(nodes: NodesByRules) -> None:
 
 def test_only_what_matters_is_a_change(nodes: NodesByRules) -> None:
     before = nodes.changes
-    nodes.observe({**node("node-a", model="a100"), "status": {"conditions": []}})
+    nodes.observe_node({**node("node-a", model="a100"), "status": {"conditions": []}})
     assert nodes.changes == before
-    nodes.observe({**node("node-a", model="a100"), "spec": {"unschedulable": True}})
+    nodes.observe_node({**node("node-a", model="a100"), "spec": {"unschedulable": True}})
     assert nodes.changes == before + 1
     assert allowed(nodes) == {"node-b"}
-    nodes.forget("node-b")
-    nodes.forget("node-b")
+    nodes.forget_node("node-b")
+    nodes.forget_node("node-b")
     assert nodes.changes == before + 2
     assert allowed(nodes) == set()
 
 
 def test_a_node_that_can_not_be_read_takes_no_pods(nodes: NodesByRules) -> None:
-    nodes.observe({"metadata": {"name": "node-a", "labels": {"model": 7}}, "spec": {"taints": "odd"}})
+    nodes.observe_node({"metadata": {"name": "node-a", "labels": {"model": 7}}, "spec": {"taints": "odd"}})
     assert allowed(nodes) == {"node-b"}
 
 
 def test_where_it_is_not_wanted_nothing_is_kept() -> None:
     nodes = NodesByRules(is_wanted=False)
-    nodes.observe(node("node-a"))
+    nodes.observe_node(node("node-a"))
     assert set(found(nodes, ANY)) == set()
     assert nodes.changes == 0
 

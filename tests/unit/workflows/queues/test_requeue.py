@@ -36,9 +36,6 @@ async def test_a_workload_whose_pod_finds_no_cards_for_long_is_queued_again(runn
     assert running.api.state("job") == "Ready"
     await running.later(KUEUE_RETRY_S - 0.5)
     assert running.api.state("job") == "Ready"
-    due_s = running.queues.next_due_s()
-    assert due_s is not None
-    assert due_s <= running.clock.now_s() + 0.5
     await running.later(0.6)
     (check,) = running.api.workloads["job"]["status"]["admissionChecks"]
     assert check["state"] == "Retry"
@@ -69,7 +66,7 @@ async def test_a_pod_that_does_not_wait_any_more_is_no_reason(api: QueueServer, 
         running.parts.watch()
     await running.later(2 * KUEUE_RETRY_S)
     assert api.state("job") == "Ready"
-    assert running.queues.lost.next_due_s() is None
+    assert not running.queues.requeuer._waiting
 
 
 async def test_a_pod_of_no_workload_or_of_one_that_is_not_admitted_queues_nothing_again(

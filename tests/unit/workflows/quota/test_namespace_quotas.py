@@ -61,7 +61,7 @@ async def ends(api: ApiServer, parts: OperatorParts, name: str) -> None:
 
 
 async def look(parts: OperatorParts) -> None:
-    while await parts.workflows.gangs.give_room():
+    while await parts.workflows.queue.give_room():
         pass
     await asyncio.sleep(2 * GRACE_S)
     await settle()
@@ -234,9 +234,9 @@ async def test_a_gang_that_exceeds_the_quota_as_a_whole_keeps_nothing_and_starts
     assert "0 of 2 cards" in found["summary"]
     for _ in range(5):
         await look(parts)
-    parts.workflows.room_has_changed.clear()
+    parts.workflows.context.room_has_changed.clear()
     await asyncio.sleep(10)
-    assert not parts.workflows.room_has_changed.is_set()  # in a cluster at rest nothing runs
+    assert not parts.workflows.context.room_has_changed.is_set()  # in a cluster at rest nothing runs
     set_quota(parts, {GPUS: "3"})
     await look(parts)
     assert all(asks(parts, name) for name in "abc")

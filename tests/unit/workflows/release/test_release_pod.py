@@ -467,7 +467,7 @@ async def test_a_failed_bind_gives_its_shares_back_however_long_the_api_server_t
         await parts.bind("b", "node-a")
     await asyncio.sleep(10.0)
     assert parts.shares_left("uid-b") == []
-    assert not parts.placer.is_binding("uid-b")
+    assert not parts.placer._binder.is_binding("uid-b")
 
 
 # A bound pod keeps what it is bound with, and nothing else.

@@ -8,14 +8,17 @@ import pytest
 
 from builders import a_card, a_pod, stored
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
+from fakes.context import a_context
+from fakes.virtual_time import StoppedClock
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import ClaimRef, ContainerShare, Holder, Share
-from gpuledger.workflows.pending.requeue import ClaimRequeuer
-from gpuledger.workflows.pending.waiting_pods import PodRequeuer
+from gpuledger.workflows.pending.queue import ClaimRequeuer
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind, WaitingClaims
+from gpuledger.workflows.tasks import Tasks
 
 Json = dict[str, Any]
 
@@ -243,7 +246,9 @@ class CountingBook(ClaimBook):
 
 async def test_a_change_concerns_the_pods_that_name_what_has_changed_and_looks_at_no_others() -> None:
     book, waker = CountingBook(Ledger(), Counts(), Stored()), Waker()
-    claim_waker = ClaimRequeuer(book, cast(PodRequeuer, waker), lambda: True)
+    context = a_context(StoppedClock())
+    context.tasks = cast(Tasks, waker)
+    claim_waker = ClaimRequeuer(context, book, WaitingPods(context))
     for number in range(500):
         book.observe_pending(a_claiming_pod(f"p{number}", named=f"claim-{number}"))
         claim_waker.refused(a_pod(f"uid-p{number}"))

@@ -26,7 +26,7 @@ async def test_the_library_for_selectors_is_loaded_before_the_first_claim_is_rea
             raise Unreachable(f"{method} {path}")
 
     monkeypatch.setattr(evaluation, "load", lambda: happened.append("loaded"))
-    book = an_operator(api).workflows.claim_book
+    book = an_operator(api).workflows.claims.book
     following = asyncio.ensure_future(follow_claims(NotReached(), book))  # type: ignore[arg-type]
     await settle()
     assert happened == []

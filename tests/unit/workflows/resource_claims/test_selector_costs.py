@@ -20,7 +20,7 @@ from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.errors import WorkLimitExceeded
 from gpuledger.model.node import NodeOffer
 from gpuledger.placement.choose import PAID_STEPS
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.events import Bus
 from gpuledger.workflows.namespace_allowances import (
     ACCOUNTS_KEPT,
     STEPS_PER_S,
@@ -28,6 +28,7 @@ from gpuledger.workflows.namespace_allowances import (
     SelectorAccounts,
 )
 from gpuledger.workflows.namespace_allowances import MOST_STEPS as MOST_OF_ALL
+from gpuledger.workflows.placing.place_pod import FilterResult
 from gpuledger.workflows.resource_claims.claims import Kind
 
 Json = dict[str, Any]
@@ -44,7 +45,7 @@ def expensive(number: int) -> str:
 
 def know(parts: OperatorParts, kind: Kind, found: Json) -> None:
     metadata = {"uid": f"{kind} {found['metadata']['name']}", **found["metadata"]}
-    parts.workflows.claim_book.observe(kind, {**found, "metadata": metadata}, gone=False)
+    parts.workflows.claims.book.observe(kind, {**found, "metadata": metadata}, gone=False)
 
 
 def a_pod(parts: OperatorParts, name: str, *expressions: str, namespace: str = "greedy") -> Json:
@@ -69,7 +70,7 @@ async def parts(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> OperatorPart
         found.ledger.set_offer(name, NodeOffer(resources=frozenset({DRIVER})))
     know(found, Kind.CLASSES, OUR_CLASS)
     for kind in Kind:
-        found.workflows.claim_book.listing(kind)({f"{Kind.CLASSES} {DEVICE_CLASS}"})
+        found.workflows.claims.book.listing(kind)({f"{Kind.CLASSES} {DEVICE_CLASS}"})
     return found
 
 
@@ -92,7 +93,7 @@ async def test_who_has_used_up_what_selectors_may_cost_waits_and_is_told_and_oth
     parts: OperatorParts,
 ) -> None:
     number = await use_up(parts)
-    steps = parts.workflows.claim_book.payer("greedy")
+    steps = parts.workflows.claims.book.payer("greedy")
     assert steps is not None
     assert MOST_OF_ALL < steps.paid < MOST_OF_ALL + 10 * TURN_STEPS
     others = await answer(parts, a_pod(parts, "other", ORDINARY, expensive(-1), namespace="other"))
@@ -106,7 +107,7 @@ async def test_who_has_used_up_what_selectors_may_cost_waits_and_is_told_and_oth
 async def test_one_question_costs_so_much_at_most_and_the_next_one_goes_on_where_it_was(parts: OperatorParts) -> None:
     compiling = 20 * check_cost(expensive(10))
     pod = a_pod(parts, "many", *(expensive(number) for number in range(20)))
-    account, paid = parts.workflows.claim_book.payer("greedy"), [0]
+    account, paid = parts.workflows.claims.book.payer("greedy"), [0]
     assert account is not None
     for _ in range(100):
         try:
@@ -122,7 +123,7 @@ async def test_one_question_costs_so_much_at_most_and_the_next_one_goes_on_where
 
 
 async def test_others_have_their_turn_while_selectors_are_evaluated(parts: OperatorParts) -> None:
-    account, paid = parts.workflows.claim_book.payer("greedy"), list[int]()
+    account, paid = parts.workflows.claims.book.payer("greedy"), list[int]()
     assert account is not None
 
     async def look() -> None:
@@ -178,9 +179,9 @@ async def test_a_pod_that_waits_gets_a_card_whose_turn_comes_later(parts: Operat
     assert parts.ledger.seats.of("uid-waits") is None
     hold = None
     for _ in range(10):
-        parts.workflows.room_has_changed.clear()
+        parts.workflows.context.room_has_changed.clear()
         await asyncio.sleep(0.3)
-        if parts.workflows.room_has_changed.is_set():
+        if parts.workflows.context.room_has_changed.is_set():
             parts.waiting.give_room()
         hold = hold or parts.ledger.seats.of("uid-waits")  # which is given up soon, as no such pod comes
     assert hold is not None
@@ -191,7 +192,7 @@ async def test_looking_for_room_ends_where_the_namespace_has_had_its_turn(parts:
     pod = a_pod(parts, "waits", f"{OWN}.uuid == 'GPU-new' && lists.range(600).all(n, n >= 0)")
     assert not (await answer(parts, pod)).node_names
     parts.ledger.load(stored(replace(cards_of("node-a", 1)[0], uuid="GPU-new", index=8)))
-    account = parts.workflows.claim_book.payer("greedy")
+    account = parts.workflows.claims.book.payer("greedy")
     assert account is not None
     account.pay(TURN_STEPS)
     assert not parts.waiting.give_room()
@@ -210,7 +211,7 @@ async def test_who_asks_why_a_pod_waits_is_told_that_its_selectors_do(parts: Ope
 
 
 async def test_accounts_grow_with_time_and_are_dropped_when_nothing_of_them_is_used(parts: OperatorParts) -> None:
-    accounts = SelectorAccounts(parts.clock)
+    accounts = SelectorAccounts(parts.clock, Bus())
     account = accounts.of("a")
     account.pay(MOST_OF_ALL + 1)
     assert account.is_spent

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -23,11 +23,9 @@ from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, pod_identity, resource_version
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
-from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.seats import FOREVER, NOBODY, Seat, Strength
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import (
     BEING_FREED,
     NEEDS_ROOM,
@@ -39,28 +37,25 @@ from gpuledger.model.errors import (
     Refusal,
 )
 from gpuledger.model.gang import Gang, GroupSeat, SeatGroup, SeatKey
-from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Holder, HolderState, Placement, Pod, fitting_variant
 from gpuledger.placement.choose import Choice, Chooser
 from gpuledger.placement.fit import takes_pods
 from gpuledger.placement.sketch import Sketch
-from gpuledger.workflows.binding.bind_pod import Bind, BindFailures, OpenBindRequest, PodBinder, SeenPod
-from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
+from gpuledger.workflows.binding.bind_pod import Bind, OpenBindRequest, PodBinder, SeenPod
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.events import PodRefused
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.namespace_allowances import CostlyQuestions
-from gpuledger.workflows.pending.requeue import ClaimRequeuer
-from gpuledger.workflows.pending.trail import Trail
+from gpuledger.workflows.pending.queue import ClaimRequeuer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
+from gpuledger.workflows.placing.nominate_ahead import AheadNominator
+from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.quota import QuotaGate
-from gpuledger.workflows.release import PodReleaser
-from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
-from gpuledger.workflows.resource_claims.writes import ClaimWriter
-from gpuledger.workflows.tasks import Step, nothing, run_cooperatively, run_to_end
+from gpuledger.workflows.resource_claims.writes import ResourceClaims
+from gpuledger.workflows.tasks import Step, run_cooperatively, run_to_end
 
 
 def choose_first(
@@ -133,21 +128,18 @@ def refused(refusals: dict[str, Refusal], promised_node: str, scheduler_preempts
     return FilterResult([], {n: r.text for n, r in refusals.items() if n not in short}, short)
 
 
-class FilterResponses:
+@define(eq=False, slots=False)
+class FilterResponses(Component):
     """Answers for pods that no node takes."""
 
-    def __init__(
-        self, ledger: Ledger, counts: Counts, trail: Trail, who_preempts: PreemptionMode, claim_waker: ClaimRequeuer
-    ) -> None:
-        self._ledger, self._counts, self._trail = ledger, counts, trail
-        self._who_preempts, self._claim_waker = who_preempts, claim_waker
+    _claim_requeuer: ClaimRequeuer
 
     def refused(self, pod: Pod, refusals: dict[str, Refusal]) -> FilterResult:
         """Return why each node, by its name, does not take a pod."""
         self._trail.refused(pod, refusals)
         if refusals:
             self._counts.refusals.labels(next(iter(refusals.values())).reason).inc()
-        return refused(refusals, self._promised_node(pod.uid), self._who_preempts.scheduler)
+        return refused(refusals, self._promised_node(pod.uid), self._context.preemption_mode.scheduler)
 
     def bad_request(self, arguments: FilterArguments, text: str) -> FilterResult:
         """Return the refusal of a malformed pod, for all nodes."""
@@ -155,7 +147,7 @@ class FilterResponses:
         self._counts.refusals.labels(Reason.BAD_REQUEST).inc()
         if has_claims(arguments.pod):
             with contextlib.suppress(BadInput):
-                self._claim_waker.refused(pod_identity(arguments.pod))
+                self._claim_requeuer.refused(pod_identity(arguments.pod))
         return FilterResult([], dict.fromkeys(arguments.node_names, text))
 
     def joins(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult | None:
@@ -165,7 +157,7 @@ class FilterResponses:
             return None if request.shape else FilterResult([joined.node_name], {})
         text = f"claim {joined.name} of the pod is allocated on node {joined.node_name}"
         refusal = Refusal(Reason.CLAIM_ELSEWHERE, text)
-        self._claim_waker.refused(pod)
+        self._claim_requeuer.refused(pod)
         return self.refused(pod, dict.fromkeys(arguments.node_names, refusal))
 
     def _promised_node(self, pod_uid: str) -> str:
@@ -216,46 +208,29 @@ Refusals = dict[str, Refusal]  # by node name
 
 
 @define(eq=False, slots=False)
-class PodPlacer:
+class PodPlacer(Component):
     """Answers the scheduler's questions about pods."""
 
-    _ledger: Ledger
-    _chooser: Chooser
     _binder: PodBinder
-    _store: KubeStore
-    _releaser: PodReleaser
     _waiting: WaitingPods
-    _turns: DevicePluginQueue
-    _settings: PlacementSettings
-    _counts: Counts
-    _clock: Clock
-    _trail: Trail
     _gangs: Gangs
-    _failures: BindFailures
-    _quota_gate: QuotaGate
     _reservations: Reservations
-    _claims: ClaimWriter
-    _claim_waker: ClaimRequeuer
+    _claims: ResourceClaims
     _ahead: AheadNominator
-    _costly: CostlyQuestions
+    _preemption: Preemption
 
     def __attrs_post_init__(self) -> None:
-        self._answers = FilterResponses(
-            self._ledger, self._counts, self._trail, self._settings.who_preempts, self._claim_waker
+        self._releaser, self._turns, self._binds = self._binder.releaser, self._binder.turns, self._binder.binds
+        self._failures, self._quota_gate = (
+            self._binder.failures,
+            QuotaGate(self._ledger, self._chooser, self._settings.nodes_offered),
         )
+        self.costly = CostlyQuestions(self._clock)
+        self._answers = FilterResponses(self._context, ClaimRequeuer(self._context, self._claims.book, self._waiting))
         self._entered = EnteredShares(self._ledger)
         self._first_pods = ClaimAllocationLock(lambda uid: uid in self._held or uid in self._binds)
-        self._request = self._settings.request
+        self._request = self._formats.request
         self._held: dict[str, SeenPod] = {}  # pod UID -> pod, for the pods with a hold
-        self._binds: dict[str, Bind] = {}  # pod UID -> its bind in progress
-        self.on_refused = Listeners[[str]]()
-        """Called with the UID of a pod that no node could take."""
-        self.before_filter: Callable[[str], Awaitable[None]] = nothing
-        """Awaited with the UID of a pod before its Filter is answered."""
-
-    def is_binding(self, pod_uid: str) -> bool:
-        """Return whether a bind of the pod is in progress: then no other part may judge its shares."""
-        return pod_uid in self._binds
 
     def held_pod(self, pod_uid: str) -> Pod | None:
         """Return the pod that has a hold, or is being bound."""
@@ -269,10 +244,12 @@ class PodPlacer:
 
     async def answer(self, arguments: FilterArguments) -> FilterResult:
         """Do what `filter` does, and let others have their turn: while many nodes are looked at, or before all that."""
-        await self.before_filter(arguments.pod_uid)
-        if self._settings.claims is not None:
-            await self._claims.know_claims_of(arguments.pod)
-        return await run_cooperatively(self._costly.answered(arguments.pod, self.is_binding, self._filter(arguments)))
+        await self._preemption.executor.room_comes(arguments.pod_uid)
+        if self._settings.resource_claims:
+            await self._claims.writer.know_claims_of(arguments.pod)
+        return await run_cooperatively(
+            self.costly.answered(arguments.pod, self._binder.is_binding, self._filter(arguments))
+        )
 
     def filter(self, arguments: FilterArguments) -> FilterResult:
         """Choose a node and hold the pod's cards there.
@@ -348,14 +325,11 @@ class PodPlacer:
         """Return before what time of the clock `expire_holds` has nothing to do; None: never, as far as is known."""
         return None if self._ledger.seats.first_deadline_s == FOREVER else self._ledger.seats.first_deadline_s
 
-    def observe_pending(self, pod: Json) -> None:
-        """See PendingPodTracker: what is to be known of a pod, kube-scheduler says with its question."""
-
     def forget_pending(self, pod_uid: str) -> None:
         """Record that a pod is bound or gone, and give up its hold."""
         self._waiting.gone(pod_uid)
         # A turn at a device plugin can be minutes away: until then nothing of the pod is under way.
-        if not self.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
+        if not self._binder.is_binding(pod_uid) or self._turns.is_waiting(pod_uid):
             self._failures.forget(pod_uid)
             self._drop_hold(pod_uid)
 
@@ -407,7 +381,7 @@ class PodPlacer:
         limit = next((each.limit for each in refusals.values() if each.limit), None)
         self._waiting.refused(pod, request, created_at(arguments.pod), arguments.node_names, limit)
         if limit is None:
-            self.on_refused(pod.uid)
+            self._events.tell(PodRefused(pod.uid))
         return self._answers.refused(pod, refusals)
 
     def _take(self, pod: Pod, placement: Placement) -> None:
@@ -431,11 +405,11 @@ class PodPlacer:
         raise BindInProgress(f"shares of an earlier attempt to bind pod {pod} are still being released")
 
     def _same_node(self, pod: Pod, node_name: str, node_names: Collection[str]) -> FilterResult:
-        if self.is_binding(pod.uid):
+        if self._binder.is_binding(pod.uid):
             self._binds[pod.uid].permission.expect_question(node_name in node_names)
         if node_name in node_names:
             return FilterResult([node_name], {})
-        if self.is_binding(pod.uid):
+        if self._binder.is_binding(pod.uid):
             raise BindInProgress(f"pod {pod} is being bound to node {node_name}")
         self._releaser.recheck(pod.uid)
         raise BindInProgress(f"pod {pod} still has shares on node {node_name}, which no longer takes it")
@@ -454,7 +428,7 @@ class PodPlacer:
         if bind.node_name != arguments.node_name:
             raise BindFailed(f"the pod is being bound to node {bind.node_name}")
         with bind.permission.question(is_connected):
-            await asyncio.wait({bind.task}, timeout=self._settings.bind_timeout_s)
+            await asyncio.wait({bind.task}, timeout=self._settings.bind_answer_s)
         await bind.permission.until_known(bind.task)
         if not bind.task.done():
             self._counts.binds.labels("late").inc()
@@ -473,7 +447,7 @@ class PodPlacer:
     def _begin(self, arguments: BindArguments) -> Bind:
         self._failures.bind_begins(arguments.uid)
         permission, name = OpenBindRequest(), f"bind {arguments.namespace}/{arguments.name}"
-        task = asyncio.create_task(self._bind(arguments, permission), name=name)
+        task = asyncio.create_task(self._bind(arguments, permission), name=name)  # ends by itself, with its writes
         task.add_done_callback(lambda task: self._bind_ended(arguments, task))
         return Bind(arguments.node_name, permission, task)
 
@@ -492,14 +466,16 @@ class PodPlacer:
                 seen, placement = await self._identified(seen, seen.request, placement)
             version = await self._ahead.version_of(seen.pod.uid, seen.resource_version)
             seen = replace(seen, resource_version=version)
-            await self._gangs.bind(seen, placement, permission, self._binder)
+            await self._gangs.binder.bind(seen, placement, permission)
             self._ledger.hosts.bound(seen.pod.uid, placement.node_name, placement.host)
             self._trail.assigned(seen.pod, placement, seen.ranking)
 
     async def _identified(self, seen: SeenPod, request: PodRequest, placement: Placement) -> tuple[SeenPod, Placement]:
         """Return the pod and placement with the pod's ResourceClaims, which exist by now. Raises BindFailed."""
         pod = seen.pod
-        version, request, placement = await self._claims.identified(pod, seen.resource_version, request, placement)
+        version, request, placement = await self._claims.writer.identified(
+            pod, seen.resource_version, request, placement
+        )
         if not self._entered.allocated(pod.uid):  # what was chosen counts on, now in the claims' names
             self._take(pod, placement)
         return replace(seen, resource_version=version, request=request), placement
@@ -525,8 +501,8 @@ class PodPlacer:
         Returns no placement for a pod that is bound to the node already.
         """
         found = await self._store.pod(arguments.namespace, arguments.name)
-        if self._settings.claims is not None:
-            await self._claims.know_claims_of(found)
+        if self._settings.resource_claims:
+            await self._claims.writer.know_claims_of(found)
         pod, request = pod_identity(found), self._request(found)
         seen = SeenPod(pod, resource_version(found), request, gang=gang_of(found) if request else None)
         node_name = bound_node(found)

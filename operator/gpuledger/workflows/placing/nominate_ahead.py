@@ -15,49 +15,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from attrs import define
 
-from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.unsupported import PodWarning
-from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.constraints import demands_on_nodes
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import (
-    PodReader,
-    ResourceNames,
     created_at,
     is_being_deleted,
     later_version,
     nominated_node,
-    pod_facts,
     pod_identity,
-    resource_names,
     resource_version,
-    stranger,
     was_tried,
 )
-from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
+from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import FilterArguments
-from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.seats import Seat, Strength
-from gpuledger.model.clock import Backoff, BoundedMap, Clock
+from gpuledger.model.clock import Backoff, BoundedMap
 from gpuledger.model.errors import ApiError, BadInput, ShareRefused
 from gpuledger.model.json_object import Json
-from gpuledger.model.node import NodeSet, NodeSets, PodFacts, UnaccountedPod
-from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.node import NodeSet, NodeSets
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
-from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import StepBudget
-from gpuledger.workflows.preemption.for_scheduler import PreemptionMode
+from gpuledger.workflows.context import Component
 from gpuledger.workflows.queues.reservations import Reservations
-from gpuledger.workflows.reporting import AheadOutcome, Counts
+from gpuledger.workflows.reporting import AheadOutcome
 
 _Rank = tuple[int, str, int, str]
 """Minus the priority, time of creation, number in the order of coming, UID."""
@@ -112,52 +99,6 @@ class UpcomingPods:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementSettings:
-    """The meaning of a pod's resource names, and timeouts."""
-
-    dialects: Dialects
-    hold_ttl_s: float
-    bind_timeout_s: float
-    """How long Bind goes on sending Bindings. After that it waits for the outcome of those in flight, and answers. Less
-    than the scheduler's httpTimeout."""
-    nodes_offered: int
-    """Nodes between which kube-scheduler can choose for a pod."""
-    who_preempts: PreemptionMode = field(default_factory=PreemptionMode)
-    claims: ClaimObjects | None = None
-    """Reads the demands of pods' ResourceClaims; None where claims are not served."""
-    _words: PodReader = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_words", PodReader(self.dialects))
-
-    def request(self, pod: Mapping[str, Any]) -> PodRequest | None:
-        """Return a pod's request, None if it asks for no card. Raises BadInput."""
-        if self.claims is not None and has_claims(pod):
-            return pod_request(pod, self.dialects, self.claims)
-        return self._words.request(pod)
-
-    def warnings(self, pod: Mapping[str, Any]) -> tuple[PodWarning, ...]:
-        """Return warnings about the fields of a pod that have no effect."""
-        return self._words.warnings(pod)
-
-    def words(self, pod: Mapping[str, Any], container_name: str) -> ResourceNames:
-        """Return the names of resources that a pod's container has."""
-        return resource_names(pod, container_name, self.dialects)
-
-    def facts(self, pod: Mapping[str, Any]) -> PodFacts:
-        """Return the facts about a pod that the ledger needs, whether its request is readable or not."""
-        return pod_facts(pod, self.dialects, self.claims)
-
-    def host(self, pod: Mapping[str, Any]) -> HostAmounts:
-        """Return the CPU and memory that a pod takes of its node."""
-        return self._words.host(pod)
-
-    def stranger(self, pod: Mapping[str, Any]) -> UnaccountedPod | None:
-        """Return the cards that a pod may have got from its node's device plugin, None if it can have none."""
-        return stranger(pod, self._words.counted(pod), self.dialects)
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -191,20 +132,13 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 
 
 @define(eq=False, slots=False)
-class AheadNominator:
+class AheadNominator(Component):
     """Follows which pods queue, and what kube-scheduler asks."""
 
-    _ledger: Ledger
-    _chooser: Chooser
-    _store: KubeStore
-    _settings: PlacementSettings
-    _least_nodes: int
     _reservations: Reservations
-    _counts: Counts
-    _clock: Clock
-    _is_active: Callable[[], bool]
 
     def __attrs_post_init__(self) -> None:
+        self._least_nodes = self._settings.nominate_ahead_nodes if self._settings.nodes_offered == 1 else 0
         self._unasked = UpcomingPods()
         self._node_sets = NodeSets()
         self._feasible: BoundedMap[bytes, NodeSet] = BoundedMap(
@@ -220,7 +154,7 @@ class AheadNominator:
         self._choosing: asyncio.Task[None] | None = None
 
     def observe_pending(self, pod: Json) -> None:
-        """See PendingPodTracker."""
+        """Observe a pod without a node."""
         uid = pod["metadata"]["uid"]
         if was_tried(pod):
             self._left_out.discard(uid)
@@ -229,12 +163,12 @@ class AheadNominator:
         if uid in self._ahead or uid in self._left_out:
             return
         self._unasked.drop(uid)
-        found = self._read(pod) if self._is_large() and len(self._unasked) < MOST_QUEUED else None
+        found = self._upcoming(pod) if self._is_large() and len(self._unasked) < MOST_QUEUED else None
         if found is not None:
             self._unasked.put(found)
 
     def forget_pending(self, pod_uid: str) -> None:
-        """See PendingPodTracker."""
+        """Record that a pod is bound or gone."""
         self._unasked.drop(pod_uid)
         self._left_out.discard(pod_uid)
         self._writes.pop(pod_uid, None)
@@ -242,7 +176,7 @@ class AheadNominator:
             self._give_up(pod_uid)
 
     def known_pending(self) -> AbstractSet[str]:
-        """See PendingPodTracker."""
+        """Return the UIDs of the pods that may be nominated, or are."""
         return self._unasked.uids() | self._left_out | self._ahead.keys() | self._writes.keys()
 
     def asked(self, arguments: FilterArguments) -> bool:
@@ -274,13 +208,6 @@ class AheadNominator:
         await asyncio.wait({write}, timeout=WRITE_AWAITED_S)
         return later_version(version, write.result()) if write.done() and not write.cancelled() else version
 
-    async def stop(self) -> None:
-        """Nominate no more pods."""
-        tasks = [*self._writes.values(), *([self._choosing] if self._choosing else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     # Inside.
 
     def _is_large(self) -> bool:
@@ -290,9 +217,9 @@ class AheadNominator:
         if len(arguments.node_names) >= self._least_nodes:
             self._named(arguments)
         if self._feasible and (self._choosing is None or self._choosing.done()) and self._may_go_on():
-            self._choosing = asyncio.create_task(self._choose(), name="choose nodes for pods that queue")
+            self._choosing = self._tasks.start(self._choose(), "choose nodes for pods that queue")
 
-    def _read(self, pod: Json) -> UpcomingPod | None:
+    def _upcoming(self, pod: Json) -> UpcomingPod | None:
         """Read a pod that can be nominated; return None for one that can't be."""
         if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or has_claims(pod):
             return None
@@ -300,7 +227,7 @@ class AheadNominator:
             return None
         demands = demands_on_nodes(pod)
         try:
-            request, gang = self._settings.request(pod), gang_of(pod)
+            request, gang = self._formats.request(pod), gang_of(pod)
         except BadInput:
             return None
         if demands is None or request is None or gang is not None:
@@ -349,7 +276,7 @@ class AheadNominator:
                 self._left_out.add(found.pod.uid)
             else:
                 name = f"nominate pod {found.pod}"
-                self._writes[found.pod.uid] = asyncio.create_task(self._nominate(found, placement.node_name), name=name)
+                self._writes[found.pod.uid] = self._tasks.start(self._nominate(found, placement.node_name), name)
             await asyncio.sleep(0)
 
     def _looked_at(self) -> int:

@@ -15,9 +15,9 @@ from fakes.virtual_time import settle
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.ledger.seats import Strength
 from gpuledger.model.errors import Denied
-from gpuledger.workflows.binding import nominate_ahead
-from gpuledger.workflows.binding.nominate_ahead import FIRST_PAUSE_S
-from gpuledger.workflows.binding.place_pod import FilterResult
+from gpuledger.workflows.placing import nominate_ahead
+from gpuledger.workflows.placing.nominate_ahead import FIRST_PAUSE_S
+from gpuledger.workflows.placing.place_pod import FilterResult
 
 Json = dict[str, Any]
 

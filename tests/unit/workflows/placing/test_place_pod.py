@@ -20,7 +20,7 @@ from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share
 from gpuledger.workflows.binding.bind_pod import ANSWER_PAUSE_S, ASKED_AGAIN_S, BINDING_ATTEMPTS, FAILURES_FREE
-from gpuledger.workflows.binding.place_pod import MAX_POD_BYTES, TOO_LONG
+from gpuledger.workflows.placing.place_pod import MAX_POD_BYTES, TOO_LONG
 
 CARDS = [a_card(0), a_card(1)]
 CARD, SECOND = CARDS
@@ -421,9 +421,9 @@ async def test_a_bind_that_had_to_wait_sends_no_binding_for_a_share_that_etcd_ha
 async def test_a_bind_that_nobody_asks_for_again_gives_its_shares_back(api: ApiServer, hasty: OperatorParts) -> None:
     await bind_in_vain(api, hasty)
     await asyncio.sleep(ASKED_AGAIN_S - 1)
-    assert hasty.placer.is_binding("uid-a")
+    assert hasty.placer._binder.is_binding("uid-a")
     await asyncio.sleep(2)
-    assert not hasty.placer.is_binding("uid-a")
+    assert not hasty.placer._binder.is_binding("uid-a")
     assert hasty.shares_left("uid-a") == []
     assert api.called(BIND) == []
 
@@ -569,7 +569,7 @@ async def test_a_caller_that_goes_away_does_not_stop_the_bind(api: ApiServer, pa
     gate.set()
     await asyncio.sleep(1.0)
     assert api.node_of("a") == "node-a"
-    assert not parts.placer.is_binding("uid-a")
+    assert not parts.placer._binder.is_binding("uid-a")
 
 
 def left_by_a_crash(api: ApiServer) -> None:

@@ -1,0 +1,1 @@
+"""From kube-scheduler's question to the Binding."""
