@@ -589,7 +589,7 @@ class Gangs(Component):
         if not self._is_active():
             return
         try:
-            await self._waiting.wake_up(pod)
+            await self._waiting.requeuer.wake_up(pod)
         except ApiError as error:  # its gang's room is given up in time, and the gang tried again
             logger.info("pod %s can't be woken: %s", pod, error)
 

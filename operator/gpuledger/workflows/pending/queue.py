@@ -240,7 +240,7 @@ class ClaimRequeuer(Component):
 
     async def _wake_up(self, pod: Pod) -> None:
         try:
-            await self._waiting.wake_up(pod)
+            await self._waiting.requeuer.wake_up(pod)
         except GpuledgerError as error:
             logger.info("pod %s can't be woken: %s", pod, error)
             self.refused(pod)

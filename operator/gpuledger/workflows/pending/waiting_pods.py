@@ -11,11 +11,11 @@ Pods whose namespace has reached its quota wait apart: no room is of use to them
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from uuid import uuid4
 
@@ -23,11 +23,11 @@ from attrs import define
 
 from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
-from gpuledger.ledger.book import NodeChange
+from gpuledger.ledger.book import Ledger, NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.clock import BoundedMap
-from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, QuotaExceeded, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, QuotaExceeded, Unreachable
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, Shape
@@ -228,13 +228,140 @@ GONE_KEPT = 4096
 """Pods of which is remembered that they wait no more: kube-scheduler's view is behind by less."""
 
 
-@dataclass(slots=True)
-class _Earmark:
-    """Room on hold for a waiting pod."""
+class PodsByShape:
+    """Pods without room, in their order, and for each shape up to which change of the ledger it was looked for room."""
 
-    waiting: WaitingPod
-    timer: asyncio.TimerHandle | None
-    woken: bool = False
+    def __init__(self, ledger: Ledger, chooser: Chooser) -> None:
+        self._ledger, self._chooser = ledger, chooser
+        self._pods: dict[str, WaitingPod] = {}  # by UID
+        self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
+        self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
+        self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
+        self._seen = -1  # number of the ledger's last change that was looked at
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[WaitingPod]:
+        return iter(self._pods.values())
+
+    def uids(self) -> AbstractSet[str]:
+        """Return their UIDs."""
+        return self._pods.keys()
+
+    def find(self, pod_uid: str) -> WaitingPod | None:
+        """Return a pod, None if it is not one of them."""
+        return self._pods.get(pod_uid)
+
+    def shapes(self) -> Iterable[Shape]:
+        """Return the shapes of all."""
+        return self._by_shape.keys()
+
+    def add(self, waiting: WaitingPod, is_unchecked: bool = False) -> None:
+        """Remember a pod; `is_unchecked`: no node was looked at for it."""
+        self._pods[waiting.pod.uid] = waiting
+        insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=rank_of)
+        if is_unchecked:
+            self._unchecked.add(waiting.request.shape)
+
+    def remove(self, pod_uid: str) -> bool:
+        """Forget a pod; return whether it was one of them."""
+        waiting = self._pods.pop(pod_uid, None)
+        if waiting is None:
+            return False
+        same = self._by_shape[waiting.request.shape]
+        del same[bisect_left(same, waiting.rank, key=rank_of)]
+        if not same:
+            del self._by_shape[waiting.request.shape]
+            self._behind.pop(waiting.request.shape, None)
+            self._unchecked.discard(waiting.request.shape)
+        return True
+
+    def look_everywhere(self, shapes: Collection[Shape]) -> None:
+        """Have shapes looked at on all nodes: they may fit where nothing has changed."""
+        self._unchecked |= set(shapes)
+
+    @property
+    def may_fit(self) -> bool:
+        """Return whether something has changed since all were looked at."""
+        return bool(self._pods) and bool(self._unchecked or self._behind or self._seen != self._ledger.changes)
+
+    def candidates(self, work: StepBudget, before: tuple[int, str] | None) -> list[Candidate]:
+        """Return the pending pods that may fit on changed nodes, in order. Defers those after `before`."""
+        seen, self._seen = self._seen, self._ledger.changes
+        unchecked, self._unchecked = self._unchecked, set()
+        behind, self._behind = self._behind, {}
+        touches = [*self._ledger.touches.since(min(behind.values(), default=seen))][::-1]  # oldest first
+        found: list[Candidate] = []
+        for shape in self._shapes_in_turns(behind):
+            same, since = self._by_shape[shape], behind.get(shape, seen)
+            if before is not None and same[-1].rank > before:
+                self.put_off(shape, None if shape in unchecked else since)
+                same = same[: bisect_left(same, (*before, -1), key=rank_of)]
+            if same and shape in unchecked:
+                found += [Candidate(waiting, None, None) for waiting in same]
+            elif same:
+                fitting = self._where_it_fits(shape, touches, since, work)
+                found += [Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
+        found.sort(key=lambda candidate: candidate.waiting.rank)
+        return found
+
+    def _shapes_in_turns(self, behind: Collection[Shape]) -> list[Shape]:
+        """Return the shapes in the order in which they are looked at: it counts when there is no time for all.
+
+        Pods of several containers come after the others: only for them it can take long to know.
+        """
+
+        def key(waiting: WaitingPod) -> tuple[bool, bool, Rank]:
+            shape = waiting.request.shape
+            return len(shape) > 1, shape not in behind, waiting.rank
+
+        first = sorted((same[0] for same in self._by_shape.values()), key=key)
+        return [waiting.request.shape for waiting in in_turns(first, SHAPES_AT_ONCE)]
+
+    def _where_it_fits(self, shape: Shape, touches: Sequence[NodeChange], since: int, work: StepBudget) -> set[str]:
+        """Return on which of the nodes that have changed since then such pods fit, as far as there is time to look."""
+        fitting: set[str] = set()
+        for number, name in touches[bisect_right(touches, since, key=itemgetter(0)) :]:
+            if work.is_spent:
+                self.put_off(shape, since)
+                break
+            if self._chooser.fits(shape, name, work):
+                fitting.add(name)
+            since = number
+        return fitting
+
+    def put_off(self, shape: Shape, since: int | None) -> None:
+        """Have a shape looked at in the next turn: where something has changed since then, or everywhere."""
+        if since is None:
+            self._unchecked.add(shape)
+        else:
+            self._behind[shape] = min(since, self._behind.get(shape, since))
+
+
+@define(eq=False, slots=False)
+class PodRequeuer(Component):
+    """Has kube-scheduler try pods."""
+
+    async def wake_up(self, pod: Pod) -> None:
+        """Have kube-scheduler try a pod. Raises ApiError."""
+        self._counts.wake_ups.inc()
+        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+
+    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool]) -> bool:
+        """Have kube-scheduler try a pod, again where the API server does not answer; return whether that was said."""
+        attempt = 0
+        while as_long_as():
+            try:
+                await self.wake_up(pod)
+                return True
+            except (Conflict, Unreachable) as error:
+                await sleep_backoff(attempt, error)
+                attempt += 1
+            except ApiError as error:
+                logger.info("pod %s can't be woken: %s", pod, error)
+                return False
+        return False
 
 
 @define(eq=False, slots=False)
@@ -242,18 +369,15 @@ class WaitingPods(Component):
     """Remembers who waits, and gives room to them in their order."""
 
     def __attrs_post_init__(self) -> None:
-        self._waiting: dict[str, WaitingPod] = {}  # pod UID -> who waits without an earmark
-        self._by_shape: dict[Shape, list[WaitingPod]] = {}  # the same, in their order
-        self._unchecked: set[Shape] = set()  # shapes that may fit where nothing has changed
+        self.requeuer = PodRequeuer(self._context)
+        self._waiting = PodsByShape(self._ledger, self._chooser)  # those without an earmark
         self._blocked = BlockedPods(self._ledger.quotas)
-        self._behind: dict[Shape, int] = {}  # shape -> number of the last change that was looked at, if not _seen
-        self._earmarks: dict[str, _Earmark] = {}  # pod UID -> room kept for it until it asks
+        self._earmarks: dict[str, WaitingPod] = {}  # UID of a pod for which room is kept until it asks -> the pod
         self._numbers: dict[str, int] = {}  # pod UID -> its number in the order of coming
         self._next_number = 0
         self._gone: BoundedMap[str, None] = BoundedMap(GONE_KEPT)
         self.changes = 0
         """How often a pod has come or gone so far."""
-        self._seen = -1  # number of the ledger's last change that was looked at
         self._node_sets = NodeSets()
         self._look_further = self._context.room_has_changed.set
         self._ledger.quotas.on_room.append(self._may_have_more)
@@ -282,9 +406,8 @@ class WaitingPods(Component):
         if over is not None:
             self._block(waiting, over)
             return
-        self._add(waiting)
+        self._add(waiting, is_unchecked=names is None)
         if names is None:
-            self._unchecked.add(request.shape)
             self._look_further()
 
     def forget(self, pod_uid: str) -> None:
@@ -294,14 +417,11 @@ class WaitingPods(Component):
 
     def all(self) -> list[WaitingPod]:
         """Return all pending pods in scheduling order, including those with reserved room."""
-        with_room = (each.waiting for each in self._earmarks.values())
-        return sorted([*self._waiting.values(), *self._blocked, *with_room], key=rank_of)
+        return sorted([*self._waiting, *self._blocked, *self._earmarks.values()], key=rank_of)
 
     def find(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod that waits; None if it does not, or if nothing is known of it."""
-        if pod_uid in self._earmarks:
-            return self._earmarks[pod_uid].waiting
-        return self._waiting.get(pod_uid) or self._blocked.find(pod_uid)
+        return self._earmarks.get(pod_uid) or self._waiting.find(pod_uid) or self._blocked.find(pod_uid)
 
     def limit_of(self, pod_uid: str) -> QuotaLimit | None:
         """Return the limit of a pod's namespace that keeps it waiting, if one does."""
@@ -309,35 +429,15 @@ class WaitingPods(Component):
 
     def in_order(self) -> list[WaitingPod]:
         """Return the pods without room, in scheduling order."""
-        return sorted(self._waiting.values(), key=rank_of)
+        return sorted(self._waiting, key=rank_of)
 
     def lookup(self, pod_uid: str) -> WaitingPod | None:
         """Return a pod for which there is no room; None if it has some, or is not known to wait."""
-        return self._waiting.get(pod_uid)
-
-    async def keep_waking(self, pod: Pod, as_long_as: Callable[[], bool]) -> bool:
-        """Have kube-scheduler try a pod, again where the API server does not answer; return whether that was said."""
-        attempt = 0
-        while as_long_as():
-            try:
-                await self.wake_up(pod)
-                return True
-            except (Conflict, Unreachable) as error:
-                await sleep_backoff(attempt, error)
-                attempt += 1
-            except ApiError as error:
-                logger.info("pod %s can't be woken: %s", pod, error)
-                return False
-        return False
-
-    async def wake_up(self, pod: Pod) -> None:
-        """Have kube-scheduler try a pod. Raises ApiError."""
-        self._counts.wake_ups.inc()
-        await self._store.annotate_pod(pod, WOKEN_ANNOTATION, uuid4().hex)
+        return self._waiting.find(pod_uid)
 
     def keep_room(self, pod_uid: str, node_name: str, shares: Iterable[Share]) -> None:
         """Give a pod that waits room that was made for it. Nothing happens if it does not wait."""
-        if (waiting := self._waiting.get(pod_uid)) is not None:
+        if (waiting := self._waiting.find(pod_uid)) is not None:
             placement = Placement(node_name, tuple(shares), waiting.request.host)
             self._ledger.seats.take(_seat(waiting, placement))
             self._earmark(waiting)
@@ -355,7 +455,7 @@ class WaitingPods(Component):
 
     def waiting(self) -> set[str]:
         """Return the UIDs of the pods that wait."""
-        return self._waiting.keys() | self._earmarks.keys() | self._blocked.uids()
+        return {*self._waiting.uids(), *self._earmarks, *self._blocked.uids()}
 
     def give_room(self, before: tuple[int, str] | None = None) -> bool:
         """Hold free room for pending pods, in scheduling order. Cheap if nothing has changed.
@@ -364,33 +464,37 @@ class WaitingPods(Component):
         whether pods are left for the next turn: the budget of this one is spent, or pods were deferred.
         """
         for waiting in self._blocked.released():
-            self._add(waiting)
-            self._unchecked.add(waiting.request.shape)
+            self._add(waiting, is_unchecked=True)
         looking, giving = StepBudget(TURN_STEPS), StepBudget(TURN_STEPS)  # so that looks for many leave some to give
-        while self._waiting and (self._unchecked or self._behind or self._seen != self._ledger.changes):
-            self._give(self._candidates(looking, before), giving)
+        while self._waiting.may_fit:
+            self._give(self._waiting.candidates(looking, before), giving)
             if looking.is_spent or giving.is_spent:
                 self._look_further()
                 return True
             if before is not None:  # the others are still to be looked at
                 return False
-        if self._blocked.others_may_try(lambda tried: self._waiting.get(tried.pod.uid) is tried):
+        if self._blocked.others_may_try(lambda tried: self._waiting.find(tried.pod.uid) is tried):
             self._look_further()
             return True
         return False
 
     def _more_evaluated(self, event: SelectorsAllowed) -> None:
         """Record that more selectors that a namespace pays for may be evaluated: cards may turn out to fit."""
-        shapes = {shape for shape in self._by_shape if event.payer in payers_of(shape)}
-        self._unchecked |= shapes
+        shapes = [shape for shape in self._waiting.shapes() if event.payer in payers_of(shape)]
+        self._waiting.look_everywhere(shapes)
         if shapes:
             self._look_further()
+
+    def did_not_come(self, pod_uid: str) -> None:
+        """Record that the time is over in which a pod could have come for its room."""
+        if pod_uid in self._earmarks:
+            self.forget(pod_uid)
 
     def displaced(self, seats: Iterable[Seat]) -> None:
         """Record that pods of higher priority have taken over seats of pods that wait: these have lost no turn."""
         for earmark in [self._earmarks[seat.key] for seat in seats if seat.key in self._earmarks]:
-            self._remove(earmark.waiting.pod.uid)
-            self._add(earmark.waiting)  # a woken one too: it may not be on its way yet
+            self._remove(earmark.pod.uid)
+            self._add(earmark)  # a woken one too: it may not be on its way yet
 
     # Inside.
 
@@ -411,7 +515,7 @@ class WaitingPods(Component):
             if same in exhausted:
                 continue
             if work.is_spent:
-                self._put_off(shape, candidate.since)
+                self._waiting.put_off(shape, candidate.since)
             elif candidate.still_fits(self._chooser, work) and (placement := self._best(waiting, work)):
                 try:
                     self._ledger.seats.take(_seat(waiting, placement))
@@ -421,61 +525,9 @@ class WaitingPods(Component):
                     self._earmark(waiting)
                     self._may_have_more(waiting.pod.namespace)  # others may follow
             elif self._chooser.is_unfinished(waiting.request):
-                self._put_off(shape, candidate.since)
+                self._waiting.put_off(shape, candidate.since)
             else:
                 exhausted.add(same)
-
-    def _candidates(self, work: StepBudget, before: tuple[int, str] | None) -> list[Candidate]:
-        """Return the pending pods that may fit on changed nodes, in order. Defers those after `before`."""
-        seen, self._seen = self._seen, self._ledger.changes
-        unchecked, self._unchecked = self._unchecked, set()
-        behind, self._behind = self._behind, {}
-        touches = [*self._ledger.touches.since(min(behind.values(), default=seen))][::-1]  # oldest first
-        found: list[Candidate] = []
-        for shape in self._shapes_in_turns(behind):
-            same, since = self._by_shape[shape], behind.get(shape, seen)
-            if before is not None and same[-1].rank > before:
-                self._put_off(shape, None if shape in unchecked else since)
-                same = same[: bisect_left(same, (*before, -1), key=rank_of)]
-            if same and shape in unchecked:
-                found += [Candidate(waiting, None, None) for waiting in same]
-            elif same:
-                fitting = self._where_it_fits(shape, touches, since, work)
-                found += [Candidate(waiting, fitting, since) for waiting in who_may_go(same, fitting)]
-        found.sort(key=lambda candidate: candidate.waiting.rank)
-        return found
-
-    def _shapes_in_turns(self, behind: Collection[Shape]) -> list[Shape]:
-        """Return the shapes in the order in which they are looked at: it counts when there is no time for all.
-
-        Pods of several containers come after the others: only for them it can take long to know.
-        """
-
-        def key(waiting: WaitingPod) -> tuple[bool, bool, Rank]:
-            shape = waiting.request.shape
-            return len(shape) > 1, shape not in behind, waiting.rank
-
-        first = sorted((same[0] for same in self._by_shape.values()), key=key)
-        return [waiting.request.shape for waiting in in_turns(first, SHAPES_AT_ONCE)]
-
-    def _where_it_fits(self, shape: Shape, touches: Sequence[NodeChange], since: int, work: StepBudget) -> set[str]:
-        """Return on which of the nodes that have changed since then such pods fit, as far as there is time to look."""
-        fitting: set[str] = set()
-        for number, name in touches[bisect_right(touches, since, key=itemgetter(0)) :]:
-            if work.is_spent:
-                self._put_off(shape, since)
-                break
-            if self._chooser.fits(shape, name, work):
-                fitting.add(name)
-            since = number
-        return fitting
-
-    def _put_off(self, shape: Shape, since: int | None) -> None:
-        """Have a shape looked at in the next turn: where something has changed since then, or everywhere."""
-        if since is None:
-            self._unchecked.add(shape)
-        else:
-            self._behind[shape] = min(since, self._behind.get(shape, since))
 
     def _block(self, waiting: WaitingPod, limit: QuotaLimit) -> None:
         self._remove(waiting.pod.uid)
@@ -486,64 +538,41 @@ class WaitingPods(Component):
         if self._blocked.may_have_more(namespace):
             self._look_further()
 
-    def _add(self, waiting: WaitingPod) -> None:
+    def _add(self, waiting: WaitingPod, is_unchecked: bool = False) -> None:
         self.changes += 1
-        self._waiting[waiting.pod.uid] = waiting
-        insort(self._by_shape.setdefault(waiting.request.shape, []), waiting, key=rank_of)
+        self._waiting.add(waiting, is_unchecked)
 
     def _remove(self, pod_uid: str) -> None:
-        earmark, was_blocked = self._earmarks.pop(pod_uid, None), self._blocked.remove(pod_uid)
-        if earmark and earmark.timer:
-            earmark.timer.cancel()
-        waiting = self._waiting.pop(pod_uid, None)
-        self.changes += bool(earmark or waiting or was_blocked)
-        if waiting:
-            same = self._by_shape[waiting.request.shape]
-            del same[bisect_left(same, waiting.rank, key=rank_of)]
-            if not same:
-                del self._by_shape[waiting.request.shape]
-                self._behind.pop(waiting.request.shape, None)
-                self._unchecked.discard(waiting.request.shape)
+        has_room, was_blocked = self._earmarks.pop(pod_uid, None) is not None, self._blocked.remove(pod_uid)
+        self.changes += self._waiting.remove(pod_uid) or has_room or was_blocked
 
     def _earmark(self, waiting: WaitingPod) -> None:
         self._remove(waiting.pod.uid)
-        timer = self._tasks.after(GRACE_S, self._call, waiting.pod.uid)
-        self._earmarks[waiting.pod.uid] = _Earmark(waiting, timer)
+        self.changes += 1
+        earmark = self._earmarks[waiting.pod.uid] = replace(waiting)  # it may lose this room, and get some once more
+        self._tasks.after(GRACE_S, self._call, earmark)
 
-    def _call(self, pod_uid: str) -> None:
-        earmark = self._earmarks[pod_uid]
-        earmark.timer = None
-        self._tasks.start(self._wake(earmark), f"wake pod {earmark.waiting.pod}")
+    def _call(self, waiting: WaitingPod) -> None:
+        if self._earmarks.get(waiting.pod.uid) is waiting:
+            self._tasks.start(self._wake(waiting), f"wake pod {waiting.pod}")
 
-    async def _wake(self, earmark: _Earmark) -> None:
-        """Change the pod, so that kube-scheduler tries it; if the API server is away, as soon as it is back."""
-        pod, attempt = earmark.waiting.pod, 0
-        while self._earmarks.get(pod.uid) is earmark:
-            if not self._is_active():  # the replica that is active now has found the pod among those that wait
-                self._does_not_come(earmark)
-                return
-            earmark.woken = True
-            try:
-                await self.wake_up(pod)
-            except (Conflict, Unreachable) as error:
-                await sleep_backoff(attempt, error)
-                attempt += 1
-                continue
-            except (NotFound, Invalid):  # it is gone, or another one by now
-                self._does_not_come(earmark)
-            except ApiError as error:
-                logger.error("pod %s can't be woken, although there is room for it: %s", pod, error)
-                self._does_not_come(earmark)
-            else:
-                if self._earmarks.get(pod.uid) is earmark:
-                    earmark.timer = self._tasks.after(EARMARK_S, self._does_not_come, earmark)
-            return
+    async def _wake(self, waiting: WaitingPod) -> None:
+        """Have kube-scheduler try the pod, as soon as the API server answers; then it has a while to come.
 
-    def _does_not_come(self, earmark: _Earmark) -> None:
-        uid = earmark.waiting.pod.uid
-        if self._earmarks.get(uid) is earmark:
+        One that can't be woken is gone, or another one by now; or another replica is active, which has found it.
+        """
+        uid, seats = waiting.pod.uid, self._ledger.seats
+
+        def waits() -> bool:
+            return self._earmarks.get(uid) is waiting
+
+        is_woken = await self.requeuer.keep_waking(waiting.pod, lambda: waits() and self._is_active())
+        if waits() and is_woken:
+            seats.strengthen(uid, Strength.WAITING, self._clock.now_s() + EARMARK_S)
+            self._look_further()  # when the next seat expires
+        elif waits():
             self.forget(uid)
-            self._ledger.seats.give_up(uid)
+            seats.give_up(uid)
 
 
 def _seat(waiting: WaitingPod, placement: Placement) -> Seat:

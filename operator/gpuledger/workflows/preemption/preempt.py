@@ -329,7 +329,7 @@ class Preemption(Component):
             self._tasks.start(self._call(pod), f"ask for nodes of pod {pod}")
 
     async def _call(self, pod: Pod) -> None:
-        if not await self._waiting.keep_waking(pod, lambda: pod.uid in self._called):
+        if not await self._waiting.requeuer.keep_waking(pod, lambda: pod.uid in self._called):
             self._called.discard(pod.uid)
 
     def _is_forbidden(self, memory: _Memory[Key], one: Preemptor[Key], budgets: tuple[str, ...]) -> None:
