@@ -19,13 +19,9 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
     "methods of a class": {
         "ledger/book.py::Ledger": 31,
         "ledger/quotas.py::Quotas": 29,
-        "workflows/gangs/gangs.py::Gangs": 32,
         "workflows/gangs/members.py::Members": 29,
         "workflows/inventory.py::InventoryKeeper": 29,
         "workflows/observe_cluster.py::ClusterObserver": 30,
-        "workflows/pending/waiting_pods.py::WaitingPods": 32,
-        "workflows/preemption/execute.py::PreemptionExecutor": 34,
-        "workflows/preemption/preempt.py::Preemption": 30,
         "workflows/release.py::PodReleaser": 28,
         "workflows/resource_claims/claims.py::ClaimBook": 32,
     },

@@ -145,7 +145,7 @@ class OperatorProcess:
     async def _preempt(
         self, arguments: PreemptArguments, answer: Callable[[Mapping[str, Sequence[str]]], None]
     ) -> None:
-        answer(await self.operator.workflows.preemption.preempt(arguments))
+        answer(await self.operator.workflows.preemption.for_scheduler.preempt(arguments))
 
     def bind(self, arguments: BindArguments, answer: Callable[[str], None], is_connected: Callable[[], bool]) -> None:
         """Begin with a Bind; its answer is an error, or nothing. Raises GpuledgerError if it can't even begin."""

@@ -31,7 +31,7 @@ from gpuledger.controller.telemetry.metrics import Metrics, Scrapes
 from gpuledger.formats import scheduler
 from gpuledger.model.errors import BadInput, GpuledgerError, NotReady
 from gpuledger.workflows.placing.place_pod import PodPlacer
-from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.preemption.for_scheduler import SchedulersPreemption
 from gpuledger.workflows.reporting import Counts
 
 OLD_CONFIGURATION = "it has the configuration of other settings, and is to start again"
@@ -76,7 +76,7 @@ class ExtenderServer:
     """Serves kube-scheduler once the ledger is synced; before, every question fails and is asked again."""
 
     _placer: PodPlacer
-    _preemption: Preemption
+    _preemption: SchedulersPreemption
     _metrics: Metrics
     _counts: Counts
     _is_ready: Callable[[], bool]

@@ -150,7 +150,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
     workflows.gangs.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
         placer=workflows.placer,
-        preemption=workflows.preemption,
+        preemption=workflows.preemption.for_scheduler,
         metrics=metrics,
         counts=workflows.context.counts,
         is_ready=lambda: workflows.observer.synced,

@@ -6,6 +6,7 @@ once, when this process sees it first; from then on, the time that was left is c
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from attrs import define
@@ -116,6 +117,10 @@ class Deadlines:
         self._clock, self._least_s = clock, least_s
         # pod UID and deadline -> when it is over, loop's clock
         self._until_s: BoundedMap[tuple[str, str], float] = BoundedMap(DEADLINES_KEPT)
+
+    def least_left_s(self, holders: Iterable[Holder]) -> float:
+        """Return for how long the room of all these shares is still kept."""
+        return min(self.seconds_left(holder) for holder in holders if holder.deadline)
 
     def seconds_left(self, holder: Holder) -> float:
         """Return for how long the room of a claimed or reserved share is still kept, 0 or less if it is over."""

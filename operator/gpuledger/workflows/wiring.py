@@ -62,7 +62,8 @@ class Workflows:
     async def stop(self) -> None:
         """End all that is under way."""
         await self.context.tasks.stop()
-        for part in (self.preemption, self.pod_condition_writer, self.quota_status, self.workload_explainer):
+        await self.preemption.executor.worker.stop()
+        for part in (self.pod_condition_writer, self.quota_status, self.workload_explainer):
             await part.stop()
 
 
@@ -76,8 +77,7 @@ def connect(c: Context) -> Workflows:
     deadlines = Deadlines(clock=clock, least_s=settings.preemption_timeout_s)
     releaser = PodReleaser(c, departures, deadlines, claims.ends)
     binder = PodBinder(c, releaser, turns, claims.writer)
-    waiting = WaitingPods(c)
-    queue = RoomQueue(c, waiting)
+    queue = RoomQueue(c, waiting := WaitingPods(c))
     queues = Queues(c, queue, claims.book)
     gangs = Gangs(c, waiting, queue, lives, binder)
     stays = (queues.check.leaves_with_workload, claims.book.shares_with_others)
@@ -93,8 +93,8 @@ def connect(c: Context) -> Workflows:
     no_room = CheckMessages(c, queues.check, reclaimer, explainer)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
-        *(placer, preemption, PodWarner(c), quotas, queues.reservations, refused, ahead, placer.costly),
-        *(queues.nodes, inventory, ends, adopter),
+        *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
+        *(ahead, queues.nodes, inventory, ends, adopter),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(

@@ -24,7 +24,7 @@ from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.placing.place_pod import FilterResult, PodPlacer
-from gpuledger.workflows.preemption.preempt import Preemption
+from gpuledger.workflows.preemption.for_scheduler import SchedulersPreemption
 from gpuledger.workflows.reporting import JournalCounts
 
 Client = TestClient[web.Request, web.Application]
@@ -84,7 +84,7 @@ class World:
         ledger, chooser, waiting = context.ledger, context.chooser, WaitingPods(context)
         unlinked = NodesWithoutTopology(ledger, context.policy)
         measured = Measured(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
-        placer, preemption = cast(PodPlacer, self.placer), cast(Preemption, self.preemption)
+        placer, preemption = cast(PodPlacer, self.placer), cast(SchedulersPreemption, self.preemption)
         self.server = ExtenderServer(
             placer, preemption, Metrics(measured), self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
         )

@@ -29,7 +29,7 @@ from attrs import define
 
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.clock import Listeners
-from gpuledger.model.errors import ApiError, GangIncomplete, GpuledgerError, Reason, Refusal, WorkLimitExceeded
+from gpuledger.model.errors import GangIncomplete, GpuledgerError, Reason, Refusal, WorkLimitExceeded
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
@@ -228,6 +228,11 @@ class GangBinder(Component):
         """Return where members of a gang stand in Bind, None if none does."""
         return self._gatherings.get(name)
 
+    def standing(self, name: GangName) -> int:
+        """Return how many members of a gang stand in Bind."""
+        gathering = self._gatherings.get(name)
+        return 0 if gathering is None or gathering.is_over else len(gathering)
+
     async def bind(self, seen: SeenPod, placement: Placement, permission: OpenBindRequest) -> None:
         """Bind a pod; a member of a gang that is not there yet when the others can be bound, too.
 
@@ -311,17 +316,18 @@ class Gangs(Component):
         self.pod_groups = PodGroups(self._counts)
         self.members = self._members = Members(self._context, self.pod_groups)
         self.kept_places = self._kept_places = KeptPlaces(self._context, self._members, self._lives)
-        self._plans = GangPlans(self._context, self._kept_places, self._pod_binder.failures)
+        self.plans = self._plans = GangPlans(self._context, self._kept_places, self._pod_binder.failures)
         self.binder = self._binder = GangBinder(self._context, self._members, self._kept_places, self._pod_binder)
         self._turns = ExclusiveTurns(self._members.waits)
         self.precedence = StarvationGuard(self._context, self._members, self._plans, self._kept_places)
-        self._pauses = BindBackoff()
-        self._early = ArrivalWindow(self._clock, self._tasks, self._never_complete)
+        self.pauses = BindBackoff()
+        self._early = ArrivalWindow(
+            self._clock,
+            self._tasks,
+            lambda state: self._give_up(state, too_few(state.minimum).text, GatherEnd.INCOMPLETE),
+        )
         self._node_sets = NodeSets()
-        self._listen()
         self._queue.add(self)
-
-    def _listen(self) -> None:
         self.on_stage = Listeners[[GangState, GangStage, str]]()
         """Called when cards are kept for a gang, and when those of all are entered, with a sentence."""
         self.on_given_up = Listeners[[GangState, GatherEnd, str]]()
@@ -336,6 +342,7 @@ class Gangs(Component):
         self._binder.on_entered.append(self._are_entered)
         self._binder.on_failed.append(self._is_given_up)
         self.precedence.on_over.append(self._queue.look_again_in)
+        self.precedence.on_given.append(lambda *_: self._look_again_when_due())
         self._ledger.quotas.on_room.append(self._may_have_more)
         self._ledger.seats.on_displaced.append(self._displaced)
         self._context.trail.gang_of = self._members.name_of
@@ -389,7 +396,7 @@ class Gangs(Component):
             return OTHERS_TURN
         if self.precedence.holding_back(state) is not None:
             return HELD_BACK
-        if self._pauses.left_s(state, now_s):
+        if self.pauses.left_s(state, now_s):
             return PAUSE
         if self._plans.has_to_pause(state):
             self._queue.look_again_in(TRY_PAUSE_S)
@@ -401,10 +408,6 @@ class Gangs(Component):
     def _too_little(self, state: GangState) -> Refusal:
         """Return why a gang does not find cards."""
         return too_little(state.minimum, self._plans.exceeded(state))
-
-    def limit_of(self, state: GangState) -> QuotaLimit | None:
-        """Return the limit of the gang's namespace that keeps it waiting, if one does."""
-        return self._plans.exceeded(state)
 
     def _may_have_more(self, namespace: str) -> None:
         """Try the gangs of a namespace again for which its quota had too little."""
@@ -440,9 +443,6 @@ class Gangs(Component):
                 self.on_given_up(state, GatherEnd.DISPLACED, DISPLACED)
         self._queue.look_again_in(0.0)
 
-    def _never_complete(self, state: GangState) -> None:
-        self._give_up(state, too_few(state.minimum).text, GatherEnd.INCOMPLETE)
-
     def _give_up(self, state: GangState, why: str, end: GatherEnd) -> None:
         """Fail the gang's pending Binds and release its reservations."""
         gathering = self._binder.of(state.name)
@@ -461,26 +461,17 @@ class Gangs(Component):
         now_s = self._clock.now_s()
         if state.problem or not len(state.pending) >= state.missing > 0 or self._plans.have_room(state):
             return False
-        if self._turns.holding_back(state.name, now_s) is not None or self._pauses.left_s(state, now_s):
+        if self._turns.holding_back(state.name, now_s) is not None or self.pauses.left_s(state, now_s):
             return False
         if self.precedence.holding_back(state) is not None or self._plans.exceeded(state):
             return False
         return self._plans.fitted(state) is not None
-
-    def standing(self, name: GangName) -> int:
-        """Return how many of its members stand in Bind."""
-        gathering = self._binder.of(name)
-        return 0 if gathering is None or gathering.is_over else len(gathering)
 
     def turn_of(self, name: GangName) -> Turn | None:
         """Return the turn in which a gang is tried alone, or another's in which it is not tried; None if neither."""
         now_s = self._clock.now_s()
         turn = self._turns.current(now_s)
         return turn if turn is not None and turn.name == name else self._turns.holding_back(name, now_s)
-
-    def pause_left_s(self, state: GangState) -> float:
-        """Return for how many seconds a gang is not tried, as a member could not be bound."""
-        return self._pauses.left_s(state, self._clock.now_s())
 
     def _check_that_others_may_come(self, state: GangState) -> None:
         """Raise GangIncomplete if the gang was given up since kube-scheduler has asked for the pod that is bound now.
@@ -505,14 +496,14 @@ class Gangs(Component):
         if end is GatherEnd.LATE and (self._turns.holder(now_s) == state.name or not state.has_too_few_nodes):
             self._turns.lacks(state.name, state.rank, now_s)
         elif end in (GatherEnd.LATE, GatherEnd.REFUSED):  # to be tried alone would not help
-            self._pauses.failed(state, now_s)
+            self.pauses.failed(state, now_s)
         self._look_again_when_due()
         self.on_given_up(state, end, why)
 
     def _look_again_when_due(self) -> None:
         now_s = self._clock.now_s()
         self._turns.holder(now_s)
-        due_s = (self._turns.next_s(), self.precedence.next_s(), self._pauses.next_s(now_s))
+        due_s = (self._turns.next_s(), self.precedence.next_s(), self.pauses.next_s(now_s))
         next_s = min((each for each in due_s if each is not None), default=None)
         if next_s is not None:
             self._queue.look_again_in(max(0.0, next_s - now_s))
@@ -546,7 +537,7 @@ class Gangs(Component):
         if gathering is not None:
             gathering.look(state.missing)
         if state.missing <= 0:  # the others are pods like any others from here on
-            self._pauses.forget(state)
+            self.pauses.forget(state)
             if self._turns.is_bound(state.name, self._clock.now_s()):
                 self._look_again_when_due()
             for member in [each for each in state.pending.values() if each.refused]:
@@ -558,6 +549,7 @@ class Gangs(Component):
     def waiting(self) -> Iterator[GangState]:
         """See Groups."""
         self.precedence.look()
+        self._look_again_when_due()
         return self._members.all()
 
     def may_be_tried(self, group: GangState) -> bool:
@@ -574,24 +566,14 @@ class Gangs(Component):
             if await run_cooperatively(self._try(group, _first_refused(group))):
                 self.requeue(group)
 
-    def passed(self) -> None:
-        """See Groups."""
-        self._look_again_when_due()
-
     def requeue(self, state: GangState) -> None:
         """Have kube-scheduler ask again for the refused members that have room now."""
         for member in state.pending.values():
             if member.refused and self._ledger.seats.of(member.pod.uid) is not None:
                 member.refused = False
-                self._tasks.start(self._wake(member.pod), f"wake pod {member.pod}")
-
-    async def _wake(self, pod: Pod) -> None:
-        if not self._is_active():
-            return
-        try:
-            await self._waiting.requeuer.wake_up(pod)
-        except ApiError as error:  # its gang's room is given up in time, and the gang tried again
-            logger.info("pod %s can't be woken: %s", pod, error)
+                # Where that fails, its gang's room is given up in time, and the gang tried again.
+                waking = self._waiting.requeuer.keep_waking(member.pod, self._is_active)
+                self._tasks.start(waking, f"wake pod {member.pod}")
 
 
 def _first_refused(state: GangState) -> Member:

@@ -158,10 +158,10 @@ class GangTrials(Component):
             state=state,
             stage=self.stage(state),
             on_hold=on_hold,
-            standing=self._gangs.standing(state.name),
+            standing=self._gangs.binder.standing(state.name),
             turn=self._turn(state),
             overtaken_by=self._gangs.precedence.overtaken_by(state),
-            pause_s=self._gangs.pause_left_s(state),
+            pause_s=self._gangs.pauses.left_s(state, self._clock.now_s()),
             kept_places=len(kept),
             trial=trial,
             over_quota=self._over_quota(state),
@@ -172,7 +172,7 @@ class GangTrials(Component):
         """Return how far a gang has come."""
         if state.missing <= 0:
             return GangStage.RUNNING
-        if self._gangs.standing(state.name):
+        if self._gangs.binder.standing(state.name):
             return GangStage.GATHERING
         if len(state.pending) < state.missing:
             return GangStage.INCOMPLETE
@@ -184,7 +184,7 @@ class GangTrials(Component):
         return GangStage.HELD_BACK if turn.is_precedence else GangStage.OTHERS_TURN
 
     def _over_quota(self, state: GangState) -> str:
-        limit, name = self._gangs.limit_of(state), state.name
+        limit, name = self._gangs.plans.exceeded(state), state.name
         return quota_text(name.namespace, limit, self._ledger.quotas.used(name.namespace, limit)) if limit else ""
 
     def _turn(self, state: GangState) -> GangTurn | None:

@@ -110,9 +110,6 @@ class Groups(Protocol[G]):
     async def try_now(self, group: G) -> None:
         """Look for room for all of one, and keep it."""
 
-    def passed(self) -> None:
-        """Record that all were tried, or the time of a pass is over."""
-
 
 PASS_S = 0.1
 """How long groups are tried before others go on; those that have not had their turn are tried next time."""
@@ -167,8 +164,6 @@ class RoomQueue(Component):
         waiting: list[_Waiting] = []
         await in_slices(self._find(waiting), self._clock)
         is_more = await self._try_each(sorted(waiting, key=lambda each: each.order))
-        for groups in self._kinds:
-            groups.passed()
         if is_more and self._gave_way:
             return True
         return self._waiting.give_room() or is_more

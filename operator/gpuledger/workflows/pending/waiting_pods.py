@@ -485,11 +485,6 @@ class WaitingPods(Component):
         if shapes:
             self._look_further()
 
-    def did_not_come(self, pod_uid: str) -> None:
-        """Record that the time is over in which a pod could have come for its room."""
-        if pod_uid in self._earmarks:
-            self.forget(pod_uid)
-
     def displaced(self, seats: Iterable[Seat]) -> None:
         """Record that pods of higher priority have taken over seats of pods that wait: these have lost no turn."""
         for earmark in [self._earmarks[seat.key] for seat in seats if seat.key in self._earmarks]:

@@ -318,7 +318,8 @@ class PodPlacer(Component):
                 groups.add(seat.key.group)
             else:
                 self._held.pop(seat.key, None)
-                self._waiting.did_not_come(seat.key)
+                if seat.strength is Strength.WAITING:  # it was woken, and has not come
+                    self._waiting.forget(seat.key)
         for group in groups:
             logger.info("%s: not all pods have come for whom room was kept, and it is given up", group)
 

@@ -87,6 +87,23 @@ class Evictor(Component):
         others = (uid for uid in claim.victims if uid not in entry.holders and self._ledger.holders_of(uid))
         return all(self._lives.is_leaving(uid) or self._leavers.is_evicted(uid) for uid in others)
 
+    def is_free(self, card: Card, claim: Claim) -> bool:
+        """Return whether the promised share can be entered now: it fits, and its other victims are terminating."""
+        entry = self._ledger.entry(card.uuid)
+        return entry is not None and entry.open and entry.takes_now(claim) and self.others_leave(claim, entry)
+
+    def could_come(self, card: Card, claim: Claim) -> bool:
+        """Return whether the promised share fits once all victims, and all pods that leave anyway, have left."""
+        entry = self._ledger.entry(card.uuid)
+        if entry is None or not entry.open:
+            return True  # others judge that
+
+        def may_leave(uid: str, holder: Holder) -> bool:
+            settled = holder.state is HolderState.ALLOCATED and self._lives.is_bound(uid)
+            return uid in claim.victims or not settled or bool(self._lives.leaves_s(uid))
+
+        return entry.could_take(claim, may_leave)
+
     def victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
         """Return the victims that are still on their cards."""
         found: dict[str, Pod] = {}
@@ -244,6 +261,65 @@ READY_WAIT_S = 1.0
 
 
 @define(eq=False, slots=False)
+class AwaitedRooms(Component):
+    """Requests for pods that wait for the room that is being made for them."""
+
+    _evictor: Evictor
+
+    def __attrs_post_init__(self) -> None:
+        self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
+        self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
+
+    async def wait_for(self, pod_uid: str) -> None:
+        """Wait a moment for the room that is made for a pod, if its victims are gone from the API server.
+
+        kube-scheduler can see them go before the operator does. It asks at once, and a refusal would make it clear the
+        pod's nomination: then others get the CPU. It does not wait while victims are still there, nor where they were
+        deleted by force, so that their shares stay; and once only, as all other pods wait, too.
+        """
+        claims = self._ledger.promises.claims_of(pod_uid)
+        if not claims or pod_uid in self._did_not_come or self._is_kept(claims):
+            return
+        event = self._awaited.setdefault(pod_uid, asyncio.Event())
+        with suppress(ApiError):
+            try:
+                async with asyncio.timeout(READY_WAIT_S):
+                    victims = self._evictor.victims(claims).values()
+                    if all(await gather_all([self._is_gone(victim) for victim in victims])):
+                        await event.wait()
+            except TimeoutError:
+                self._did_not_come.add(pod_uid)
+        self._awaited.pop(pod_uid, None)
+
+    def _is_kept(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
+        """Return whether a victim is gone whose share stays for a while."""
+        entries = ((self._ledger.entry(card.uuid), claim) for card, claim in claims)
+        return any(entry is not None and _is_releasing(entry, claim) for entry, claim in entries)
+
+    async def _is_gone(self, victim: Pod) -> bool:
+        try:
+            found = await self._store.pod(victim.namespace, victim.name)
+        except NotFound:
+            return True
+        return found["metadata"]["uid"] != victim.uid or is_finished(found)
+
+    def observe(self, pod_uid: str, entry: CardEntry, claim: Claim) -> None:
+        """Observe a card with a claim of a pod: where a victim's share stays, the pod does not wait."""
+        if pod_uid in self._awaited and _is_releasing(entry, claim):
+            self.let_go_on(pod_uid)
+
+    def let_go_on(self, pod_uid: str) -> None:
+        """Record that a pod's room is there, or does not come."""
+        if event := self._awaited.get(pod_uid):
+            event.set()
+
+    def forget(self, pod_uid: str) -> None:
+        """Record that a preemption has ended."""
+        self._did_not_come.discard(pod_uid)
+        self.let_go_on(pod_uid)
+
+
+@define(eq=False, slots=False)
 class PreemptionExecutor(Component):
     """Brings preemptions to their end, both the operator's and kube-scheduler's."""
 
@@ -258,25 +334,20 @@ class PreemptionExecutor(Component):
         self.nominator = Nominator(self._context)
         self._is_binding = self._binder.is_binding
         self._evictor = Evictor(self._context, self._lives, self._leavers)
-        self._pending: set[str] = set()  # UIDs of the pods without a node
+        self.pending: set[str] = set()  # UIDs of the pods without a node
         self._active: set[str] = set()  # UIDs of the pods to which something is promised, as of the last look
         self._given_up: dict[str, str] = {}  # pod UID -> why its preemption has to end
         self._in_vain: dict[str, float] = {}  # pod UID -> since when no pod leaves for it any more, by the loop's clock
         self._not_taken: dict[str, float] = {}  # pod UID -> since when kube-scheduler leaves out the node of its room
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> next look by the clock
-        self._did_not_come: set[str] = set()  # UIDs of pods whose room was waited for, and did not come in time
-        self._awaited: dict[str, asyncio.Event] = {}  # pod UID -> set when its room is there, for who waits for that
+        self._awaited = AwaitedRooms(self._context, self._evictor)
         self.worker = KeyedWorker(self._look, PODS_AT_ONCE, self._is_active)
 
     # Called by other parts.
 
-    def waits(self, pod_uid: str) -> None:
-        """Record that a pod has no node."""
-        self._pending.add(pod_uid)
-
     def waits_no_more(self, pod_uid: str) -> None:
         """Record that a pod is bound or gone: what it is promised elsewhere is free again."""
-        self._pending.discard(pod_uid)
+        self.pending.discard(pod_uid)
         self.nominator.forget(pod_uid)
         if pod_uid in self._active or self._ledger.promises.is_made(pod_uid):
             self.look(pod_uid)
@@ -310,7 +381,7 @@ class PreemptionExecutor(Component):
         for uid in self._active:
             self.worker.mark(uid)
 
-    def take_over(self) -> None:
+    def became_active(self) -> None:
         """Go on with what the ledger lists: this operator has become the active one, and knows who is pending."""
         for uid in self._ledger.promises.pod_uids():
             self.look(uid)
@@ -325,8 +396,7 @@ class PreemptionExecutor(Component):
         In a while, at claims of which nothing is known: another operator's, or what a lost write has left.
         """
         for uid, claim in entry.claims.items():
-            if uid in self._awaited and _is_releasing(entry, claim):
-                self._let_go_on(uid)
+            self._awaited.observe(uid, entry, claim)
             if uid in self._active:
                 if entry.holders.keys().isdisjoint(claim.victims):
                     self.worker.mark(uid)
@@ -339,45 +409,9 @@ class PreemptionExecutor(Component):
         self.look(pod_uid)
 
     async def room_comes(self, pod_uid: str) -> None:
-        """Wait a moment for the room that is made for a pod, if its victims are gone from the API server.
-
-        kube-scheduler can see them go before the operator does. It asks at once, and a refusal would make it clear the
-        pod's nomination: then others get the CPU. It does not wait while victims are still there, nor where they were
-        deleted by force, so that their shares stay; and once only, as all other pods wait, too.
-        """
-        claims = self._ledger.promises.claims_of(pod_uid)
-        if not claims or pod_uid not in self._active or pod_uid in self._did_not_come or self._is_kept(claims):
-            return
-        event = self._awaited.setdefault(pod_uid, asyncio.Event())
-        with suppress(ApiError):
-            try:
-                async with asyncio.timeout(READY_WAIT_S):
-                    victims = self._evictor.victims(claims).values()
-                    if all(await gather_all([self._is_gone(victim) for victim in victims])):
-                        await event.wait()
-            except TimeoutError:
-                self._did_not_come.add(pod_uid)
-        self._awaited.pop(pod_uid, None)
-
-    def _is_kept(self, claims: Sequence[tuple[Card, Claim]]) -> bool:
-        """Return whether a victim is gone whose share stays for a while."""
-        entries = ((self._ledger.entry(card.uuid), claim) for card, claim in claims)
-        return any(entry is not None and _is_releasing(entry, claim) for entry, claim in entries)
-
-    async def _is_gone(self, victim: Pod) -> bool:
-        try:
-            found = await self._store.pod(victim.namespace, victim.name)
-        except NotFound:
-            return True
-        return found["metadata"]["uid"] != victim.uid or is_finished(found)
-
-    def remembered(self) -> set[str]:
-        """Return the UIDs of the pods without a node that are known."""
-        return set(self._pending)
-
-    async def stop(self) -> None:
-        """Leave everything as it is."""
-        await self.worker.stop()
+        """Wait a moment for the room that is made for a pod."""
+        if pod_uid in self._active:
+            await self._awaited.wait_for(pod_uid)
 
     # Carrying out.
 
@@ -401,16 +435,16 @@ class PreemptionExecutor(Component):
         if why:
             await self._give_back(pod_uid, claims, reserved, why)
             return
-        wait_s = max(0.0, self._seconds_left(holders)) + 1.0
+        wait_s = max(0.0, self._deadlines.least_left_s(holders)) + 1.0
         if pod_uid not in self._not_taken:
             wait_s = min(wait_s, await self.nominator.keep(holders[0].pod))
         self._look_again(pod_uid, wait_s)
-        ready = [claim for card, claim in claims if self._is_free(card, claim)]
+        ready = [claim for card, claim in claims if self._evictor.is_free(card, claim)]
         await gather_all([self._reserve(claim) for claim in ready])
-        if self._is_binding(pod_uid) or pod_uid not in self._pending:  # it has found room meanwhile
+        if self._is_binding(pod_uid) or pod_uid not in self.pending:  # it has found room meanwhile
             return
         claims = self._ledger.promises.claims_of(pod_uid)
-        taken = [(card, claim) for card, claim in claims if not self._is_free(card, claim)]
+        taken = [(card, claim) for card, claim in claims if not self._evictor.is_free(card, claim)]
         if self._waits_in_vain(pod_uid, taken):
             self.give_up(pod_uid, "other pods have taken its cards, and do not leave")
             return
@@ -421,11 +455,8 @@ class PreemptionExecutor(Component):
     async def _evict(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> None:
         if not await self._evictor.evict(taken):
             self._look_again(pod_uid, REFUSED_PAUSE_S)
-        elif any(self._is_free(card, claim) for card, claim in taken):  # only others had to leave
+        elif any(self._evictor.is_free(card, claim) for card, claim in taken):  # only others had to leave
             self.worker.mark(pod_uid)
-
-    def _seconds_left(self, holders: Sequence[Holder]) -> float:
-        return min(self._deadlines.seconds_left(holder) for holder in holders if holder.deadline)
 
     def _is_left_out(self, pod_uid: str, node_name: str) -> bool:
         """Return whether kube-scheduler left out the node with a pod's reservation; give that up after a while."""
@@ -444,11 +475,11 @@ class PreemptionExecutor(Component):
         """Return why a preemption has to end, empty as long as it goes on."""
         if pod_uid in self._given_up:
             return self._given_up[pod_uid]
-        if pod_uid not in self._pending:
+        if pod_uid not in self.pending:
             return "the pod is bound or gone"
         if any(len(holders) < claim.cards for _, claim in claims) or (not claims and self._lacks(pod_uid, holders)):
             return "a card that was promised to it is gone"
-        if self._seconds_left(holders) <= 0:
+        if self._deadlines.least_left_s(holders) <= 0:
             return "the victims have not left in time, or the pod was not bound in time"
         return self._gang_rooms.why_to_end(pod_uid)
 
@@ -474,7 +505,7 @@ class PreemptionExecutor(Component):
         if seat is not None and seat.strength is Strength.WAITING:  # it counts by itself without the reserved shares
             self._ledger.seats.give_up(pod_uid)
             self._waiting.displaced([seat])
-        if pod_uid in self._pending:
+        if pod_uid in self.pending:
             evicted = any(claim.victims for _, claim in claims)
             await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
             logger.info("pod %s: its preemption was given up: %s", holders[0].pod, why)
@@ -498,8 +529,7 @@ class PreemptionExecutor(Component):
         self._evictor.forget(pod_uid)
         self._in_vain.pop(pod_uid, None)
         self._not_taken.pop(pod_uid, None)
-        self._did_not_come.discard(pod_uid)
-        self._let_go_on(pod_uid)
+        self._awaited.forget(pod_uid)
         if timer := self._timers.pop(pod_uid, None):
             timer.cancel()
 
@@ -508,14 +538,9 @@ class PreemptionExecutor(Component):
             timer.cancel()
         self._timers[pod_uid] = self._tasks.after(wait_s, self.look, pod_uid)
 
-    def _is_free(self, card: Card, claim: Claim) -> bool:
-        """Return whether the promised share can be entered now: it fits, and its other victims are terminating."""
-        entry = self._ledger.entry(card.uuid)
-        return entry is not None and entry.open and entry.takes_now(claim) and self._evictor.others_leave(claim, entry)
-
     def _waits_in_vain(self, pod_uid: str, taken: Sequence[tuple[Card, Claim]]) -> bool:
         """Return whether the preemption is stuck: no victim remains, yet the card is not free."""
-        if all(self._could_come(card, claim) for card, claim in taken):
+        if all(self._evictor.could_come(card, claim) for card, claim in taken):
             self._in_vain.pop(pod_uid, None)
             return False
         return self._is_in_vain(pod_uid, self._in_vain.setdefault(pod_uid, self._clock.now_s()))
@@ -526,18 +551,6 @@ class PreemptionExecutor(Component):
         if wait_s > 0:
             self._look_again(pod_uid, wait_s)
         return wait_s <= 0
-
-    def _could_come(self, card: Card, claim: Claim) -> bool:
-        """Return whether the promised share fits once all victims, and all pods that leave anyway, have left."""
-        entry = self._ledger.entry(card.uuid)
-        if entry is None or not entry.open:
-            return True  # others judge that
-
-        def may_leave(uid: str, holder: Holder) -> bool:
-            settled = holder.state is HolderState.ALLOCATED and self._lives.is_bound(uid)
-            return uid in claim.victims or not settled or bool(self._lives.leaves_s(uid))
-
-        return entry.could_take(claim, may_leave)
 
     async def _reserve(self, claim: Claim) -> None:
         """Make the claim a holder, which the API server counts."""
@@ -551,17 +564,13 @@ class PreemptionExecutor(Component):
         if (gang := self._gang_rooms.gang_of(pod_uid)) is not None:
             if self._not_taken.keys().isdisjoint(gang.pending) and self._gang_rooms.keep(gang):
                 for uid in gang.pending:
-                    self._let_go_on(uid)
+                    self._awaited.let_go_on(uid)
             return
         reserved = self._reserved(pod_uid)
         if not reserved or self._ledger.seats.of(pod_uid) or self._lacks(pod_uid, [holder for _, holder in reserved]):
             return  # what has gone meanwhile has this pod looked at again
         self._waiting.keep_room(pod_uid, reserved[0][0].node_name, [holder.share for _, holder in reserved])
-        self._let_go_on(pod_uid)
-
-    def _let_go_on(self, pod_uid: str) -> None:
-        if event := self._awaited.get(pod_uid):
-            event.set()
+        self._awaited.let_go_on(pod_uid)
 
 
 def _is_releasing(entry: CardEntry, claim: Claim) -> bool:

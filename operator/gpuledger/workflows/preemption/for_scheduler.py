@@ -9,10 +9,11 @@ the operator's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from typing import Protocol
 
 from attrs import define
 
@@ -163,6 +164,13 @@ HARD_STEPS = 2 * WORK_LIMIT
 """Steps for a pod of several containers while kube-scheduler waits for the answer: some 0.2 s."""
 
 
+class Asked(Protocol):
+    """Knows what kube-scheduler has asked."""
+
+    def is_fresh(self, pod_uid: str) -> bool:
+        """Return whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
+
+
 @define(eq=False, slots=False)
 class SchedulersPreemption(Component):
     """Answers kube-scheduler."""
@@ -172,7 +180,7 @@ class SchedulersPreemption(Component):
     _executor: PreemptionExecutor
     _starter: PreemptionStarter
     _mates: EvictedTogether
-    _is_fresh: Callable[[str], bool]
+    _questions: Asked
 
     async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
         """Return the node, one at most, on which these and additional victims make room for the pod.
@@ -231,7 +239,7 @@ class SchedulersPreemption(Component):
     async def _finds_its_own(self, pod: Pod, request: PodRequest) -> bool:
         """Return whether the operator can make room by itself, where nothing but cards is short."""
         waiting = self._waiting.lookup(pod.uid)
-        if waiting is None or not waiting.node_names or not self._is_fresh(pod.uid):
+        if waiting is None or not waiting.node_names or not self._questions.is_fresh(pod.uid):
             return False
         found = await self._finder.find(pod, request, sorted(waiting.node_names), hard=StepBudget(HARD_STEPS))
         return found is not None and (not found.cost[0] or self._settings.preempt_despite_budgets)

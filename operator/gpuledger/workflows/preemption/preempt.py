@@ -24,9 +24,7 @@ from weakref import WeakKeyDictionary
 from attrs import define
 
 from gpuledger.formats.kubernetes.pod import is_unschedulable, may_preempt
-from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.errors import EventReason, GpuledgerError
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
@@ -38,7 +36,7 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
 from gpuledger.workflows.pending.queue import Attempts
-from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods, in_turns
+from gpuledger.workflows.pending.waiting_pods import PodRequeuer, WaitingPod, WaitingPods, in_turns
 from gpuledger.workflows.preemption.execute import PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, SimilarMembers, kinds_of
 from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, GroupVictims, VictimFinder
@@ -142,6 +140,43 @@ class _Search:
 
 
 @define(eq=False, slots=False)
+class Questions(Component):
+    """Knows when kube-scheduler has asked for a pod, and has it ask again."""
+
+    _requeuer: PodRequeuer
+
+    def __attrs_post_init__(self) -> None:
+        self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
+        self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
+
+    def was_asked(self, pod_uid: str) -> bool:
+        """Record a question that was answered with a no; return whether kube-scheduler was called to ask it."""
+        self._asked_s[pod_uid] = self._clock.now_s()
+        was_called = pod_uid in self._called
+        self._called.discard(pod_uid)
+        return was_called
+
+    def is_fresh(self, pod_uid: str) -> bool:
+        """Return whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
+        return self._clock.now_s() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
+
+    def ask_for(self, pod: Pod) -> None:
+        """Have kube-scheduler ask for a pod: then it says which nodes it would take."""
+        if pod.uid not in self._called:
+            self._called.add(pod.uid)
+            self._tasks.start(self._call(pod), f"ask for nodes of pod {pod}")
+
+    async def _call(self, pod: Pod) -> None:
+        if not await self._requeuer.keep_waking(pod, lambda: pod.uid in self._called):
+            self._called.discard(pod.uid)
+
+    def forget(self, pod_uid: str) -> None:
+        """Record that a pod waits no more."""
+        self._asked_s.pop(pod_uid, None)
+        self._called.discard(pod_uid)
+
+
+@define(eq=False, slots=False)
 class Preemption(Component):
     """Decides for which pods and gangs others have to leave."""
 
@@ -155,6 +190,7 @@ class Preemption(Component):
 
     def __attrs_post_init__(self) -> None:
         context, members, leavers = self._context, self._gangs.members, ChosenVictims()
+        self.questions = Questions(context, self._waiting.requeuer)
         mates = EvictedTogether(context, members, self._lives)
         rooms = GangRooms(context, self._gangs)
         self.executor = PreemptionExecutor(
@@ -163,18 +199,20 @@ class Preemption(Component):
         self.finder = VictimFinder(context, self._lives, mates, leavers, self._stays)
         self.gang_finder = GangVictimFinder(context, self.finder)
         self._starter = PreemptionStarter(context, RoomClaimer(context, self._lives), self.executor, leavers)
-        self._for_scheduler = SchedulersPreemption(
-            context, self._waiting, self.finder, self.executor, self._starter, mates, self.is_fresh
+        self.for_scheduler = SchedulersPreemption(
+            context, self._waiting, self.finder, self.executor, self._starter, mates, self.questions
         )
         self.similar = SimilarMembers(context, members)
         self._may: set[str] = set()  # UIDs of pending pods that kube-scheduler could not place, and that may preempt
         self._newcomers = 0  # bound pods that were seen so far
-        self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
-        self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
         self._of_pods = _Memory[str](Attempts(self._clock, {}), {})
         self._of_gangs = _Memory[GangState](Attempts(self._clock), WeakKeyDictionary())
         # Only pods of several containers, and gangs, can take long, and the others do not wait for them.
-        self._hard_search = _Search(self._tasks, "look for victims for pods of several containers", self._decide_hard)
+        self._hard_search = _Search(
+            self._tasks,
+            "look for victims for pods of several containers",
+            lambda: self._decide(self._of_pods, self._pods(hard=True)),
+        )
         self.gang_search = _Search(self._tasks, "look for victims for gangs", self._decide_gangs)
         self.wanted = asyncio.Event()
         """Set when a pod may need others to leave."""
@@ -187,7 +225,7 @@ class Preemption(Component):
     def observe_pending(self, pod: Json) -> None:
         """Observe a pod without a node."""
         uid = pod["metadata"]["uid"]
-        self.executor.waits(uid)
+        self.executor.pending.add(uid)
         self.executor.nominator.shows(pod)
         if uid not in self._may and is_unschedulable(pod) and may_preempt(pod):
             self._may.add(uid)
@@ -197,25 +235,15 @@ class Preemption(Component):
     def forget_pending(self, pod_uid: str) -> None:
         """Record that a pod waits no more: it is bound or gone."""
         self.similar.forget_pending(pod_uid)
-        self._asked_s.pop(pod_uid, None)
+        self.questions.forget(pod_uid)
         self._of_pods.attempts.forget(pod_uid)
         self._of_pods.forbidden.pop(pod_uid, None)
         self._may.discard(pod_uid)
-        self._called.discard(pod_uid)
         self.executor.waits_no_more(pod_uid)
 
     def known_pending(self) -> set[str]:
         """Return the UIDs of the pods without a node of which something is remembered."""
-        return self._may | self.executor.remembered() | self.similar.known_pending()
-
-    def observe_card(self, entry: CardEntry) -> None:
-        """Observe a card as it is stored now."""
-        self.executor.observe_card(entry)
-
-    def became_active(self) -> None:
-        """Continue the preemptions that an earlier operator has begun. All pending pods are known by now."""
-        self.executor.take_over()
-        self._want_if_anybody_may()
+        return self._may | self.executor.pending | self.similar.known_pending()
 
     def room_has_changed(self) -> None:
         """Have all preemptions looked at, and all who could begin one: something has changed in the ledger."""
@@ -230,14 +258,6 @@ class Preemption(Component):
     def may_preempt(self, pod_uid: str) -> bool:
         """Return whether kube-scheduler could not place a pending pod, and it may have others leave."""
         return pod_uid in self._may
-
-    def is_fresh(self, pod_uid: str) -> bool:
-        """Return whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
-        return self._clock.now_s() < self._asked_s.get(pod_uid, float("-inf")) + FRESH_S
-
-    async def preempt(self, arguments: PreemptArguments) -> dict[str, tuple[str, ...]]:
-        """Answer kube-scheduler: see SchedulersPreemption."""
-        return await self._for_scheduler.preempt(arguments)
 
     def _newcomer(self, event: PodSeenBound) -> None:
         self._newcomers += 1
@@ -261,9 +281,7 @@ class Preemption(Component):
         """Record a refused Filter and the nodes that it offered."""
         if node_names is not None:
             self.executor.asked(pod_uid, node_names)
-        self._asked_s[pod_uid] = self._clock.now_s()
-        if pod_uid in self._called:
-            self._called.discard(pod_uid)
+        if self.questions.was_asked(pod_uid):
             memory.attempts.forget(key)
 
     def _want(self, pod_uid: str) -> None:
@@ -284,9 +302,6 @@ class Preemption(Component):
                 self._hard_search.want()
         if self._context.preemption_mode.is_known and any(map(self._of_gangs.is_undecided, self._waiting_gangs())):
             self.gang_search.want()
-
-    async def _decide_hard(self) -> None:
-        await self._decide(self._of_pods, self._pods(hard=True))
 
     async def _decide_gangs(self) -> None:
         in_order = sorted(self._waiting_gangs(), key=lambda gang: gang.key.rank)
@@ -319,18 +334,9 @@ class Preemption(Component):
                 self._is_forbidden(memory, one, found.protected_by)
             elif to_ask_for := one.to_ask_for(found):
                 for pod in to_ask_for:
-                    self._have_it_asked_for(pod)
+                    self.questions.ask_for(pod)
             elif self._starter.are_within_quota(found.rooms):
                 self._begin(memory, one, found)  # where others leave anyway, it may be enough to keep what they leave
-
-    def _have_it_asked_for(self, pod: Pod) -> None:
-        if pod.uid not in self._called:
-            self._called.add(pod.uid)
-            self._tasks.start(self._call(pod), f"ask for nodes of pod {pod}")
-
-    async def _call(self, pod: Pod) -> None:
-        if not await self._waiting.requeuer.keep_waking(pod, lambda: pod.uid in self._called):
-            self._called.discard(pod.uid)
 
     def _is_forbidden(self, memory: _Memory[Key], one: Preemptor[Key], budgets: tuple[str, ...]) -> None:
         self._rest(memory, one, RESTING_S)
@@ -367,10 +373,6 @@ class Preemption(Component):
             self._starter.give_up(found, "room could not be claimed")
         else:
             await self._starter.go_on(found)
-
-    async def stop(self) -> None:
-        """Decide nothing any more."""
-        await self.executor.stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +431,9 @@ class SinglePod:
 
     def to_ask_for(self, found: GroupVictims) -> Sequence[Pod]:
         """See Preemptor."""
-        is_known = self.waiting.node_names is not None and (not found.pods or self.preemption.is_fresh(self.key))
+        is_known = self.waiting.node_names is not None and (
+            not found.pods or self.preemption.questions.is_fresh(self.key)
+        )
         return () if is_known else (self.pod,)
 
     def begins(self) -> None:
@@ -496,7 +500,7 @@ class WaitingGang:
         """Return one of each kind of members of which kube-scheduler has not said a moment ago where they can go."""
         if not found.pods:
             return ()
-        is_fresh = self.preemption.is_fresh
+        is_fresh = self.preemption.questions.is_fresh
         latest = (max(kind, key=lambda member: member.tried_s or 0.0) for kind in kinds_of(self._chosen()))
         return [member.pod for member in latest if not is_fresh(member.pod.uid)]
 

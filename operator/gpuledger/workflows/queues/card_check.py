@@ -274,9 +274,6 @@ class CardCheck(Component):
             return False
         return self._attempts.may_be_tried(group, self._state)
 
-    def passed(self) -> None:
-        """See Groups."""
-
     @property
     def _state(self) -> tuple[int, int]:
         return self._ledger.changes, self._reader.changes

@@ -235,7 +235,7 @@ async def test_a_gang_with_a_member_that_has_no_node_by_any_rule_gets_no_turn(la
     await asyncio.gather(*binds, return_exceptions=True)
     assert lab.parts.workflows.gangs.turn_of(GangName(HOSTILE, "late-0")) is None
     (state,) = lab.parts.workflows.gangs.members.waiting()
-    assert lab.parts.workflows.gangs.pause_left_s(state) > 0
+    assert lab.parts.workflows.gangs.pauses.left_s(state, lab.parts.clock.now_s()) > 0
     assert state.has_too_few_nodes
     lab.asks(HOSTILE, "late-0-3")  # kube-scheduler has found a node for it
     assert not state.has_too_few_nodes

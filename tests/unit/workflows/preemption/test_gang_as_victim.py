@@ -47,7 +47,7 @@ async def running(api: ApiServer) -> AsyncIterator[OperatorParts]:
     yield parts
     for loop in loops:
         loop.cancel()
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
 
 
 async def victims_of_one(
@@ -136,6 +136,6 @@ async def test_mates_are_added_to_what_kube_scheduler_would_evict(
     api.put_pod(high)
     async for parts in running(api):
         asked = PreemptArguments(high, {"node-a": ("uid-m0",)}, {"node-a": 0})
-        assert await parts.preemption.preempt(asked) == expected
+        assert await parts.preemption.for_scheduler.preempt(asked) == expected
         await parts.idle()
     assert [call.path.split("/")[6] for call in api.called(Operation.EVICT)] == (["m2"] if expected else [])

@@ -53,7 +53,7 @@ async def run(api: ApiServer) -> AsyncIterator[OperatorParts]:
     yield parts
     for loop in loops:
         loop.cancel()
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
 
 
 def low(card: Card, **fields: Any) -> Json:
@@ -482,7 +482,7 @@ async def test_what_is_reserved_stays_when_everything_is_read_anew(
     await parts.observer.resync()
     await pass_time(parts, 0.5)
     assert [state for _, state in states(api, "uid-high")] == ["reserved"] * (2 - left)
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
     async for successor in run(api):
         await pass_time(successor, 0.5)
         assert [state for _, state in states(api, "uid-high")] == ["reserved"] * (2 - left)
@@ -629,7 +629,7 @@ async def test_a_second_operator_goes_on_and_evicts_nobody_twice(parts: Operator
     await ask(parts, "high")
     await asyncio.sleep(2 * SETTLE_S)
     first, second = evicted(api)  # the second request never arrives: the operator dies
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
     api.calls.clear()
     async for successor in run(api):
         await pass_time(successor, 0.5)
@@ -651,7 +651,7 @@ async def test_claims_on_some_of_the_cards_are_taken_back(parts: OperatorParts, 
     await settle()
     assert len(claims(api, "uid-high")) == 1
     assert evicted(api) == []
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
     async for successor in run(api):
         await pass_time(successor, 0.05)
         assert claims(api, "uid-high") == []
@@ -726,7 +726,7 @@ async def test_nothing_is_remembered_of_a_pod_that_is_asked_for_after_it_was_see
     api.delete_pod("late")
     await parts.idle()
     assert not parts.placer.filter(asked).node_names
-    assert parts.preemption._asked_s == {}
+    assert parts.preemption.questions._asked_s == {}
 
 
 def let_stay(parts: OperatorParts, name: str) -> None:
@@ -786,7 +786,7 @@ async def test_a_setting_puts_pods_above_budgets(parts: OperatorParts, api: ApiS
     for card in CARDS:
         protect(api, f"low-{card.index}", allowed=0)
     parts.despite_budgets = True
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
     ruthless = OperatorParts(api, despite_budgets=True)
     ruthless.read_cards()
     await ruthless.observer.take_over()
@@ -903,7 +903,7 @@ async def test_a_pod_leaves_for_one_that_waits_once_it_was_seen_bound(parts: Ope
 
 async def preempt(parts: OperatorParts, name: str, victims: Mapping[str, tuple[str, ...]]) -> Mapping[str, Any]:
     pod = parts.api.pods["default", name]
-    return await parts.preemption.preempt(PreemptArguments(pod, victims, dict.fromkeys(victims, 0)))
+    return await parts.preemption.for_scheduler.preempt(PreemptArguments(pod, victims, dict.fromkeys(victims, 0)))
 
 
 async def test_nobody_leaves_for_cpu_where_the_cards_would_not_do(parts: OperatorParts, api: ApiServer) -> None:
@@ -1006,7 +1006,7 @@ async def test_who_has_just_started_evicts_nobody_where_that_is_not_the_operator
     await pass_time(parts, 10 * SETTLE_S)
     assert evicted(api) == []
     loop.cancel()
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
 
 
 async def an_operator_over(api: ApiServer, cards: Sequence[Card]) -> OperatorParts:

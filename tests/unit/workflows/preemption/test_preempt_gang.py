@@ -76,7 +76,7 @@ async def run(api: ApiServer, **fields: Any) -> AsyncIterator[OperatorParts]:
     for loop in loops:
         loop.cancel()
     await parts.workflows.context.tasks.stop()
-    await parts.preemption.stop()
+    await parts.preemption.executor.worker.stop()
 
 
 async def pass_time(parts: OperatorParts, seconds: float) -> None:
@@ -335,7 +335,7 @@ async def test_kube_scheduler_gets_no_victims_for_one_member(full: ApiServer) ->
         parts.watch()
         await ask(parts, ["m0"])
         asked = PreemptArguments(full.pods["default", "m0"], {"node-a": ("uid-low-0",)}, {"node-a": 0})
-        assert await parts.preemption.preempt(asked) == {}
+        assert await parts.preemption.for_scheduler.preempt(asked) == {}
 
 
 async def test_where_kube_scheduler_preempts_the_operator_still_does_for_gangs(full: ApiServer) -> None:
