@@ -288,6 +288,7 @@ class PodPlacer(Component):
         self._first_pods.check(pod, request)
         for each in request.variants:
             yield from self._chooser.look_around(each, arguments.node_names)
+        self._waiting.give_room()  # to those who were first, before this pod takes it
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
@@ -342,7 +343,6 @@ class PodPlacer(Component):
         return sorted(arguments.node_names, key=lambda name: order.get(name, len(order)))
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
-        self._waiting.give_room()  # to those who were first, before this pod takes it
         reserved = self._entered.reserved(pod.uid, request) or self._reservations.given(pod.uid)
         self._drop_hold(pod.uid)
         if reserved is not None and reserved.node_name in arguments.node_names:
