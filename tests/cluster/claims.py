@@ -9,7 +9,7 @@ from typing import Any
 from cluster.cluster import NODES, Cluster, container, pod
 from cluster.kubernetes import CLAIMS_NAME_AMOUNTS
 from gpuledger.agent.simulated import FakeNode
-from gpuledger.formats.kubernetes.quantity import amount
+from gpuledger.formats.quantity import amount
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, SERVES_CLAIMS_ANNOTATION
 
 Json = dict[str, Any]

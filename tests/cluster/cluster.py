@@ -20,7 +20,7 @@ import yaml
 
 from control_plane import AuditEvent, ControlPlane
 from gpuledger.agent.simulated import FakeNode, fake_nodes, register_node
-from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION, ends_annotation
+from gpuledger.formats.annotations import ENDS_ANNOTATION, ends_annotation
 from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of
 from gpuledger.kube_api.answers import read_json
 from gpuledger.kube_api.client import KubeClient

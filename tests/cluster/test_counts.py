@@ -14,7 +14,7 @@ from cluster.claims import TEMPLATES, claiming, create_class, remove_claims, ser
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, Cluster, pod
 from cluster.cluster import PODS as PODS_PATH
 from cluster.gangs import gang
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import Amounts
 from installation import USER
 

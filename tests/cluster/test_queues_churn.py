@@ -16,7 +16,7 @@ from cluster.guarantees import Job, Scene, owed
 from cluster.queues import CORES as SUM_CORES
 from cluster.queues import JOBS, WORKLOADS, Queues, queues_cluster
 from effort import seeds_for, times
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from kueue import API
 
 OWN = {"a": 600, "b": 400, "c": 400, "d": 200}

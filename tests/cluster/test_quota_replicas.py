@@ -15,7 +15,7 @@ from cluster.test_quotas import GPUMEM, QUOTAS, Most, is_stable, set_quota
 from cluster.test_replicas import active_and_passive, require_host_names, stop, two_installations
 from control_plane import ControlPlane
 from effort import seeds_for, times
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 
 ALLOWED_MIB = 60_000
 CHANGES = times(2, 6)

@@ -14,7 +14,7 @@ from cluster.gangs import bound, held
 from cluster.shared import cluster_on
 from control_plane import ControlPlane
 from effort import seeds_for, times
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from installation import NOTHING_RUNS, USER
 
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"

@@ -27,7 +27,7 @@ from gpuledger.configuration.dialects import admission_rules
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.webhook import filled_in
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from installation import NO_KUBELET, Installation
 

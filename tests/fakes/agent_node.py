@@ -23,7 +23,7 @@ from gpuledger.agent.isolation.driver_limits import ControlGroups, DriverLimits
 from gpuledger.agent.kubelet import slot_owners
 from gpuledger.agent.kubelet.slot_owners import ClaimInUse, NodePods, SlotOwners, answered_name
 from gpuledger.agent.node_entry import NodeAnnotation
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.formats.runtime.cdi import CheckpointEntry, VendorDevices, read_grant
 from gpuledger.model.card import Amounts, Card

@@ -16,7 +16,7 @@ import pytest
 
 from cluster.cluster import COUNT, MEMORY, PODS, devices, uuids
 from effort import times
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from node.gpu_node import MIRRORED_CDI, GpuNode, gpu_container, gpu_pod, one_card
 
 SIZES = [

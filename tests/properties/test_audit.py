@@ -16,9 +16,9 @@ from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container,
 from fakes.virtual_time import LoopClock, VirtualTimeLoop
 from gpuledger.command_line.commands.audit import audit_settings
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.custom_resource.stored_card import misfit_json
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import pod_facts, pod_identity
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.card import Amounts

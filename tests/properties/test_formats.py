@@ -19,7 +19,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     used_json,
 )
 from gpuledger.formats.kubernetes.node import NodeFacts, node_facts, read_registers, register_of
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from simulation.api_server import Json
 from simulation.scenario import Wish
 

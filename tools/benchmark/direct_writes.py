@@ -15,9 +15,9 @@ from secrets import token_hex
 from benchmark.site import IN_FLIGHT, REQUEST_S, Json, Site, in_parallel
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import pod_identity, resource_version
 from gpuledger.kube_api.reads import ALLOCATIONS
 from gpuledger.kube_api.writes import KubeWrites

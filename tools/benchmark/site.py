@@ -21,7 +21,7 @@ from benchmark.shapes import CARDS_PER_NODE, NO_CARD, SLIVER, STOCK_CLAIMS, pod,
 from benchmark.watching import PODS, PodWatch
 from control_plane import ControlPlane, ManagedProcess, free_port
 from gpuledger.agent.simulated import FakeNode, fake_nodes, register_node
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.model.errors import Unreachable
 from installation import NO_KUBELET, NOTHING_RUNS, Installation, scheduler_flags

@@ -45,7 +45,7 @@ from gpuledger.agent.supervisor import BEAT_INTERVAL_S
 from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION
+from gpuledger.formats.annotations import ENDS_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.kubernetes.other import node_event, node_event_once
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at

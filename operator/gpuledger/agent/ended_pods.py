@@ -27,9 +27,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.formats.kubernetes.annotations import MAX_NAMED, ends_annotation, read_containers, read_ends
+from gpuledger.formats.annotations import MAX_NAMED, ends_annotation, read_containers, read_ends
 from gpuledger.formats.kubernetes.pod import container_names, has_ended, is_finished
-from gpuledger.formats.kubernetes.quantity import resources_asked
+from gpuledger.formats.quantity import resources_asked
 from gpuledger.formats.resource_claims.claims import names_of_claims
 from gpuledger.formats.runtime.cdi import container_id, pod_uid
 from gpuledger.kube_api.reads import KubeReads

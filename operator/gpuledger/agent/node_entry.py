@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.formats.resource_claims.slices import API_VERSION, NodeOwner, SliceChanges, slice_changes
 from gpuledger.kube_api.reads import RESOURCE_SLICES

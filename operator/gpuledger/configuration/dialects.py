@@ -13,6 +13,7 @@ from gpuledger.formats.admission.webhook import (
     mutating_webhooks,
     validating_webhooks,
 )
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, WOKEN_ANNOTATION
 from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.vendors import VendorRow, check_names, rows_in_use, vendor_rows
 from gpuledger.formats.dialects.vocabulary import (
@@ -24,7 +25,6 @@ from gpuledger.formats.dialects.vocabulary import (
     NodeRegister,
     Vocabulary,
 )
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import NVIDIAS_COUNT

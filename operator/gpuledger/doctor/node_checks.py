@@ -43,7 +43,7 @@ from gpuledger.formats.kubernetes.pod import (
     is_ready,
     scheduler_of,
 )
-from gpuledger.formats.kubernetes.quantity import resources_asked
+from gpuledger.formats.quantity import resources_asked
 from gpuledger.formats.resource_claims.claims import (
     DEVICE_CLASS,
     DRIVER,

@@ -12,6 +12,9 @@ JsonMapping = Mapping[str, Any]
 """An object that is shared, such as one of a watch: its readers change nothing in it."""
 
 
+Path = tuple[str, ...]
+"""Keys of objects within each other, the outermost first."""
+
 CONTAINERS = ("initContainers", "containers")
 """The lists of a pod's spec, in the order in which their containers start."""
 
@@ -25,3 +28,12 @@ def all_containers(pod: JsonMapping) -> tuple[JsonMapping, ...]:
     """Return all containers of a pod, the init containers first."""
     spec = pod.get("spec") or {}
     return tuple(each for kind in CONTAINERS for each in spec.get(kind) or ())
+
+
+def at(found: Any, path: Path) -> Any:
+    """Return the value at a place of an object, None if there is none."""
+    for key in path:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(key)
+    return found

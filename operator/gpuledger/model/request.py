@@ -20,6 +20,13 @@ def entry_text(name: str) -> str:
     return f"claim {claim}, request {request}" if request else claim
 
 
+MAX_CARDS = 1024
+"""Cards of one container, beyond any node."""
+
+MAX_ENTRIES = 256
+"""Models or UUIDs of one pod: no honest pod names more, and each is compared with every card."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodClaim:
     """A claim that a pod brings, and that is to be allocated together with it."""

@@ -27,7 +27,7 @@ from gpuledger.formats.kubernetes.pod import (
     pod_facts,
     scheduler_of,
 )
-from gpuledger.formats.kubernetes.quantity import host_request
+from gpuledger.formats.quantity import host_request
 from gpuledger.formats.resource_claims.claims import ListedClaims
 from gpuledger.kube_api.reads import CLUSTERS_OWN
 from gpuledger.ledger.adoption import missing_shares

@@ -34,15 +34,14 @@ from uuid import uuid4
 
 from attrs import define
 
-from gpuledger.formats.dialects.vocabulary import MAX_CARDS
-from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION, read_ends
+from gpuledger.formats.annotations import RELEASED_ANNOTATION, read_ends
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.json_object import Json
-from gpuledger.model.request import PodRequest
+from gpuledger.model.request import MAX_CARDS, PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import AgentChanged, EndsReported, PodNotBound

@@ -26,9 +26,9 @@ from typing import Any
 from attrs import define
 
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation, read_ends
 from gpuledger.formats.custom_resource.stored_card import printed_total, stored_card
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation, read_ends
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
 from gpuledger.formats.kubernetes.pod import bound_node, has_ended, is_finished, pod_facts, scheduler_of
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION, ListedClaims, has_claims

@@ -14,7 +14,7 @@ from fakes.virtual_time import now_s
 from gpuledger.agent.grants.grants import NodeCapabilities
 from gpuledger.agent.grants.starts import PATIENCE_S
 from gpuledger.agent.isolation.choice import GrantedCard, Installed, Isolation
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
 from gpuledger.formats.runtime.limit_hook import ANSWERS, SCRIPT
 from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable

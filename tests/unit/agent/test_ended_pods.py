@@ -15,7 +15,7 @@ from gpuledger.agent.ended_pods import (
     EndedPods,
     Sight,
 )
-from gpuledger.formats.kubernetes.annotations import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
+from gpuledger.formats.annotations import ENDS_ANNOTATION, MAX_NAMED, ends_annotation, read_ends
 
 Json = dict[str, Any]
 

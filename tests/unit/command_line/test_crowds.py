@@ -18,7 +18,7 @@ from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.command_line.commands.history import history_lines
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.ledger.adoption import Step
 from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.card import Card

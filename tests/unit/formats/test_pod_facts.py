@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from builders import a_card, a_share
 from fakes.objects import DIALECTS, GPU, MEMORY, a_pod_object
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation, read_devices
 from gpuledger.formats.custom_resource.stored_card import MAX_CORES, MAX_MEMORY_MIB
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation, read_devices
 from gpuledger.formats.kubernetes.pod import pod_facts
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard, PodFacts

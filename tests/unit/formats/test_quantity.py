@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 
 

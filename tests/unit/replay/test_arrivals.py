@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fakes.traces import HALF, LITTLE, NO_GPU, PAIR, PLENTY, WHOLE, a_node, a_trace
-from gpuledger.formats.kubernetes.quantity import LARGEST, MIB
+from gpuledger.formats.quantity import LARGEST, MIB
 from gpuledger.model.request import HostAmounts
 from gpuledger.placement.policy import Policy, Preference
 from replay.arrivals import ArrivalRun, FragmentationMeter, arrival_order, replay_arrivals, summary

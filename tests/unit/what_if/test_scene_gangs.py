@@ -9,7 +9,7 @@ from builders import a_holder, cards_of, whole_share
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.scenes import NODE_A, NODE_B, FakeReads, answered, share, shown, simulate
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.what_if.gangs import GangStatus
 

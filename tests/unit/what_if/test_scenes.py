@@ -17,10 +17,10 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_container, a_node_object, a_p
 from fakes.operator_parts import OperatorParts
 from fakes.scenes import NODE_A, NODE_B, FakeReads, answered, share, shown, simulate
 from gpuledger.command_line.program import main
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.inspection import words_of_group
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.gang import gang_of
-from gpuledger.formats.kubernetes.quantity import LARGEST, MIB, host_capacity
+from gpuledger.formats.quantity import LARGEST, MIB, host_capacity
 from gpuledger.model.request import HostAmounts, PodRequest
 from gpuledger.placement import choose as fitting_nodes
 from gpuledger.placement.choose import Chooser

@@ -10,7 +10,7 @@ from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer
 from fakes.claims import OUR_CLASS, a_claiming_pod, a_resource_claim, a_template
 from fakes.operator_parts import OperatorParts, an_operator
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.share import ClaimRef, Holder, Pod, Share

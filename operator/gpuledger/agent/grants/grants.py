@@ -47,7 +47,7 @@ from gpuledger.agent.isolation.hami_core import (
 )
 from gpuledger.agent.isolation.mps_daemons import running_daemon
 from gpuledger.agent.kubelet.slot_owners import NodePods, PodLister
-from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
+from gpuledger.formats.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.resource_claims.claims import has_claim

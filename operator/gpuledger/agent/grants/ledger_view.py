@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.dra import ClaimKey
 from gpuledger.agent.kubelet.slot_owners import SharedRead
+from gpuledger.formats.annotations import MAX_UUID_LENGTH
 from gpuledger.formats.custom_resource.stored_card import UUID_PATTERN, stored_card
-from gpuledger.formats.kubernetes.annotations import MAX_UUID_LENGTH
 from gpuledger.formats.kubernetes.pod import annotated_cards, pod_identity
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import NotFound, NotKnownYet, StartRefused

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from gpuledger.formats.kubernetes.annotations import limit_of, memory_limits
+from gpuledger.formats.annotations import limit_of, memory_limits
 from gpuledger.formats.runtime.cdi import CardLimit, bind_mount, create_runtime_hook
 from gpuledger.formats.runtime.limit_hook import SCRIPT, SHELL, TIMEOUT_S
 from gpuledger.formats.runtime.mps import SEVERAL, SHARED_MEMORY

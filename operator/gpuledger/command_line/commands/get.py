@@ -28,8 +28,8 @@ from gpuledger.command_line.output import (
     cordon_of,
     share_text,
 )
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.custom_resource.stored_card import amounts_json, claim_json, misfit_json, stored_card
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.kubernetes.workload import queue_of
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, NotFound

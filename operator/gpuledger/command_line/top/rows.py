@@ -18,7 +18,7 @@ from gpuledger.command_line.top import SORTS, VIEWS
 from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
 from gpuledger.formats.kubernetes.gang import NAMING_LABELS, gang_name_of
-from gpuledger.formats.kubernetes.quantity import counted_cards
+from gpuledger.formats.quantity import counted_cards
 from gpuledger.model.card import NOTHING, Amounts, CardPhase, total
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.gang import GangName

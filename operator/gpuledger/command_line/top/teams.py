@@ -21,7 +21,6 @@ from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
 from gpuledger.formats.custom_resource.stored_card import amounts_json, stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
 from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of
-from gpuledger.formats.kubernetes.quantity import resources_asked
 from gpuledger.formats.kubernetes.workload import (
     CLUSTER_QUEUE_LABEL,
     GROUP,
@@ -31,6 +30,7 @@ from gpuledger.formats.kubernetes.workload import (
     cluster_queue_of,
     queue_state,
 )
+from gpuledger.formats.quantity import resources_asked
 from gpuledger.model.card import NOTHING, Amounts
 from gpuledger.model.errors import Denied, NotFound, Unreachable
 from gpuledger.model.gang import Counted, Kind, QuotaLimit, kind_of

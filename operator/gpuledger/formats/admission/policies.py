@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuledger.formats.admission import rules, sums
+from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, objects_as_yaml, table
 from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.unsupported import (
@@ -30,7 +31,7 @@ from gpuledger.formats.dialects.unsupported import (
 )
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
-from gpuledger.formats.kubernetes.workload import ASKED_LABEL, CONTROLLER
+from gpuledger.formats.kubernetes.workload import CONTROLLER
 from gpuledger.formats.kubernetes.workload import GROUP as KUEUE_VERSION
 from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION
 from gpuledger.model.json_object import Json

@@ -15,18 +15,19 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS
 from gpuledger.formats.dialects.request import too_many_containers
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.formats.dialects.vocabulary import MAX_CARDS, Dialects, Vocabulary
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.json_object import Json
+from gpuledger.model.request import MAX_CARDS
 
 OPERATOR = f"system:serviceaccount:{LEASE_NAMESPACE}:gpuledger"
 """The account of operator and kube-scheduler."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuledger.formats.admission.rules import CLUSTERS_OWN, add_label, all_named, named, patch
+from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.custom_resource.crd import literal, mentions
 from gpuledger.formats.dialects.selection import AVOID_MODEL, USE_MODEL
 from gpuledger.formats.dialects.sums import (
@@ -33,7 +34,6 @@ from gpuledger.formats.dialects.sums import (
     queue_label_names,
 )
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
-from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import ANY_NVIDIA
 

@@ -31,14 +31,14 @@ from gpuledger.formats.admission.rules import (
     with_our_annotation,
 )
 from gpuledger.formats.admission.sums import queued_objects, summing_templates, template_rules
+from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
 from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, local_queue, templates
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
-from gpuledger.formats.kubernetes.quantity import whole_number
-from gpuledger.formats.kubernetes.workload import ASKED_LABEL
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 

@@ -5,7 +5,7 @@ here is what `kubectl explain gpua` prints. Every string, list and map has a max
 estimates a rule's cost for the largest request there can be, and refuses the CRD.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -24,8 +24,10 @@ from gpuledger.formats.custom_resource.stored_card import (
     MAX_SLOTS,
     MAX_SLOTS_OF_ONE_POD,
     UUID_PATTERN,
+    amounts_json,
+    described,
 )
-from gpuledger.model.card import CardPhase
+from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState
 
 # Words of a field that camelCase alone would spell "Uid" and "Mib".
@@ -284,3 +286,10 @@ class GPUAllocation(_Part):
         default=None,
         description="The pods that hold the card. Written by gpuledger; the API server rejects what does not fit.",
     )
+
+
+def card_spec(card: Card) -> dict[str, Any]:
+    """Return a card as the `spec` of its GPUAllocation."""
+    given = {**described(card), "node_name": card.node_name, "capacity": amounts_json(card.capacity)}
+    spec = CardSpec.model_validate({**given, "links": dict(card.links) or None})
+    return spec.model_dump(by_alias=True, exclude_none=True)

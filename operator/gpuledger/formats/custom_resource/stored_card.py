@@ -109,7 +109,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
 
 def new_allocation(card: Card) -> dict[str, Any]:
     """Return the object to create for a card. Its status is a write of its own."""
-    from gpuledger.formats.kubernetes.node import (
+    from gpuledger.formats.custom_resource.gpu_allocation import (
         card_spec,  # brings pydantic, which those who only read cards do without
     )
 
@@ -163,6 +163,20 @@ def _container_json(container: ContainerShare) -> dict[str, Any]:
 def misfit_json(misfit: Misfit) -> dict[str, Any]:
     """Return a share that does not fit as an element of `status.conflicts`."""
     return {**_identity_json(misfit.pod), **amounts_json(misfit.amounts), "why": misfit.why}
+
+
+def described(card: Card) -> dict[str, Any]:
+    """Return what a register and the `spec` of a GPUAllocation say alike of a card."""
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "vendor": card.vendor,
+        "model": card.model,
+        "mode": card.mode,
+        "numa_node": card.numa_node,
+        "pcie_root": card.pcie_root or None,
+        "healthy": card.healthy,
+    }
 
 
 def amounts_json(amounts: Amounts) -> dict[str, int]:

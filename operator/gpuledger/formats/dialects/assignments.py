@@ -18,10 +18,10 @@ from typing import Any
 
 import orjson
 
+from gpuledger.formats.annotations import checked_amount, checked_uuid
 from gpuledger.formats.custom_resource.stored_card import MAX_CORES, MAX_INDEX, MAX_MEMORY_MIB
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations, Details, Layout
-from gpuledger.formats.kubernetes.annotations import checked_amount, checked_uuid
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping

@@ -29,7 +29,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
 )
 from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_LINK_SCORE, MAX_LINKS, UUID_PATTERN
 from gpuledger.formats.dialects.vocabulary import NodeCapacity, NodeRegister
-from gpuledger.formats.kubernetes.quantity import truth, whole_number
+from gpuledger.formats.quantity import truth, whole_number
 from gpuledger.model.card import ALL_CORES, MIG, MIG_PARENT
 from gpuledger.model.errors import BadInput
 

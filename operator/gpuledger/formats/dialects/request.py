@@ -12,23 +12,15 @@ from itertools import islice
 
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.selection import Selection, selection
-from gpuledger.formats.dialects.vocabulary import (
-    MAX_CARDS,
-    Dialects,
-    Several,
-    Template,
-    Vocabulary,
-    demand_of_totals,
-    in_use,
-)
-from gpuledger.formats.kubernetes.quantity import amount, host_request, whole_number
+from gpuledger.formats.dialects.vocabulary import Dialects, Several, Template, Vocabulary, demand_of_totals, in_use
+from gpuledger.formats.quantity import amount, host_request, whole_number
 from gpuledger.formats.resource_claims.claims import ClaimObjects, has_claims
 from gpuledger.formats.resource_claims.demands import NO_CLAIMS, ClaimsOfPod, Entry, claims_of_pod
 from gpuledger.model.card import ALL_CORES, CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Counted
-from gpuledger.model.request import ANY_NVIDIA, Demand, Lifetime, PodRequest
+from gpuledger.model.request import ANY_NVIDIA, MAX_CARDS, Demand, Lifetime, PodRequest
 
 BYTES = ("i", "M", "G", "T", "P", "E")
 """Ends of a quantity that is in bytes. The API server writes `k` at the end of any number of thousands."""

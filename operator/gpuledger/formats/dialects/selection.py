@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpuledger.formats.kubernetes.quantity import truth
+from gpuledger.formats.quantity import truth
 from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
-from gpuledger.model.request import ANY_NVIDIA
+from gpuledger.model.request import ANY_NVIDIA, MAX_ENTRIES
 
 PREFIXES = ("gpuledger.dev", "nvidia.com", "hami.io", "volcano.sh")
 """HAMi has the choice of cards under nvidia.com, and its documentation also under hami.io."""
@@ -28,9 +28,6 @@ NUMA_BIND = tuple(f"{prefix}/numa-bind" for prefix in PREFIXES)
 MODE = tuple(f"{prefix}/vgpu-mode" for prefix in PREFIXES)
 NODE_POLICY = tuple(f"{prefix}/node-scheduler-policy" for prefix in PREFIXES)
 CARD_POLICY = tuple(f"{prefix}/gpu-scheduler-policy" for prefix in PREFIXES)
-
-MAX_ENTRIES = 256
-"""Models or UUIDs of one pod: no honest pod names more, and each is compared with every card."""
 
 ISOLATION_PROVIDER = "koordinator.sh/gpu-isolation-provider"
 """Label on a pod, Koordinator's: what has to keep its shares apart from others'."""

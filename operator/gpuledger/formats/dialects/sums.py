@@ -17,15 +17,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests
 from gpuledger.formats.dialects.selection import selection
 from gpuledger.formats.dialects.unsupported import Place, unsupported_fields
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.gang import at
-from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
-from gpuledger.model.json_object import JsonMapping
+from gpuledger.model.json_object import JsonMapping, at
 from gpuledger.model.request import ANY_NVIDIA, Demand
 
 SUM_MEMORY: Final = "gpuledger.dev/memory-mib"

@@ -18,11 +18,11 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.dialects import selection
 from gpuledger.formats.dialects.request import containers, pod_request
 from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects, Vocabulary
-from gpuledger.formats.kubernetes.workload import ASKED_LABEL
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 

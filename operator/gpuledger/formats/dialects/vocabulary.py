@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
-from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
+from gpuledger.formats.quantity import MIB, amount, whole_number
 from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import Dialect
-from gpuledger.model.request import Demand
+from gpuledger.model.request import MAX_CARDS, Demand
 
 
 class Several(StrEnum):
@@ -358,10 +358,6 @@ def in_use(dialects: Dialects, asked: Sequence[str]) -> tuple[Vocabulary, ...]:
     """Return the vocabularies of which a container uses a word, in their order."""
     used = {each.name for name in asked for each in dialects.by_name.get(name, ())}
     return tuple(each for each in dialects.vocabularies if each.name in used)
-
-
-MAX_CARDS = 1024
-"""Cards of one container, beyond any node."""
 
 
 def demand_of_totals(where: str, asked: Mapping[str, object], vocabulary: Vocabulary) -> Demand | None:

@@ -18,7 +18,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from gpuledger.formats.kubernetes.pod import is_finished
-from gpuledger.formats.kubernetes.quantity import counted_cards, host_capacity, host_request
+from gpuledger.formats.quantity import counted_cards, host_capacity, host_request
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import CONTAINERS, JsonMapping, picked
 from gpuledger.model.request import NO_HOST, HostAmounts

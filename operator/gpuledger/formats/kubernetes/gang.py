@@ -10,14 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GangName, GangWay, PodGroup
-from gpuledger.model.json_object import JsonMapping
-
-Path = tuple[str, ...]
+from gpuledger.model.json_object import JsonMapping, Path, at
 
 GANG_LABEL = "gpuledger.dev/gang"
 """On pods: the name of their gang, which is one of their namespace."""
@@ -155,15 +152,6 @@ def described(name: GangName) -> str:
     if words is None:
         return f"label {LABEL_PAIRS[name.way][0]}={name.name}"
     return f"PodGroup {name.name} of {words.api_group} ({words.system})"
-
-
-def at(found: Any, path: Path) -> Any:
-    """Return the value at a place of an object, None if there is none."""
-    for key in path:
-        if not isinstance(found, dict):
-            return None
-        found = found.get(key)
-    return found
 
 
 def _by_labels(pod: JsonMapping, way: GangWay) -> Gang | None:

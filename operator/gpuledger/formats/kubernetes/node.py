@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from gpuledger.formats.custom_resource.gpu_allocation import CardSpec
-from gpuledger.formats.custom_resource.stored_card import MAX_LINE, amounts_json
+from gpuledger.formats.custom_resource.stored_card import MAX_LINE, amounts_json, described
 from gpuledger.formats.dialects.registers import (
     SCORES_ANNOTATION,
     RegisteredCard,
@@ -20,7 +19,7 @@ from gpuledger.formats.dialects.registers import (
 )
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS, Dialects, NodeRegister
 from gpuledger.formats.kubernetes.pod import bound_node, is_ready
-from gpuledger.formats.kubernetes.quantity import counted_cards, host_capacity, whole_number
+from gpuledger.formats.quantity import counted_cards, host_capacity, whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Amounts, Card, Links
 from gpuledger.model.errors import BadInput
@@ -249,27 +248,6 @@ def register_of(cards: Iterable[Card]) -> str:
     return orjson.dumps([_registered(card) for card in cards]).decode()
 
 
-def _described(card: Card) -> dict[str, Any]:
-    """Return what a register and the `spec` of a GPUAllocation say alike of a card."""
-    return {
-        "uuid": card.uuid,
-        "index": card.index,
-        "vendor": card.vendor,
-        "model": card.model,
-        "mode": card.mode,
-        "numa_node": card.numa_node,
-        "pcie_root": card.pcie_root or None,
-        "healthy": card.healthy,
-    }
-
-
-def card_spec(card: Card) -> dict[str, Any]:
-    """Return a card as the `spec` of its GPUAllocation."""
-    given = {**_described(card), "node_name": card.node_name, "capacity": amounts_json(card.capacity)}
-    spec = CardSpec.model_validate({**given, "links": dict(card.links) or None})
-    return spec.model_dump(by_alias=True, exclude_none=True)
-
-
 def _card(registered: RegisteredCard, node_name: str) -> Card:
     return Card(
         uuid=registered.uuid,
@@ -288,7 +266,7 @@ def _card(registered: RegisteredCard, node_name: str) -> Card:
 
 
 def _registered(card: Card) -> dict[str, Any]:
-    given = {**_described(card), **amounts_json(card.capacity), "fault": card.fault[:MAX_LINE]}
+    given = {**described(card), **amounts_json(card.capacity), "fault": card.fault[:MAX_LINE]}
     registered = RegisteredCard.model_validate({**given, "links": dict(card.links)})
     return registered.model_dump(by_alias=True, exclude_none=True, exclude=None if card.fault else {"fault"})
 

@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Counted, QuotaLimit, dashed

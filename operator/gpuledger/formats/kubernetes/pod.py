@@ -20,17 +20,18 @@ from weakref import WeakValueDictionary
 
 import orjson
 
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, read_devices
 from gpuledger.formats.dialects.assignments import old_devices, plugin_assigned
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
-from gpuledger.formats.dialects.vocabulary import MAX_CARDS, Dialects
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, read_devices
+from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.other import condition_of, is_true
-from gpuledger.formats.kubernetes.quantity import host_request
+from gpuledger.formats.quantity import host_request
 from gpuledger.formats.resource_claims.claims import ClaimObjects
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import CONTAINERS, JsonMapping, all_containers, picked
 from gpuledger.model.node import Counted, OldDevices, PodFacts, UnaccountedPod
+from gpuledger.model.request import MAX_CARDS
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
 
 SCHEDULED = "PodScheduled"

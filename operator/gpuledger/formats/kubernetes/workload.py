@@ -13,16 +13,15 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.kubernetes.other import condition_of, is_true, shortened
-from gpuledger.formats.kubernetes.quantity import amount
+from gpuledger.formats.quantity import amount
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import WorkloadName
 from gpuledger.model.json_object import CONTAINERS, JsonMapping, picked
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 
-ASKED_LABEL = "kueue.x-k8s.io/queue-name"
-"""The LocalQueue that a user names."""
 LOCAL_QUEUE_LABEL = "kueue.x-k8s.io/local-queue-name"
 CLUSTER_QUEUE_LABEL = "kueue.x-k8s.io/cluster-queue-name"
 """Kueue adds both when it admits a pod's workload."""

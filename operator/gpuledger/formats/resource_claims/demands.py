@@ -17,9 +17,7 @@ from typing import Any, Final
 import orjson
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_CORES, MAX_MEMORY_MIB
-from gpuledger.formats.dialects.selection import MAX_ENTRIES
-from gpuledger.formats.dialects.vocabulary import MAX_CARDS
-from gpuledger.formats.kubernetes.quantity import MIB, amount, whole_number
+from gpuledger.formats.quantity import MIB, amount, whole_number
 from gpuledger.formats.resource_claims.claims import (
     CORES,
     DRIVER,
@@ -39,7 +37,7 @@ from gpuledger.formats.resource_claims.slices import device_of
 from gpuledger.model.card import ALL_CORES, ATTRIBUTES, Card, CardFilter, CardRule, CardTest
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
-from gpuledger.model.request import Demand, JoinedClaim, Lifetime, PodClaim
+from gpuledger.model.request import MAX_CARDS, MAX_ENTRIES, Demand, JoinedClaim, Lifetime, PodClaim
 
 KIND: Final = "Share"
 

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import intern
 
-from gpuledger.formats.kubernetes.quantity import TooLong, parse_quantity
+from gpuledger.formats.quantity import TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.evaluation import (
     ATTRIBUTES,
     CAPACITY,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, resource_version
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.model.clock import BoundedMap, Clock, Listeners

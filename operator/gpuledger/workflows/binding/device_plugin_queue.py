@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from attrs import define
 
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.dialects.assignments import (
     LOCK_ANNOTATION,
     VOLCANO_PHASE,
@@ -33,7 +34,6 @@ from gpuledger.formats.dialects.assignments import (
 )
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.ledger.book import Ledger, NodeChange
 from gpuledger.ledger.quotas import Left, Quotas, is_certain

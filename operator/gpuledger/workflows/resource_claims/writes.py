@@ -25,7 +25,7 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
-from gpuledger.formats.kubernetes.annotations import RELEASED_ANNOTATION
+from gpuledger.formats.annotations import RELEASED_ANNOTATION
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, later_version, pod_identity
 from gpuledger.formats.resource_claims.claims import PROTECTION, Claim, claim_names, read_claim
 from gpuledger.formats.resource_claims.slices import (

@@ -7,7 +7,7 @@ import pytest
 
 from gpuledger.agent.isolation.choice import Bursts, GrantedCard, Isolation, with_bursts
 from gpuledger.agent.isolation.hami_core import hami_core_edits
-from gpuledger.formats.kubernetes.annotations import MEMORY_LIMIT_ANNOTATION
+from gpuledger.formats.annotations import MEMORY_LIMIT_ANNOTATION
 
 CARD = GrantedCard("GPU-0", 0, "nvidia", "", 4_000, 30, False, capacity_mib=40_000)
 

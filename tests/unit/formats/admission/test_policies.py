@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from gpuledger.command_line.program import main
 from gpuledger.configuration.dialects import OWN_ANNOTATIONS, dialects_of, policies
 from gpuledger.configuration.settings import RESOURCES, Settings
+from gpuledger.formats import annotations
 from gpuledger.formats.admission.rules import FOREIGN_ENDINGS
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.custom_resource.crd import literal
 from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS
 from gpuledger.formats.dialects.selection import MODE, USE_UUID
-from gpuledger.formats.kubernetes import annotations
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 
 Json = dict[str, Any]
 

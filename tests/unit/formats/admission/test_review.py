@@ -13,8 +13,8 @@ from gpuledger.configuration.dialects import admission_rules
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.rules import OPERATOR
 from gpuledger.formats.admission.webhook import AdmissionRules, check, filled_in
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

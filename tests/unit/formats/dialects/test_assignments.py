@@ -7,6 +7,7 @@ import pytest
 from builders import a_card
 from fakes.dialects import an_annotated_pod
 from fakes.objects import DIALECTS, a_container, a_pod_object
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.dialects.assignments import (
     CLASSIC_INDEX,
     HAMI_ALLOCATED,
@@ -21,7 +22,6 @@ from gpuledger.formats.dialects.assignments import (
     volcano_assignment,
 )
 from gpuledger.formats.dialects.vocabulary import HAMI_PHASE, AssignmentAnnotations
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_facts
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput

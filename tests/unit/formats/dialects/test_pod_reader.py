@@ -13,7 +13,7 @@ from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container,
 from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.kubernetes.pod import LONGEST_TEXT_BYTES, PodReader
-from gpuledger.formats.kubernetes.quantity import host_request
+from gpuledger.formats.quantity import host_request
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]

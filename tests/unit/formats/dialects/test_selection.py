@@ -7,17 +7,11 @@ import pytest
 from fakes.dialects import an_annotated_pod, request_of
 from fakes.objects import DIALECTS, GPU, a_container, a_pod_object
 from gpuledger.formats.dialects.request import pod_request
-from gpuledger.formats.dialects.selection import (
-    MAX_CHARACTERS,
-    MAX_ENTRIES,
-    NOTHING_CHOSEN,
-    PREFIXES,
-    Selection,
-    selection,
-)
+from gpuledger.formats.dialects.selection import MAX_CHARACTERS, NOTHING_CHOSEN, PREFIXES, Selection, selection
 from gpuledger.formats.kubernetes.pod import pod_facts
 from gpuledger.model.card import CardFilter
 from gpuledger.model.errors import BadInput
+from gpuledger.model.request import MAX_ENTRIES
 
 
 def chosen(**annotations: object) -> Selection:

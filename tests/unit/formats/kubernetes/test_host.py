@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuledger.formats.kubernetes.quantity import host_capacity, host_request
+from gpuledger.formats.quantity import host_capacity, host_request
 from gpuledger.model.request import HostAmounts
 
 

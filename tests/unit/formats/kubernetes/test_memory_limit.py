@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.kubernetes.annotations import ALL, LONGEST_TEXT, MEMORY_LIMIT_ANNOTATION, limit_of, memory_limits
+from gpuledger.formats.annotations import ALL, LONGEST_TEXT, MEMORY_LIMIT_ANNOTATION, limit_of, memory_limits
 from gpuledger.model.errors import BadInput
 
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)

@@ -11,12 +11,11 @@ from fakes.dialects import CLASSIC_COUNT, VOLCANO_COUNT
 from fakes.objects import COUNTS, DIALECTS, GPU, a_node_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.custom_resource.gpu_allocation import CardSpec
+from gpuledger.formats.custom_resource.gpu_allocation import CardSpec, card_spec
 from gpuledger.formats.kubernetes.node import (
     REGISTER_ANNOTATION,
     Inventory,
     NodeFacts,
-    card_spec,
     node_facts,
     read_registers,
     register_of,

@@ -11,10 +11,10 @@ from builders import a_card, a_share
 from fakes.objects import CORES, DIALECTS, GPU, MEMORY, PERCENTAGE, a_container, a_pod_object
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.dialects import request as request_format
 from gpuledger.formats.dialects.request import MOST_CONTAINERS, pod_request
 from gpuledger.formats.dialects.vocabulary import Dialects
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.kubernetes.pod import (
     annotated_cards,
     bound_node,
@@ -27,7 +27,7 @@ from gpuledger.formats.kubernetes.pod import (
     resource_version,
     was_tried,
 )
-from gpuledger.formats.kubernetes.quantity import whole_number
+from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand, Lifetime, PodRequest
 from gpuledger.model.share import ContainerShare, Pod, Share

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from builders import a_card
 from fakes.claims import OUR_CLASS
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_MEMORY_MIB
-from gpuledger.formats.dialects.vocabulary import MAX_CARDS
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, DRIVER, ListedClaims, read_spec
 from gpuledger.formats.resource_claims.demands import MOST_CONSTRAINTS, claim_alternatives
 from gpuledger.model.card import CardFilter, CardRule
 from gpuledger.model.errors import BadInput
-from gpuledger.model.request import Demand, Lifetime
+from gpuledger.model.request import MAX_CARDS, Demand, Lifetime
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.kubernetes.quantity import Quantity, TooLong, parse_quantity
+from gpuledger.formats.quantity import Quantity, TooLong, parse_quantity
 
 
 def quantity(text: str) -> Quantity:

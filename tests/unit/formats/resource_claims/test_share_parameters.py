@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, MAX_MEMORY_MIB
-from gpuledger.formats.dialects.selection import MAX_ENTRIES
 from gpuledger.formats.resource_claims.demands import KEYS, LONGEST_ENTRY, ShareParameters, share_parameters
 from gpuledger.model.errors import BadInput
+from gpuledger.model.request import MAX_ENTRIES
 
 
 def text(**parameters: Any) -> str:

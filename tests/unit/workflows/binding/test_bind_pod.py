@@ -16,8 +16,8 @@ from fakes.counters import by_label
 from fakes.objects import GPU, MEMORY, a_container, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.formats.scheduler import FilterArguments
 from gpuledger.model.card import Card
 from gpuledger.model.errors import ApiError, BindFailed, Conflict, Denied, Unreachable

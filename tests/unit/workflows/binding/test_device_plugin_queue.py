@@ -15,8 +15,8 @@ from fakes.device_plugins import HamiPlugin, PluginApi, PluginError, VolcanoPlug
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import PLUGIN_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import now_s, settle, wall
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.dialects.assignments import HAMI_BIND_TIME, lock_text
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
 from gpuledger.model.errors import BindFailed, Conflict, Denied
 from gpuledger.model.node import Dialect
 from gpuledger.model.share import Pod

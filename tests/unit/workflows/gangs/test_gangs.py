@@ -13,7 +13,7 @@ from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangName

@@ -12,7 +12,7 @@ from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
 from gpuledger.model.gang import MOST_MEMBERS, GangWay
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S

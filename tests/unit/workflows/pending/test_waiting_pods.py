@@ -16,7 +16,7 @@ from fakes.objects import DIALECTS, GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
 from gpuledger.controller import startup
-from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler import scheduler_configuration
 from gpuledger.model.card import Card

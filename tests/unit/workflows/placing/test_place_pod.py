@@ -15,7 +15,7 @@ from fakes.counters import by_label
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import BIND_TIMEOUT_S, HOLD_TTL_S, OperatorParts, an_operator
 from fakes.virtual_time import now_s, settle
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, BindInProgress, Denied, Invalid, Unreachable
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share

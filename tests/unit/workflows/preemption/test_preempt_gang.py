@@ -15,7 +15,7 @@ from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
-from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.model.card import Card

@@ -14,7 +14,7 @@ from fakes.counters import by_label
 from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
-from gpuledger.formats.kubernetes.annotations import WOKEN_ANNOTATION
+from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.model.errors import BindFailed
 from gpuledger.workflows.pending.waiting_pods import GRACE_S, GROUPS_AT_ONCE
 

@@ -10,7 +10,7 @@ from builders import a_card, a_holder, a_share
 from fakes.api_server import ApiServer, Operation
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, LONGEST_RELEASE_S, RELEASE_DELAY_S, OperatorParts, an_operator
-from gpuledger.formats.kubernetes.annotations import (
+from gpuledger.formats.annotations import (
     DEVICES_ANNOTATION,
     ENDS_ANNOTATION,
     devices_annotation,

@@ -15,7 +15,7 @@ from fakes.counters import count
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopClock, settle, wall
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, devices_annotation
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod

@@ -12,7 +12,7 @@ from builders import a_card, a_holder, a_share, first_attempts
 from fakes.api_server import ApiServer, Operation, lose_request
 from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import OperatorParts
-from gpuledger.formats.kubernetes.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
 from gpuledger.model.share import Holder, Misfit, Pod, Share
 from gpuledger.workflows.leadership import Leadership

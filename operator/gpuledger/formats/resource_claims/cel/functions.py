@@ -15,7 +15,7 @@ from functools import cmp_to_key, lru_cache
 from itertools import pairwise, product
 from typing import Any, cast
 
-from gpuledger.formats.kubernetes.quantity import Quantity, TooLong, parse_quantity
+from gpuledger.formats.quantity import Quantity, TooLong, parse_quantity
 from gpuledger.formats.resource_claims.cel.values import (
     NOTHING,
     VALUE_TYPES,

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, cast
 
-from gpuledger.formats.kubernetes.quantity import Quantity, truth
+from gpuledger.formats.quantity import Quantity, truth
 from gpuledger.model.errors import BadInput
 
 Function = Callable[..., object]

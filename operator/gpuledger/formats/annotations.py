@@ -28,6 +28,9 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard
 from gpuledger.model.share import Share
 
+ASKED_LABEL = "kueue.x-k8s.io/queue-name"
+"""The LocalQueue that a user names."""
+
 ENDS_ANNOTATION = "gpuledger.dev/pod-ends"
 RUNS, ENDED = "runs", "ended"
 
