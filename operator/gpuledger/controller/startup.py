@@ -229,7 +229,7 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     for part in (
         *(workflows.waiting, workflows.claim_pod_waker, workflows.ahead, workflows.gangs, workflows.preemption),
         *(workflows.gang_preemption, workflows.pod_condition_writer, workflows.quota_status),
-        *(workflows.workload_explainer, workflows.queues.writer),
+        *(workflows.check_messages, workflows.queues.writer),
     ):
         started.push_async_callback(part.stop)
     started.enter_context(trail_written(workflows.trail, settings.trail_file))

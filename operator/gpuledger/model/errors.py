@@ -36,6 +36,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.gang import QuotaLimit
 
 
@@ -176,6 +177,20 @@ class Refusal:
     text: str
     limit: QuotaLimit | None = None
     """The limit of the pod's namespace that is in the way, if one is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardVerdict:
+    """Whether a card takes one container as it is now; if not, the first reason why."""
+
+    card: Card
+    reason: Reason | None
+    """None if it takes the container."""
+    text: str
+    short: Amounts = NOTHING
+    """How much more would have to be free, or there at all; never negative."""
+    by: tuple[str, ...] = ()
+    """The pods that hold the lacking amounts, the largest first: UIDs, and in a report for people their names."""
 
 
 BEING_FREED = Refusal(Reason.PREEMPTING, "cards are being freed for the pod: others have to leave them first")

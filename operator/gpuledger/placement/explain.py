@@ -8,25 +8,11 @@ from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.card import MIG_PARENT, NOTHING, OWN_DOMAIN, Amounts, Card, CardFilter, total, why_not_chosen
-from gpuledger.model.errors import Reason, Refusal
+from gpuledger.model.errors import CardVerdict, Reason, Refusal
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import Demand, Shape, counted_cards, shape_on
 from gpuledger.placement.fit import choose_cards, fits, match, most_by_rules, refuse_alone, rules_text
 from gpuledger.placement.policy import Preference, StepBudget
-
-
-@dataclass(frozen=True, slots=True)
-class CardVerdict:
-    """Whether a card takes one container as it is now; if not, the first reason why."""
-
-    card: Card
-    reason: Reason | None
-    """None if it takes the container."""
-    text: str
-    short: Amounts = NOTHING
-    """How much more would have to be free, or there at all; never negative."""
-    by: tuple[str, ...] = ()
-    """UIDs of the pods that hold the lacking amounts, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)

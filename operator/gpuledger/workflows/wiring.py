@@ -20,21 +20,21 @@ from gpuledger.workflows.binding.bind_pod import BindFailures, PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.binding.nominate_ahead import AheadNominator, PlacementSettings
 from gpuledger.workflows.binding.place_pod import PodPlacer
+from gpuledger.workflows.explain.explain import Explainer, GangExplainer, PodExplainer, WhyWaiting, WorkloadExplainer
+from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.gangs.plans import COME_S, GangPlans, KeptPlaces
 from gpuledger.workflows.gangs.pod_groups import PodGroups
-from gpuledger.workflows.gangs.report import GangReporter, GangTrials, follow_gangs
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import WatchedUpTo
 from gpuledger.workflows.namespace_allowances import CostlyQuestions, SelectorAccounts
 from gpuledger.workflows.observe_cluster import ClusterObserver, HostTracker
-from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter, PodWarner, RefusedByScheduler
 from gpuledger.workflows.pending.requeue import ClaimRequeuer, GangRequeuer, WorkloadRequeuer
-from gpuledger.workflows.pending.trail import DemandHistory, Trail
+from gpuledger.workflows.pending.trail import DemandHistory, GangTrail, Trail
 from gpuledger.workflows.pending.waiting_pods import PodRequeuer, WaitingPods
 from gpuledger.workflows.preemption.execute import Deadlines, PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder
@@ -44,7 +44,7 @@ from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.preemption.preempt_gang import GangPreemption, SimilarMembers
 from gpuledger.workflows.queues.card_check import CardCheck, CheckWriter
-from gpuledger.workflows.queues.reclaim import CheckMessages, Reclaimer, WorkloadExplainer
+from gpuledger.workflows.queues.reclaim import CheckMessages, Reclaimer
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import KueueObjects, NodesByRules, SeatReader, WorkloadPods
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaFence, QuotaGate, QuotaStatusWriter
@@ -93,7 +93,7 @@ def connect_queues(
     clock: Clock,
     is_active: Callable[[], bool],
 ) -> Queues:
-    """Return the parts that others need; see `follow_up` for the rest."""
+    """Return the parts that others need."""
     nodes, pods, objects = NodesByRules(settings.kueue), WorkloadPods(), KueueObjects(clock)
     reader = SeatReader(read_request, objects, nodes, claims, clock)
     reservations, writer = Reservations(ledger), CheckWriter(store, counts, clock, is_active)
@@ -124,24 +124,6 @@ def connect_queues(
     )
 
 
-def follow_up(
-    queues: Queues,
-    ledger: Ledger,
-    explainer: PodExplainer,
-    lives: PodLifecycles,
-    read_request: Callable[[Json], PodRequest | None],
-    store: KubeStore,
-    clock: Clock,
-) -> WorkloadExplainer:
-    """Have something done about workloads for which there is no room; return what tells people about workloads."""
-    take_back = Reclaimer(
-        ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
-    )
-    no_room = CheckMessages(ledger, queues.check, take_back, explainer, clock)
-    queues.check.on_no_room.append(no_room.found)
-    return WorkloadExplainer(store, queues.check, queues.reader, no_room, read_request)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflows:
     """All of them, over one ledger in memory."""
@@ -166,8 +148,6 @@ class Workflows:
     members: Members
     kept_places: KeptPlaces
     pod_groups: PodGroups
-    gang_trials: GangTrials
-    gang_reporter: GangReporter
     lives: PodLifecycles
     carrier: PreemptionExecutor
     preemption: Preemption
@@ -177,19 +157,19 @@ class Workflows:
     adopter: Adopter
     learner: DemandHistory
     observer: ClusterObserver
-    explainer: PodExplainer
+    explainer: Explainer
     pod_condition_writer: PodConditionWriter
     why_waiting: WhyWaiting
     unlinked: NodesWithoutTopology
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     queues: Queues
-    workload_explainer: WorkloadExplainer
+    check_messages: CheckMessages
     room_has_changed: asyncio.Event
     """Set whenever a pod that waits may have room now."""
 
 
-def wired(workflows: Workflows) -> Workflows:
+def wired(workflows: Workflows, clock: Clock) -> Workflows:
     """Register the event listeners."""
     ledger = workflows.ledger
     ledger.on_change.append(workflows.room_has_changed.set)
@@ -217,10 +197,17 @@ def wired(workflows: Workflows) -> Workflows:
     workflows.queues.check.on_due.append(workflows.room_has_changed.set)
     workflows.queues.objects.on_change.append(workflows.room_has_changed.set)
     ledger.quotas.on_room.append(workflows.queues.check.may_have_more)
+    workflows.queues.check.on_no_room.append(workflows.check_messages.found)
     workflows.placer.on_refused.append(workflows.queues.lost.refused)
     workflows.gangs.on_refused.append(workflows.queues.lost.refused)
-    workflows.trail.gang_of = workflows.gang_trials.gang_of
+    workflows.trail.gang_of = workflows.members.gang_of
     workflows.trail.on_record.append(workflows.pod_condition_writer.observe)
+    gang_trail = GangTrail(workflows.trail, workflows.counts, clock, workflows.leadership.is_active)
+    workflows.gangs.on_stage.append(gang_trail.stage)
+    workflows.gangs.on_given_up.append(gang_trail.given_up)
+    workflows.gangs.precedence.on_given.append(gang_trail.goes_first)
+    workflows.members.on_newcomer.append(gang_trail.member_comes)
+    workflows.members.on_bound.append(gang_trail.member_is_bound)
     return workflows
 
 
@@ -291,8 +278,6 @@ def connect(
     plans = GangPlans(ledger, chooser, kept_places, failures.avoided, settings.gather_s, next_try_s, clock)
     waker = GangRequeuer(ledger, waiting, clock, is_active)
     gangs = Gangs(ledger, members, plans, kept_places, waker, waiting.refused, settings.gather_s, clock)
-    follow_gangs(gangs, members, trail, counts, clock, is_active)
-    gang_trials = GangTrials(ledger, gangs, members, kept_places, clock)
     quotas = NamespaceQuotas(ledger.quotas, dialects, counts)
     queues = connect_queues(
         ledger, chooser, waiting, placement.request, store, claim_book, settings, counts, clock, is_active
@@ -434,24 +419,19 @@ def connect(
         trail=trail,
     )
     learner = DemandHistory(ledger, chooser, placement.request)
-    explainer = PodExplainer(
-        ledger=ledger,
-        waiting=waiting,
-        store=store,
-        read_request=placement.request,
-        read_warnings=placement.warnings,
-        read_words=placement.words,
-        scheduler_names=settings.scheduler_names,
-        held_pod=placer.held_pod,
-        gangs=gang_trials,
-        members=members,
-        lives=lives,
-        clock=clock,
+    nodes = NodeReasons(ledger, waiting, members, lives, placer.held_pod, clock)
+    gangs_explained = GangExplainer(ledger, gangs, members, kept_places, nodes, clock)
+    explainer = Explainer(
+        PodExplainer(ledger, store, placement, settings.scheduler_names, waiting, members, nodes, gangs_explained),
+        gangs_explained,
+        WorkloadExplainer(ledger, store, queues.check, queues.reader, nodes, placement, clock),
     )
-    workload_explainer = follow_up(queues, ledger, explainer, lives, placement.request, store, clock)
+    reclaimer = Reclaimer(
+        ledger, queues.check, queues.reservations, queues.pods, lives, queues.objects, queues.writer, clock
+    )
     refused_by_scheduler = RefusedByScheduler(placement.request)
     pod_condition_writer = PodConditionWriter(
-        explainer=explainer,
+        explainer=explainer.pods,
         store=store,
         event_recorder=events,
         after_s=settings.tell_waiting_after_s,
@@ -518,8 +498,6 @@ def connect(
             members=members,
             kept_places=kept_places,
             pod_groups=pod_groups,
-            gang_trials=gang_trials,
-            gang_reporter=GangReporter(ledger, members, gang_trials, explainer),
             lives=lives,
             carrier=carrier,
             preemption=preemption,
@@ -535,8 +513,9 @@ def connect(
             unlinked=NodesWithoutTopology(ledger, policy),
             quotas=quotas,
             queues=queues,
-            workload_explainer=workload_explainer,
+            check_messages=CheckMessages(queues.check, reclaimer, explainer.workloads),
             quota_status=QuotaStatusWriter(ledger.quotas, quotas, store, lambda: observer.synced and is_active()),
             room_has_changed=asyncio.Event(),
-        )
+        ),
+        clock,
     )

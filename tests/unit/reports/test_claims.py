@@ -8,10 +8,10 @@ from builders import a_card, a_request, mib
 from fakes.objects import DIALECTS
 from gpuledger.formats.kubernetes.pod import OF_CLAIMS, resource_names
 from gpuledger.model.card import NOTHING, Amounts, Card, CardFilter, why_not_chosen
-from gpuledger.model.errors import Reason
+from gpuledger.model.errors import CardVerdict, Reason
 from gpuledger.model.request import JoinedClaim, PodRequest, entry_text
 from gpuledger.placement.explain import why_not_wanted
-from gpuledger.reports.explanation import CardReason, NodeReason, advice, elsewhere
+from gpuledger.reports.explanation import NodeReason, advice, elsewhere
 
 CARD = a_card(0)
 
@@ -40,7 +40,7 @@ def asking(*tests: ATest, memory_mib: int = 1_000) -> PodRequest:
 
 
 def a_node(reason: Reason, short: Amounts = NOTHING, name: str = "node-a") -> NodeReason:
-    return NodeReason(name, True, reason, "text", "remedy", (CardReason(CARD, reason, "text", short, ()),))
+    return NodeReason(name, True, reason, "text", "remedy", (CardVerdict(CARD, reason, "text", short),))
 
 
 def test_a_request_of_a_claim_is_called_by_both_names() -> None:
