@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuledger.model.request import Demand
-from gpuledger.reports.explanation import Asked, Explanation, Kind, State
+from gpuledger.reports.explanation import Explanation, Kind, State, asked
 
 Json = dict[str, Any]
 
@@ -46,8 +46,8 @@ def an_explanation(*nodes: Json, **changed: Any) -> Json:
         uid="uid-big",
         priority=100,
         since="2026-08-01T12:00:00Z",
-        tried="2026-08-01T12:04:50Z",
-        asked=[Asked("main", Demand(1, memory_mib=8000, cores=20))],
+        last_tried="2026-08-01T12:04:50Z",
+        requests=[asked("main", Demand(1, memory_mib=8000, cores=20))],
         scheduler_says="0/40 nodes are available: 37 no card with 8000 MiB free, 3 node(s) had untolerated taint(s).",
     )
     return {**found.json(), "nodes": list(nodes)} | changed

@@ -13,19 +13,20 @@ from gpuledger.controller.web.feed import LedgerSource
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound
-from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.gang import GangStage
 from gpuledger.model.node import NodeUsage
 from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, StoredCard
 from gpuledger.reports.explanation import (
-    Asked,
     Explanation,
+    FitsOn,
     GangProgress,
     GangTurn,
     Kind,
     Lacking,
     MemberState,
     State,
+    asked,
 )
 from gpuledger.workflows.pending.trail import RecordFilter
 
@@ -285,7 +286,7 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
     nodes: dict[str, list[Card]] = {}
     for card in cards:
         nodes.setdefault(card.node_name, []).append(card)
-    request = Asked("main", Demand(1, memory_mib=60000))
+    request = asked("main", Demand(1, memory_mib=60000))
     waits = Explanation(
         Kind.POD,
         "default",
@@ -294,8 +295,8 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
         f"No node has a card as large as 60000 MiB; the largest has {cards[0].capacity.memory_mib} MiB.",
         uid=f"uid-{name}",
         since=moment(190),
-        tried=moment(4),
-        asked=[request],
+        last_tried=moment(4),
+        requests=[request],
         scheduler_says=f"0/{len(nodes)} nodes are available: {len(nodes)} no card as large as 60000 MiB.",
     )
     return {
@@ -336,7 +337,7 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
         holder = cluster.holder(card, 40960, 100, namespace="speech", name=f"asr-{len(running)}", exclusive=True)
         cluster.put(card, holder)
         cluster.gangs[holder.pod.uid] = "asr"
-        running.append(MemberState(holder.pod, "running", card.node_name))
+        running.append(MemberState(holder.pod.name, holder.pod.uid, "running", card.node_name))
     text = "fewer than 9 members of the pod's gang find cards at once"
     waiting = [Pod(f"uid-pretrain-{number}", "vision", f"pretrain-{number}") for number in range(9)]
     for pod in waiting:
@@ -350,7 +351,7 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
         "gang asr: 4 members run of the 4 that have to start together",
         gang="asr",
         gang_words="label gpuledger.dev/gang=asr: 4 of its pods start together",
-        members=GangProgress(stage=GangStage.RUNNING, minimum=4, missing=0, running=4, waiting=0, pods=running),
+        members=GangProgress(state=GangStage.RUNNING, minimum=4, needed=0, running=4, waiting=0, pods=running),
     ).json()
     pretrain = Explanation(
         Kind.GANG,
@@ -364,19 +365,19 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
         gang="pretrain",
         gang_words="label gpuledger.dev/gang=pretrain: 9 of its pods start together",
         members=GangProgress(
-            stage=GangStage.WAITING,
+            state=GangStage.WAITING,
             minimum=9,
-            missing=9,
+            needed=9,
             running=0,
             waiting=9,
             on_hold=0,
             in_bind=0,
             fits=5,
-            turn=GangTurn(GangName("speech", "asr"), 12.0),
-            fits_on={"gpu-node-3": 3, "gpu-node-2": 2},
-            lacking=[Lacking("1 whole card", 4, 4)],
+            turn=GangTurn("speech/asr", "alone", 12),
+            fits_on=[FitsOn("gpu-node-3", 3), FitsOn("gpu-node-2", 2)],
+            missing=[Lacking("1 whole card", 4, 4)],
             pods=[
-                MemberState(pod, "fits" if node else "no-cards", node)
+                MemberState(pod.name, pod.uid, "fits" if node else "no-cards", node)
                 for pod, node in zip_longest(waiting, where, fillvalue="")
                 if isinstance(pod, Pod)
             ],

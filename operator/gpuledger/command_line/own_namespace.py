@@ -123,18 +123,22 @@ def _of_members(cluster: ClusterAccess, namespace: str, name: str) -> Explanatio
     if stage is not GangStage.RUNNING:
         summary = next(filter(None, map(_said, waiting)), summary)
     progress = GangProgress(
-        stage=stage,
+        state=stage,
         minimum=minimum,
-        missing=max(minimum - len(running), 0),
+        needed=max(minimum - len(running), 0),
+        not_created=max(minimum - len(pods), 0),
         running=len(running),
         waiting=len(waiting),
-        pods=[MemberState(pod_identity(pod), "running", bound_node(pod)) for pod in running]
-        + [MemberState(pod_identity(pod), "waiting", "") for pod in waiting],
+        pods=[_member(pod, "running") for pod in running] + [_member(pod, "waiting") for pod in waiting],
     )
     since = min(map(created_at, waiting), default=None)
     priority = max((pod_identity(pod).priority for pod in waiting), default=0)
     more: Json = {"gang": name, "gang_words": described(gang), "since": since, "priority": priority}
     return Explanation(Kind.GANG, namespace, name, stage, summary, members=progress, **more)
+
+
+def _member(pod: Json, state: str) -> MemberState:
+    return MemberState(pod["metadata"]["name"], pod["metadata"]["uid"], state, bound_node(pod))
 
 
 def _said(pod: Json) -> str:

@@ -10,8 +10,8 @@ namespace read all of it but the names of others' pods.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
@@ -24,7 +24,7 @@ from gpuledger.model.card import Card, why_not_chosen
 from gpuledger.model.errors import BadInput, CardVerdict, Reason
 from gpuledger.model.gang import Counted, GangName, GangStage, GangWay, QuotaLimit
 from gpuledger.model.json_object import Json, JsonMapping
-from gpuledger.model.request import Demand, JoinedClaim, PodRequest, entry_text
+from gpuledger.model.request import Demand, JoinedClaim, PodRequest
 from gpuledger.model.share import Holder, Pod
 
 
@@ -119,22 +119,25 @@ class NodeReason:
 class GangTurn(NamedTuple):
     """A time in which one gang goes before others."""
 
-    name: GangName
-    left_s: float
-    is_precedence: bool = False
-    """Gangs that come after it wait for it; else it is tried alone."""
+    gang: str
+    """Namespace/name."""
+    kind: str
+    """first: gangs that come after it wait for it; alone: it alone is tried."""
+    seconds_left: int
 
-    def json(self) -> Json:
-        """Return it as it goes over the wire."""
-        kind = "first" if self.is_precedence else "alone"
-        return {"gang": str(self.name), "kind": kind, "secondsLeft": round(self.left_s)}
+
+class FitsOn(NamedTuple):
+    """How many members that have no cards would find some on a node."""
+
+    node: str
+    members: int
 
 
 class Lacking(NamedTuple):
     """Requests of members that find no cards."""
 
-    text: str
-    """The request of one of them: "1 card with 40,000 MiB"."""
+    request: str
+    """That of one of them: "1 card with 40,000 MiB"."""
     members: int
     cards: int
 
@@ -142,10 +145,11 @@ class Lacking(NamedTuple):
 class MemberState(NamedTuple):
     """A member of a gang."""
 
-    pod: Pod
+    pod: str
+    pod_uid: str
     state: str
     """running, on-hold, fits, no-cards or waiting, the last for one that is not needed."""
-    node_name: str
+    node: str
     """Where it is, or has cards, or would find some; empty for others."""
 
 
@@ -153,13 +157,15 @@ class MemberState(NamedTuple):
 class GangProgress:
     """How far the members of a gang have come."""
 
-    stage: GangStage
+    state: GangStage
     minimum: int
     running: int
     waiting: int
     """How many of those that were created wait."""
-    missing: int
+    needed: int
     """How many more have to be bound that ask for GPUs."""
+    not_created: int = 0
+    """How many of those that it needs have not been created."""
     without_gpus: int = 0
     """How many members ask for no GPUs: they count once they are created."""
     kept_places: int = 0
@@ -170,81 +176,27 @@ class GangProgress:
     """How many of these stand in Bind."""
     fits: int | None = None
     """How many of these have cards on hold, or would find some at once."""
-    is_cut_short: bool = False
-    """Whether the search was given up before all nodes were tried: more may fit."""
-    pause_s: float = 0.0
-    """For how many seconds it is not tried, as a member could not be bound."""
+    more_may_fit: bool = False
+    """Whether the search was given up before all nodes were tried."""
+    pauses_for_seconds: int = 0
+    """For how long it is not tried, as a member could not be bound."""
     turn: GangTurn | None = None
     """Of the gang that is tried alone, or goes first: this one or another."""
     overtaken_by: int = 0
     """How many gangs have started that came after it."""
-    fits_on: Mapping[str, int] = field(default_factory=dict)
-    """Where members without cards would find some, and how many."""
-    lacking: Sequence[Lacking] = ()
+    fits_on: Sequence[FitsOn] = ()
+    missing: Sequence[Lacking] = ()
     pods: Sequence[MemberState] = ()
     """The members, where the explanation is about the gang; not all of a large one."""
     pods_left_out: int = 0
 
-    @property
-    def not_created(self) -> int:
-        """Return how many of those that it needs have not been created."""
-        return max(self.missing - self.waiting, 0)
-
-    def json(self) -> Json:
-        """Return it as it goes over the wire."""
-        return {
-            "state": self.stage.value,
-            "minimum": self.minimum,
-            "running": self.running,
-            "waiting": self.waiting,
-            "notCreated": self.not_created,
-            "withoutGPUs": self.without_gpus,
-            "keptPlaces": self.kept_places,
-            "onHold": self.on_hold,
-            "inBind": self.in_bind,
-            "fits": self.fits,
-            "moreMayFit": self.is_cut_short,
-            "pausesForSeconds": round(self.pause_s),
-            "turn": None if self.turn is None else self.turn.json(),
-            "overtakenBy": self.overtaken_by,
-            "fitsOn": [{"node": name, "members": number} for name, number in self.fits_on.items()],
-            "missing": [{"request": each.text, "members": each.members, "cards": each.cards} for each in self.lacking],
-            "pods": [
-                {"pod": each.pod.name, "podUID": each.pod.uid, "state": each.state, "node": each.node_name or None}
-                for each in self.pods
-            ],
-            "podsLeftOut": self.pods_left_out,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for cards: of a container, of a ResourceClaim, or of a workload's set of pods."""
-
-    name: str
-    demand: Demand | None
-    """None of pods that ask for no card."""
-    pods: int = 1
-
-    def json(self) -> Json:
-        """Return it as it goes over the wire."""
-        demand = self.demand
-        return {
-            "name": self.name,
-            "pods": self.pods,
-            "text": demand_text(demand) if demand else "no GPU",
-            "gpus": demand.cards if demand else 0,
-            "memoryMiB": demand.memory_mib if demand else None,
-            "memoryPercent": demand.memory_percent if demand and demand.memory_mib is None else None,
-            "cores": demand.cores if demand else 0,
-            "exclusive": demand is not None and demand.exclusive,
-            "everyCard": demand is not None and demand.every_card,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """All that a person may ask about one of them. Times are RFC 3339, None where there is none."""
+    """All that a person may ask about one of them; its fields, in camel case, are those of the JSON.
+
+    Times are RFC 3339, None where there is none.
+    """
 
     kind: Kind
     namespace: str
@@ -259,7 +211,7 @@ class Explanation:
     priority: int = 0
     since: str | None = None
     """When it was created; of a gang: the oldest member that waits."""
-    tried: str | None = None
+    last_tried: str | None = None
     """When kube-scheduler asked for the pod last."""
     owner: str = ""
     """What a workload stands for: "Job/train"."""
@@ -271,14 +223,17 @@ class Explanation:
     """The queue of Kueue's that it is in; empty if it is in none."""
     cluster_queue: str = ""
     """Where a workload has quota; empty if it has none."""
-    asked: Sequence[Asked] = ()
-    shared_claims: Sequence[JoinedClaim] = ()
-    holders: Sequence[tuple[Card, Holder]] = ()
+    requests: Sequence[Json] = ()
+    """The cards that it asks for, see `asked`: by its containers and claims, or a workload's sets of pods."""
+    shared_claims: Sequence[Json] = ()
+    """The ResourceClaims that it shares with pods that use them already, see `shared`."""
+    holds: Sequence[Json] = ()
+    """Its shares of cards, see `held`."""
     members: GangProgress | None = None
     """Of a gang, or of the gang for which a pod waits."""
     scheduler_says: str | None = None
     """kube-scheduler's own words, which count the nodes that it has not even asked about."""
-    refused_by_scheduler: bool = False
+    scheduler_refused_all: bool = False
     """Whether kube-scheduler found no node at its last try that it would have asked the operator about."""
     waits_for: Sequence[str] = ()
     """The pods that leave cards for it, namespace/name, or the UID of one whose name is not known."""
@@ -299,44 +254,61 @@ class Explanation:
 
     def json(self) -> Json:
         """Return it as it goes over the wire."""
-        return {
-            "kind": self.kind.value,
-            "namespace": self.namespace,
-            "name": self.name,
-            "uid": self.uid or None,
-            "state": self.state.value,
-            "hasPlace": self.state in HAS_PLACE,
-            "summary": self.summary,
-            "reason": self.reason or None,
-            "priority": self.priority,
-            "since": self.since,
-            "lastTried": self.tried,
-            "owner": self.owner or None,
-            "gang": self.gang or None,
-            "gangWords": self.gang_words or None,
-            "queue": self.queue or None,
-            "clusterQueue": self.cluster_queue or None,
-            "requests": [each.json() for each in self.asked],
-            "sharedClaims": [
-                {"claim": each.name, "resourceClaim": each.object_name, "node": each.node_name}
-                for each in self.shared_claims
-            ],
-            "holds": [_hold(card, holder) for card, holder in self.holders],
-            "members": self.members.json() if self.members else None,
-            "schedulerSays": self.scheduler_says,
-            "schedulerRefusedAll": self.refused_by_scheduler,
-            "waitsFor": list(self.waits_for),
-            "advice": self.advice or None,
-            "warnings": list(self.warnings),
-            "example": self.example or None,
-            "nodes": [node.json() for node in self.nodes],
-        }
+        return {**_fields(self), "hasPlace": self.state in HAS_PLACE}
 
 
-def asked_by(request: PodRequest | None) -> tuple[Asked, ...]:
-    """Return the requests of a pod, by its containers and claims."""
-    pairs = zip(request.names, request.shape, strict=True) if request else ()
-    return tuple(Asked(entry_text(name), demand) for name, demand in pairs)
+def _fields(report: Any) -> Json:
+    names = getattr(report, "_fields", ()) or [each.name for each in fields(report)]
+    return {_key(name): _as_json(getattr(report, name)) for name in names}
+
+
+def _key(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join({"gpus": "GPUs", "uid": "UID"}.get(word, word.capitalize()) for word in rest)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of a report as JSON. An empty text is null."""
+    if isinstance(value, str):
+        return str(value) or None
+    if isinstance(value, NodeReason):
+        return value.json()
+    if isinstance(value, GangProgress) or hasattr(value, "_fields"):
+        return _fields(value)
+    return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def asked(name: str, demand: Demand | None, pods: int = 1) -> Json:
+    """Return a request of so many pods; a demand of None is one for no card."""
+    return {
+        "name": name,
+        "pods": pods,
+        "text": demand_text(demand) if demand else "no GPU",
+        "gpus": demand.cards if demand else 0,
+        "memoryMiB": demand.memory_mib if demand else None,
+        "memoryPercent": demand.memory_percent if demand and demand.memory_mib is None else None,
+        "cores": demand.cores if demand else 0,
+        "exclusive": demand is not None and demand.exclusive,
+        "everyCard": demand is not None and demand.every_card,
+    }
+
+
+def shared(claim: JoinedClaim) -> Json:
+    """Return a claim that a pod shares with others."""
+    return {"claim": claim.name, "resourceClaim": claim.object_name, "node": claim.node_name}
+
+
+def held(card: Card, holder: Holder) -> Json:
+    """Return a pod's share of a card."""
+    return {
+        "uuid": card.uuid,
+        "node": card.node_name,
+        "index": card.index,
+        "model": card.model,
+        **amounts_json(holder.share.amounts),
+        "exclusive": holder.share.exclusive,
+        "state": holder.state.value,
+    }
 
 
 def _card(verdict: CardVerdict) -> Json:
@@ -349,18 +321,6 @@ def _card(verdict: CardVerdict) -> Json:
         "text": verdict.text,
         "short": {name: amount for name, amount in amounts_json(verdict.short).items() if amount},
         "by": list(verdict.by),
-    }
-
-
-def _hold(card: Card, holder: Holder) -> Json:
-    return {
-        "uuid": card.uuid,
-        "node": card.node_name,
-        "index": card.index,
-        "model": card.model,
-        **amounts_json(holder.share.amounts),
-        "exclusive": holder.share.exclusive,
-        "state": holder.state.value,
     }
 
 
@@ -500,7 +460,7 @@ NODES_NAMED = 8
 
 def gang_summary(name: str, gang: GangProgress, problem: str = "") -> str:
     """Return how far a gang has come in a sentence or two, without the names of other gangs."""
-    missing, there, stage = gang.missing, gang.waiting, gang.stage
+    needed, there, stage = gang.needed, gang.waiting, gang.state
     begun = f"; {gang.running} run" if gang.running else ""
     if problem:
         text = problem
@@ -510,9 +470,9 @@ def gang_summary(name: str, gang: GangProgress, problem: str = "") -> str:
         more = f", and {there} more {'waits' if there == 1 else 'wait'}, each for itself" if there else ""
         text = f"{gang.running} members run of the {gang.minimum} that have to start together{more}"
     elif stage is GangStage.GATHERING:
-        text = f"{gang.in_bind} of {missing} members stand in Bind{begun}; none is bound before all of them do"
+        text = f"{gang.in_bind} of {needed} members stand in Bind{begun}; none is bound before all of them do"
     elif stage is GangStage.ROOM_FOUND:
-        text = f"cards are kept for all of {missing} members{begun}: kube-scheduler is placing them"
+        text = f"cards are kept for all of {needed} members{begun}: kube-scheduler is placing them"
     elif stage is GangStage.OTHERS_TURN:
         text = "another gang is tried alone for a while, which has found cards and lacked something else"
     elif stage is GangStage.HELD_BACK:
@@ -523,33 +483,32 @@ def gang_summary(name: str, gang: GangProgress, problem: str = "") -> str:
         found = f"; {_found(gang, there)}{kept}" if there else ""
         text = f"{few} not been created of {gang.minimum} members{begun}{found}"
     else:
-        text = f"{_found(gang, missing)}{begun}{_what_next(gang)}"
+        text = f"{_found(gang, needed)}{begun}{_what_next(gang)}"
     return f"gang {name}: {text}"
 
 
 def _what_next(gang: GangProgress) -> str:
-    if gang.pause_s:
-        return f"; a member could not be bound, so it is tried again in {gang.pause_s:.0f} s"
-    if not gang.lacking:
+    if gang.pauses_for_seconds:
+        return f"; a member could not be bound, so it is tried again in {gang.pauses_for_seconds} s"
+    if not gang.missing:
         return ": kube-scheduler retries them in its turn"
-    cards, kinds = sum(each.cards for each in gang.lacking), " and ".join(_each(each) for each in gang.lacking[:2])
-    others = ", and others" if len(gang.lacking) > 2 else ""
+    cards, kinds = sum(each.cards for each in gang.missing), " and ".join(_each(each) for each in gang.missing[:2])
+    others = ", and others" if len(gang.missing) > 2 else ""
     return f". Missing: {cards} card{'' if cards == 1 else 's'}, for {kinds}{others}"
 
 
 def _found(gang: GangProgress, of: int) -> str:
-    most = sorted(gang.fits_on.items(), key=lambda each: (-each[1], each[0]))
+    most = sorted(gang.fits_on, key=lambda each: (-each.members, each.node))
     where = ", ".join(f"{node} {number}" for node, number in most[:NODES_NAMED])
     more = f", and {len(most) - NODES_NAMED} more nodes" if len(most) > NODES_NAMED else ""
     fits = gang.fits or 0
-    least = "at least " if gang.is_cut_short and fits < of else ""
+    least = "at least " if gang.more_may_fit and fits < of else ""
     return f"{least}{fits} of {of} members find cards at once" + (f" ({where}{more})" if where else "")
 
 
 def _each(lacking: Lacking) -> str:
-    return (
-        f"{'1 member that asks' if lacking.members == 1 else f'{lacking.members} members that ask'} for {lacking.text}"
-    )
+    who = "1 member that asks" if lacking.members == 1 else f"{lacking.members} members that ask"
+    return f"{who} for {lacking.request}"
 
 
 NAMED = 4

@@ -12,7 +12,7 @@ from gpuledger.command_line.options import Named
 from gpuledger.command_line.output import age
 from gpuledger.model.errors import BadInput
 from gpuledger.model.request import Demand
-from gpuledger.reports.explanation import Asked, Explanation, Kind, State
+from gpuledger.reports.explanation import Explanation, Kind, State, asked
 from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
@@ -135,7 +135,7 @@ def a_workload(*nodes: Json, state: str = "waiting-for-cards") -> Json:
         queue="team",
         cluster_queue="low",
         since="2026-08-01T12:00:00Z",
-        asked=[Asked("main", Demand(1, exclusive=True, cores=100), 8)],
+        requests=[asked("main", Demand(1, exclusive=True, cores=100), 8)],
         example="main",
     )
     return {**report.json(), "nodes": list(nodes)}

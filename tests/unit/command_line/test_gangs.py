@@ -20,9 +20,8 @@ from gpuledger.command_line.commands.history import history_lines, question
 from gpuledger.command_line.options import names
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.model.gang import GangName, GangStage
-from gpuledger.model.share import Pod
-from gpuledger.reports.explanation import Explanation, GangProgress, GangTurn, Kind, Lacking, MemberState
+from gpuledger.model.gang import GangStage
+from gpuledger.reports.explanation import Explanation, FitsOn, GangProgress, GangTurn, Kind, Lacking, MemberState
 from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
@@ -33,24 +32,24 @@ PODS = "/api/v1/namespaces/default/pods"
 def a_report(**changed: Any) -> Json:
     """Return how far a gang of eight has come of which five find cards."""
     facts: Json = {
-        "stage": GangStage.WAITING,
+        "state": GangStage.WAITING,
         "minimum": 8,
-        "missing": 8,
+        "needed": 8,
         "running": 0,
         "waiting": 8,
         "on_hold": 0,
         "in_bind": 0,
         "fits": 5,
-        "fits_on": {"node-a": 3, "node-b": 2},
-        "lacking": [Lacking("1 card with 40,000 MiB", 3, 3)],
-        "pods": [MemberState(Pod("u", "lab", "train-0"), "fits", "node-a")],
+        "fits_on": [FitsOn("node-a", 3), FitsOn("node-b", 2)],
+        "missing": [Lacking("1 card with 40,000 MiB", 3, 3)],
+        "pods": [MemberState("train-0", "u", "fits", "node-a")],
     }
     members = GangProgress(**facts | changed)
     explained = Explanation(
         Kind.GANG,
         "lab",
         "train",
-        members.stage,
+        members.state,
         "gang train: 5 of 8 members find cards at once",
         priority=100,
         since="2026-08-01T12:00:00Z",
@@ -93,7 +92,7 @@ def test_a_gang_is_explained_by_how_many_find_cards_where_and_what_is_missing() 
 
 
 def test_the_gang_that_is_tried_alone_is_named_where_it_may_be() -> None:
-    turn = GangTurn(GangName("other", "left"), 12.4)
+    turn = GangTurn("other/left", "alone", 12)
     assert "other/left is tried alone, for 12 s more" in shown(turn=turn)
     report = a_report(turn=turn)
     report["members"]["turn"]["gang"] = None
@@ -101,7 +100,7 @@ def test_the_gang_that_is_tried_alone_is_named_where_it_may_be() -> None:
 
 
 def test_the_gang_that_goes_first_is_named_and_how_often_one_was_overtaken() -> None:
-    text = shown(turn=GangTurn(GangName("other", "large"), 8.0, is_precedence=True), overtaken_by=3)
+    text = shown(turn=GangTurn("other/large", "first", 8), overtaken_by=3)
     assert "other/large goes first, for 8 s more" in text
     assert "by 3 gangs that came after it" in text
 
@@ -113,7 +112,7 @@ def test_explain_of_a_gang_ends_with_one_while_it_waits_and_with_zero_when_it_ru
     result = run("explain", "gang/train", "-n", "lab", "--operator-url", view.url)
     assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "lab/train: waiting")
     assert view.asked == [("/v1/explain", {"gang": "lab/train"}, None)]
-    view.answers["/v1/explain"] = (200, a_report(stage=GangStage.RUNNING, running=8, waiting=0))
+    view.answers["/v1/explain"] = (200, a_report(state=GangStage.RUNNING, running=8, waiting=0))
     result = run("explain", "gang", "train", "-o", "json", GPULEDGER_URL=view.url)
     assert (result.exit_code, json.loads(result.stdout)["state"]) == (0, "running")
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from heapq import merge
-from itertools import chain
+from itertools import chain, starmap
+from math import ceil
 from typing import NamedTuple
 
 from attrs import define
@@ -38,14 +38,14 @@ from gpuledger.model.errors import BEING_FREED, ApiError, BadInput, NotFound, Re
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage, QuotaLimit, WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
-from gpuledger.model.request import PodRequest, counted_cards
+from gpuledger.model.request import PodRequest, counted_cards, entry_text
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.reports.explanation import (
-    Asked,
     Explanation,
+    FitsOn,
     GangProgress,
     GangTurn,
     Kind,
@@ -54,11 +54,12 @@ from gpuledger.reports.explanation import (
     NodeReason,
     State,
     advice,
-    asked_by,
+    asked,
     demand_text,
     divided,
     gang_summary,
     gangs_of,
+    held,
     in_short,
     is_named,
     main_reason,
@@ -66,6 +67,7 @@ from gpuledger.reports.explanation import (
     placed_by,
     quota_text,
     refused_by_scheduler,
+    shared,
     workload_explanation,
 )
 from gpuledger.reports.tables import pods_named
@@ -74,6 +76,7 @@ from gpuledger.workflows.explain.nodes import REUSED_S, NodeReasons, with_schedu
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.gangs.plans import KeptPlaces
+from gpuledger.workflows.gangs.turns import Turn
 from gpuledger.workflows.pending.pod_condition import RefusedByScheduler, WaitingReport
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
 from gpuledger.workflows.queues.card_check import CardCheck
@@ -84,6 +87,9 @@ from gpuledger.workflows.tasks import in_slices, run_cooperatively
 
 GANGS_KEPT = 64
 """Gangs of which it is remembered what was found."""
+
+ALONE, FIRST = "alone", "first"
+"""The kinds of a GangTurn."""
 
 MEMBERS_NAMED = 256
 """In an explanation; others are counted."""
@@ -125,19 +131,20 @@ class GangExplainer:
         tried = await self._try(state)
         trial, left = tried.trial, {str(each.key) for each in tried.trial.left}
         waiting = (self._member_state(member, trial, left) for member in state.pending.values())
-        members = sorted([*self._running(state), *waiting], key=lambda member: member.pod.name)
+        members = sorted([*self._running(state), *waiting], key=lambda member: member.pod)
         progress = replace(
             tried.progress, pods=members[:MEMBERS_NAMED], pods_left_out=max(len(members) - MEMBERS_NAMED, 0)
         )
         first = next((member for member in tried.asked if member.pod.uid in left), None)
         nodes: Sequence[NodeReason] = ()
-        if first and progress.stage is not GangStage.RUNNING:
+        if first and progress.state is not GangStage.RUNNING:
             nodes = await self._nodes.look(first.pod.uid, first.request.shape, self.offered(first), trial)
+        here = {each.node for each in progress.fits_on}
         return Explanation(
             Kind.GANG,
             namespace,
             name,
-            progress.stage,
+            progress.state,
             tried.summary,
             priority=state.priority,
             since=state.rank[1] or None,
@@ -146,7 +153,7 @@ class GangExplainer:
             members=progress,
             example=first.pod.name if first else "",
             # That others of the gang leave them is no help.
-            nodes=[replace(node, remedy="" if node.name in progress.fits_on else node.remedy) for node in nodes],
+            nodes=[replace(node, remedy="" if node.name in here else node.remedy) for node in nodes],
         )
 
     def offered(self, member: Member) -> NodeSet | None:
@@ -176,31 +183,34 @@ class GangExplainer:
         kept = self._kept_places.kept_for(state.name)
         trial = Trial(self._ledger, [place.key for place in kept])
         await in_slices(trial.steps(asking), self._clock)
-        turn = self._turn(state)
+        turn, kind = self._turn(state)
+        turn_left_s = turn.ends_s - self._clock.now_s() if turn else 0.0
+        needed = max(state.minimum - len(state.bound), 0) if state.problem else state.missing
         progress = GangProgress(
-            stage=self._stage(state, turn),
+            state=self._stage(state, turn, kind),
             minimum=state.minimum,
             running=len(state.bound),
             waiting=len(state.pending),
-            missing=max(state.minimum - len(state.bound), 0) if state.problem else state.missing,
+            needed=needed,
+            not_created=max(needed - len(state.pending), 0),
             without_gpus=len(state.without_gpus),
             kept_places=len(kept),
             on_hold=len(on_hold),
             in_bind=self._gangs.standing(state.name),
             fits=len(on_hold) + len(trial.placed),
-            is_cut_short=trial.is_cut_short,
-            pause_s=self._gangs.pause_left_s(state),
-            turn=turn,
+            more_may_fit=trial.is_cut_short,
+            pauses_for_seconds=ceil(self._gangs.pause_left_s(state)),
+            turn=GangTurn(str(turn.name), kind, round(turn_left_s)) if turn else None,
             overtaken_by=self._gangs.precedence.overtaken_by(state),
-            fits_on=trial.nodes(),
-            lacking=_lacking(trial),
+            fits_on=[FitsOn(*each) for each in trial.nodes().items()],
+            missing=_lacking(trial),
         )
         limit, summary = self._gangs.limit_of(state), gang_summary(state.name.name, progress, state.problem)
-        if limit and progress.stage is GangStage.WAITING:
+        if limit and progress.state is GangStage.WAITING:
             summary = f"gang {state.name.name}: {_quota_words(self._ledger, state.name.namespace, limit)}"
         return GangTrial(state, progress, summary, asked, trial)
 
-    def _stage(self, state: GangState, turn: GangTurn | None) -> GangStage:
+    def _stage(self, state: GangState, turn: Turn | None, kind: str) -> GangStage:
         """Return how far a gang has come."""
         if state.missing <= 0:
             return GangStage.RUNNING
@@ -212,30 +222,28 @@ class GangExplainer:
             return GangStage.ROOM_FOUND
         if turn is None or turn.name == state.name:
             return GangStage.WAITING
-        return GangStage.HELD_BACK if turn.is_precedence else GangStage.OTHERS_TURN
+        return GangStage.HELD_BACK if kind == FIRST else GangStage.OTHERS_TURN
 
-    def _turn(self, state: GangState) -> GangTurn | None:
-        """Return the turn that holds a gang back, or its own."""
-        precedence, now_s = self._gangs.precedence, self._clock.now_s()
-        turn = self._gangs.turn_of(state.name)
-        if turn is not None:
-            return GangTurn(turn.name, turn.ends_s - now_s)
-        first = precedence.turn_of(state.name) or precedence.holding_back(state)
-        return None if first is None else GangTurn(first.name, first.ends_s - now_s, is_precedence=True)
+    def _turn(self, state: GangState) -> tuple[Turn | None, str]:
+        """Return the turn that holds a gang back, or its own, and of which kind it is."""
+        precedence = self._gangs.precedence
+        if turn := self._gangs.turn_of(state.name):
+            return turn, ALONE
+        return precedence.turn_of(state.name) or precedence.holding_back(state), FIRST
 
     def _running(self, state: GangState) -> Iterator[MemberState]:
         """Yield the running members, as far as the ledger knows them."""
         for uid in state.bound:
             for card, holder in self._ledger.holders_of(uid)[:1]:
-                yield MemberState(holder.pod, "running", card.node_name)
+                yield MemberState(holder.pod.name, uid, "running", card.node_name)
 
     def _member_state(self, member: Member, trial: Trial, left: Collection[str]) -> MemberState:
-        uid = member.pod.uid
+        uid, name = member.pod.uid, member.pod.name
         if found := trial.placed.get(uid):
-            return MemberState(member.pod, "fits", found.node_name)
+            return MemberState(name, uid, "fits", found.node_name)
         if hold := self._ledger.seats.of(uid):
-            return MemberState(member.pod, "on-hold", hold.placement.node_name)
-        return MemberState(member.pod, "no-cards" if uid in left else "waiting", "")
+            return MemberState(name, uid, "on-hold", hold.placement.node_name)
+        return MemberState(name, uid, "no-cards" if uid in left else "waiting", "")
 
 
 def _lacking(trial: Trial) -> Sequence[Lacking]:
@@ -325,34 +333,42 @@ class PodExplainer:
         return []
 
     async def _explain(self, pod: Json, of_now: bool) -> Explanation:
-        identity, scheduler = pod_identity(pod), scheduler_of(pod)
-        is_ours = scheduler in self._scheduler_names
+        identity = pod_identity(pod)
         try:
             request = self._placement.request(pod)
         except BadInput as error:
-            if has_claims(pod) and not is_ours:
-                text = f"spec.schedulerName is {scheduler}: its claims are not gpuledger's to serve"
+            if has_claims(pod) and scheduler_of(pod) not in self._scheduler_names:
+                text = f"spec.schedulerName is {scheduler_of(pod)}: its claims are not gpuledger's to serve"
                 return Explanation.of_pod(identity, State.NOT_OURS, text)
             return Explanation.of_pod(identity, State.BAD_REQUEST, f"can't be placed: {error}")
         if request is None:
             return Explanation.of_pod(identity, State.NO_GPU, "asks for no GPU")
-        explained = partial(Explanation.of_pod, identity, asked=asked_by(request), shared_claims=request.joined)
-        if not is_ours:
+        explained = await self._explain_request(pod, identity, request, of_now)
+        pairs = zip(request.names, request.shape, strict=True)
+        return replace(
+            explained,
+            requests=[asked(entry_text(name), demand) for name, demand in pairs],
+            shared_claims=list(map(shared, request.joined)),
+            holds=list(starmap(held, self._ledger.holders_of(identity.uid))),
+        )
+
+    async def _explain_request(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
+        if scheduler_of(pod) not in self._scheduler_names:
             names = " or ".join(self._scheduler_names)
-            text = f"spec.schedulerName is {scheduler or 'not set'}, not {names}: gpuledger does not place it"
-            return explained(State.NOT_OURS, f"{text}. {TO_BE_OURS}")
-        holders = self._ledger.holders_of(identity.uid)
+            text = f"spec.schedulerName is {scheduler_of(pod) or 'not set'}, not {names}: gpuledger does not place it"
+            return Explanation.of_pod(identity, State.NOT_OURS, f"{text}. {TO_BE_OURS}")
         if is_finished(pod) or bound_node(pod):
-            state, text = _of_bound(pod, request, holders, self._ledger.only_counts(bound_node(pod)))
+            holders, counts = self._ledger.holders_of(identity.uid), self._ledger.only_counts(bound_node(pod))
+            state, text = _of_bound(pod, request, holders, counts)
             text += self._of_others(request, bound_node(pod)) if state is State.PLACED else ""
-            return explained(state, text, holders=holders)
+            return Explanation.of_pod(identity, state, text)
         try:
             await run_cooperatively(compiled(request))
         except BadInput as error:
-            return explained(State.BAD_REQUEST, f"can't be placed: {error}")
+            return Explanation.of_pod(identity, State.BAD_REQUEST, f"can't be placed: {error}")
         except WorkLimitExceeded:  # its cards say so
             pass
-        return replace(await self._explain_waiting(pod, identity, request, of_now), holders=holders)
+        return await self._explain_waiting(pod, identity, request, of_now)
 
     async def _explain_waiting(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
         uid, words = identity.uid, scheduler_words(pod)
@@ -376,12 +392,10 @@ class PodExplainer:
             state_now,
             text,
             reason=main_reason(nodes, words.refused_all, limit is not None, progress) if is_waiting else "",
-            tried=moment(tried_s),
-            asked=asked_by(request),
-            shared_claims=request.joined,
+            last_tried=moment(tried_s),
             members=progress,
             scheduler_says=scheduler_says(pod),
-            refused_by_scheduler=words.refused_all,
+            scheduler_refused_all=words.refused_all,
             waits_for=self._leaving(uid),
             advice=advised if is_waiting and not limit else "",
             nodes=nodes,
@@ -398,10 +412,8 @@ class PodExplainer:
 
     def _leaving(self, uid: str) -> list[str]:
         """Return the names of the pods that leave cards for a pod."""
-        claims = self._ledger.promises.claims_of(uid)
-        return [
-            self._nodes.name_of(victim) for victim in sorted({victim for _, each in claims for victim in each.victims})
-        ]
+        victims = {victim for _, claim in self._ledger.promises.claims_of(uid) for victim in claim.victims}
+        return list(map(self._nodes.name_of, sorted(victims)))
 
     def _state(
         self,
@@ -484,15 +496,15 @@ class WorkloadExplainer:
                 explained = await self.with_nodes(explained, await self._reader.seats(queued))
             except BadInput as error:
                 explained = replace(explained, summary=f"can't be placed: {error}")
-        asked, unreadable = list[Asked](), list[str]()
+        requests, unreadable = list[Json](), list[str]()
         for each in pod_sets(found):
             try:
                 request = self._placement.request(each.pod)
             except BadInput as error:
                 unreadable.append(f"the request of pod set {each.name} can't be read: {error}")
             else:
-                asked += [Asked(each.name, demand, each.count) for demand in (request.shape if request else (None,))]
-        return replace(explained, asked=asked, warnings=unreadable)
+                requests += [asked(each.name, demand, each.count) for demand in (request.shape if request else (None,))]
+        return replace(explained, requests=requests, warnings=unreadable)
 
     async def with_nodes(self, explained: Explanation, seats: Sequence[Asking]) -> Explanation:
         """Return the explanation of a workload with why its pods find no cards at this moment; as it is if they do."""

@@ -146,7 +146,7 @@ class PodConditionWriter:
         if explanation.state is State.WAITING:
             self._written[pod.uid] = pod
             reason = condition_reason(explanation.reason)
-            complete = explanation.members is None or explanation.members.stage is not GangStage.INCOMPLETE
+            complete = explanation.members is None or explanation.members.state is not GangStage.INCOMPLETE
             is_news = explanation.members is not None and self._complete.get(pod.uid, complete) != complete
             if await self._set(pod, None if is_news else before, "False", reason, explanation.summary):
                 key = f"{reason} incomplete" if not complete else reason
