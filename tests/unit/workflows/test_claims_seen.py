@@ -81,7 +81,7 @@ async def test_a_pod_with_a_claim_of_its_own_is_told_which_request_asks_for_what
     know(parts, Kind.TEMPLATES, a_template("large", memory="15000Mi"))
     found = await explained(parts, a_claiming_pod("waits", template="large"))
     (entry,) = found["requests"]
-    assert (entry["name"], entry["memoryMiB"]) == ("claim gpu, request gpu", 15_000)
+    assert (entry["name"], entry["memoryMiB"]) == ("gpu/gpu", 15_000)
     assert found["advice"].endswith("(capacity.requests.memory), which would fit now")
 
 

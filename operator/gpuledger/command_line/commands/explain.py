@@ -26,6 +26,7 @@ from gpuledger.command_line.options import (
 from gpuledger.command_line.output import age, amounts_of, plural, share_text, utc_now
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
+from gpuledger.model.request import entry_text
 from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table
 
 FEW_KINDS = 3
@@ -156,7 +157,7 @@ def _gang(found: Json) -> str:
 
 def _asked(request: Json) -> str:
     pods = request["pods"]
-    return f"{request['name']}: {f'{pods} pods, each ' if pods > 1 else ''}{request['text']}"
+    return f"{entry_text(request['name'])}: {f'{pods} pods, each ' if pods > 1 else ''}{request['text']}"
 
 
 def _member_facts(gang: Json) -> Iterator[tuple[str, str]]:

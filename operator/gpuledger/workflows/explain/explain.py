@@ -38,7 +38,7 @@ from gpuledger.model.errors import BEING_FREED, ApiError, BadInput, NotFound, Re
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage, QuotaLimit, WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
-from gpuledger.model.request import PodRequest, counted_cards, entry_text
+from gpuledger.model.request import PodRequest, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fit import compiled
@@ -347,7 +347,7 @@ class PodExplainer:
         pairs = zip(request.names, request.shape, strict=True)
         return replace(
             explained,
-            requests=[asked(entry_text(name), demand) for name, demand in pairs],
+            requests=[asked(name, demand) for name, demand in pairs],
             shared_claims=list(map(shared, request.joined)),
             holds=list(starmap(held, self._ledger.holders_of(identity.uid))),
         )
