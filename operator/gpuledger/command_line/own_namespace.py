@@ -37,17 +37,10 @@ from gpuledger.reports.explanation import (
 
 TRIES = 16
 """Each reaches one of the replicas at random, and only the active one answers."""
-
-
 ON_STANDBY, BUSY = 421, 429
-
-
 LOOK_AGAIN_S = 0.2
 
-
 ROLE = "gpuledger-developer"
-
-
 TO_ALLOW = (
     f"for each card's part in it, your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
     "and `create` on serviceaccounts/token in its own, as `edit` has it"

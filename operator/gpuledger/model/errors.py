@@ -192,6 +192,11 @@ class CardVerdict:
     by: tuple[str, ...] = ()
     """The pods that hold the lacking amounts, the largest first: UIDs, and in a report for people their names."""
 
+    @property
+    def shortage(self) -> tuple[int, int, int]:
+        """Sort key: less of memory is nearer to enough, then less of cores."""
+        return self.short.memory_mib, self.short.cores, self.short.number
+
 
 BEING_FREED = Refusal(Reason.PREEMPTING, "cards are being freed for the pod: others have to leave them first")
 """Of the node on which room is promised to the pod."""

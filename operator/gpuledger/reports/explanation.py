@@ -379,13 +379,9 @@ def elsewhere(node: NodeReason, request: PodRequest) -> NodeReason:
 
 def nearness(node: NodeReason) -> tuple[object, ...]:
     """Sort key: nodes that take the pod first, then those that are nearest to taking it."""
-    short = min((_shortage(card) for card in node.cards if card.reason), default=(0, 0, 0))
+    short = min((card.shortage for card in node.cards if card.reason), default=(0, 0, 0))
     late = -list(Reason).index(node.reason) if node.reason else 0  # the reasons are looked for in this order
     return node.reason is not None, node.refused_by_scheduler, late, short, node.name
-
-
-def _shortage(card: CardVerdict) -> tuple[int, int, int]:
-    return card.short.memory_mib, card.short.cores, card.short.number
 
 
 MODELS_NAMED = 6

@@ -48,7 +48,7 @@ def test_nodes_with_equal_reasons_are_one_row_though_what_helps_differs() -> Non
 
 def test_one_with_a_remedy_is_not_like_one_without() -> None:
     groups = alike([a_node("a"), a_node("b", remedy=None), a_node("c")])
-    assert [group.names for group in groups] == [["a", "c"], ["b"]]
+    assert [[node["node"] for node in group] for group in groups] == [["a", "c"], ["b"]]
 
 
 def test_cards_are_shown_of_one_node_of_each_kind_and_of_all_where_that_is_wanted() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import click
@@ -27,7 +26,7 @@ from gpuledger.command_line.output import age, amounts_of, plural, share_text, u
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
-from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table
+from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table, title_of
 
 FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""
@@ -88,20 +87,6 @@ def asked_for(words: Sequence[str]) -> Named:
     return one_object(words, ("pod", "gang", "workload"))
 
 
-@dataclass(slots=True)
-class Alike:
-    """Nodes that say the same."""
-
-    first: Json
-    names: list[str] = field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        """Return the text in the column of nodes."""
-        count = len(self.names)
-        return self.names[0] if count == 1 else f"{count} nodes like {self.names[0]}"
-
-
 def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return an explanation, its summary first."""
     style = "green" if found["hasPlace"] else "yellow"
@@ -124,7 +109,7 @@ def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
     whom = found["example"] if found["kind"] == "gang" else f"a pod of {found['example']}"
     lines += ["", *(terminal.folded(f"Why {whom} finds no cards beside the others:") if found["example"] else ())]
     lines += _nodes(nodes, terminal)
-    shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
+    shown = nodes if wide else [first for first, *_ in alike(nodes)[:FEW_KINDS]]
     return lines + [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal, wide))]
 
 
@@ -189,16 +174,16 @@ def _members(gang: Json, terminal: Terminal, wide: bool) -> list[str]:
     return lines
 
 
-def alike(nodes: Iterable[Json]) -> list[Alike]:
+def alike(nodes: Iterable[Json]) -> list[list[Json]]:
     """Group nodes that have the same reason, in the order in which each reason comes first.
 
     What would help names cards and pods, so it differs from node to node: only that there is something counts.
     """
-    groups: dict[object, Alike] = {}
+    groups: dict[object, list[Json]] = {}
     for node in nodes:
         why = node["kubeScheduler"] or {}
         key = (node["fits"], node["offered"], node["reason"], node["text"], bool(node["remedy"]), why.get("reason"))
-        groups.setdefault(key, Alike(node)).names.append(node["node"])
+        groups.setdefault(key, []).append(node)
     return list(groups.values())
 
 
@@ -234,13 +219,13 @@ def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
     ]
     rows = [
         (
-            group.title,
-            _offered(group.first),
-            (("fits", "green"),) if group.first["fits"] else ((group.first["reason"] or "", "yellow"),),
-            group.first["text"],
-            _on_first(group, (group.first["kubeScheduler"] or {}).get("text", "")),
-            _on_first(group, group.first["remedy"] or ""),
-            pods_named(group.first["wouldHaveToLeave"]),
+            title_of([node["node"] for node in group], "nodes"),
+            _offered(group[0]),
+            (("fits", "green"),) if group[0]["fits"] else ((group[0]["reason"] or "", "yellow"),),
+            group[0]["text"],
+            _on_first(group, (group[0]["kubeScheduler"] or {}).get("text", "")),
+            _on_first(group, group[0]["remedy"] or ""),
+            pods_named(group[0]["wouldHaveToLeave"]),
         )
         for group in alike(nodes)
     ]
@@ -255,9 +240,9 @@ def _offered(node: Json) -> Cell:
     return "offers" if node["offered"] else (("refuses", "yellow"),)
 
 
-def _on_first(group: Alike, text: str) -> str:
+def _on_first(group: Sequence[Json], text: str) -> str:
     """Return a text about the first node of several: its numbers are not those of the others."""
-    return f"on {group.names[0]}: {text}" if text and len(group.names) > 1 else text
+    return f"on {group[0]['node']}: {text}" if text and len(group) > 1 else text
 
 
 def _cards(node: Json, terminal: Terminal, wide: bool) -> list[str]:

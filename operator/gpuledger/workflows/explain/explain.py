@@ -601,10 +601,8 @@ class WhyWaiting:
 
     def _with_names(self, report: WaitingReport) -> WaitingReport:
         """Return the report with the gang and the queue of its pod."""
-        state, queue = self._members.of(report.pod.uid), self._queue_of(report.pod.uid)
-        if state is None and not queue:
-            return report
-        return replace(report, gang=state.name.name if state else report.gang, queue=queue)
+        gang, queue = self._members.gang_of(report.pod.uid) or report.gang, self._queue_of(report.pod.uid)
+        return replace(report, gang=gang, queue=queue) if gang or queue else report
 
 
 def _of_member(member: Member) -> WaitingReport:
