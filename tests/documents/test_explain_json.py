@@ -10,7 +10,7 @@ from typing import Any
 from builders import a_card, a_holder, a_share
 from documents.pages import ROOT
 from gpuledger.model.card import Amounts
-from gpuledger.model.errors import CardVerdict, Reason
+from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal, SchedulerReason
 from gpuledger.model.gang import GangStage
 from gpuledger.model.request import Demand, JoinedClaim
 from gpuledger.reports.explanation import (
@@ -21,8 +21,6 @@ from gpuledger.reports.explanation import (
     Kind,
     Lacking,
     MemberState,
-    NodeReason,
-    SchedulerReason,
     State,
     asked,
     held,
@@ -38,12 +36,11 @@ KEPT_TOGETHER = "nodes[].cards[].short."
 
 def everything() -> Explanation:
     """Return an explanation in which nothing is empty."""
-    node = NodeReason(
+    node = NodeVerdict(
         "node-a",
-        offered=False,
-        reason=Reason.NO_MEMORY,
-        text="no card with 8000 MiB free",
+        Refusal(Reason.NO_MEMORY, "no card with 8000 MiB free"),
         remedy="would fit",
+        offered=False,
         cards=(CardVerdict(CARD, Reason.NO_MEMORY, "short", SHORT, ("default/a",)),),
         would_have_to_leave=("default/a",),
         scheduler=SchedulerReason("host-cpu", "asks for 500 CPUs"),

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.card import MIG_PARENT, NOTHING, OWN_DOMAIN, Amounts, Card, CardFilter, total, why_not_chosen
-from gpuledger.model.errors import CardVerdict, Reason, Refusal
+from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import Demand, Shape, counted_cards, shape_on
 from gpuledger.placement.fit import choose_cards, fits, match, most_by_rules, refuse_alone, rules_text
 from gpuledger.placement.policy import Preference, StepBudget
-
-
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """Whether a node takes a pod as it is now; if not, why, and what would change that."""
-
-    name: str
-    refusal: Refusal | None
-    """None if the pod fits."""
-    container: int
-    """Position in the pod's request of the container that the cards were compared with."""
-    cards: tuple[CardVerdict, ...]
-    """By index."""
-    remedy: str
-    """The change that would make the pod fit; empty if it does."""
 
 
 def amounts_text(amounts: Amounts) -> str:
@@ -287,7 +271,7 @@ def explain_node(
     """
     shape = shape_on(shape, node.cards)
     if not shape:  # all its cards are those of other pods, by claims that it shares with them
-        return NodeVerdict(node.name, None, 0, (), "")
+        return NodeVerdict(node.name, None)
     found = choose_cards(shape, node, Preference.BINPACK, work)
     refusal = found if isinstance(found, Refusal) else None
     refused = (position for position, demand in enumerate(shape) if refuse_alone(demand, node))
@@ -301,7 +285,7 @@ def explain_node(
     if by_numa or (refusal is not None and by_rules(refusal, demand, node)):
         cards = tuple(beside_verdict(demand, verdict, cards, by_numa) for verdict in cards)
     text = remedy(refusal, shape, position, node, cards) if refusal else ""
-    return NodeVerdict(node.name, refusal, position, cards, text)
+    return NodeVerdict(node.name, refusal, text, cards, position)
 
 
 def _hardness(demand: Demand) -> tuple[int, bool, int, int, int]:

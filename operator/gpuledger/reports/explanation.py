@@ -21,7 +21,7 @@ from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import ResourceNames, pod_identity, scheduler_of
 from gpuledger.formats.kubernetes.workload import why_not_admitted, workload
 from gpuledger.model.card import Card, why_not_chosen
-from gpuledger.model.errors import BadInput, CardVerdict, Reason
+from gpuledger.model.errors import BadInput, CardVerdict, NodeVerdict, Reason, Refusal
 from gpuledger.model.gang import Counted, GangName, GangStage, GangWay, QuotaLimit
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.request import Demand, JoinedClaim, PodRequest
@@ -68,52 +68,6 @@ class State(StrEnum):
 
 HAS_PLACE = (State.PLACED, State.ADMITTED, State.FINISHED, GangStage.RUNNING)
 """In other states, the answer to the question whether it runs is no."""
-
-
-class SchedulerReason(NamedTuple):
-    """Why kube-scheduler itself does not take a node for a pod, whatever its cards."""
-
-    reason: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class NodeReason:
-    """Whether one node's cards take a pod, and whether kube-scheduler lets it go there."""
-
-    name: str
-    offered: bool | None
-    """Whether kube-scheduler would let the pod go there, as of its last try; None if it has not said."""
-    reason: Reason | None
-    """None if its cards do."""
-    text: str
-    remedy: str
-    """The change that would make it fit."""
-    cards: tuple[CardVerdict, ...] = ()
-    """None of them, too, where there are many nodes that are nearer to taking the pod."""
-    would_have_to_leave: tuple[str, ...] = ()
-    """The pods without which it would fit, namespace/name: one way of several. Nothing says that they do leave."""
-    scheduler: SchedulerReason | None = None
-    """Why it is not offered; None where it is, or where that is not known."""
-
-    @property
-    def refused_by_scheduler(self) -> bool:
-        """Return whether kube-scheduler does not let the pod go there."""
-        return self.offered is False
-
-    def json(self) -> Json:
-        """Return it as it goes over the wire."""
-        return {
-            "node": self.name,
-            "fits": self.reason is None,
-            "offered": self.offered,
-            "kubeScheduler": self.scheduler._asdict() if self.scheduler else None,
-            "reason": self.reason.value if self.reason else None,
-            "text": self.text,
-            "remedy": self.remedy or None,
-            "wouldHaveToLeave": list(self.would_have_to_leave),
-            "cards": [_card(each) for each in self.cards],
-        }
 
 
 class GangTurn(NamedTuple):
@@ -243,7 +197,7 @@ class Explanation:
     """What is wrong with it otherwise, a sentence each: fields without effect, members that are placed by others."""
     example: str = ""
     """The member, or the set of pods, that the nodes are asked about, beside those that find cards."""
-    nodes: Sequence[NodeReason] = ()
+    nodes: Sequence[NodeVerdict] = ()
     """Why nodes do not take it: those that are nearest to taking it first."""
 
     @classmethod
@@ -271,8 +225,8 @@ def _as_json(value: Any) -> Any:
     """Return a value of a report as JSON. An empty text is null."""
     if isinstance(value, str):
         return str(value) or None
-    if isinstance(value, NodeReason):
-        return value.json()
+    if isinstance(value, NodeVerdict):
+        return _node(value)
     if isinstance(value, GangProgress) or hasattr(value, "_fields"):
         return _fields(value)
     return [_as_json(each) for each in value] if isinstance(value, list | tuple) else value
@@ -311,6 +265,20 @@ def held(card: Card, holder: Holder) -> Json:
     }
 
 
+def _node(verdict: NodeVerdict) -> Json:
+    return {
+        "node": verdict.name,
+        "fits": verdict.reason is None,
+        "offered": verdict.offered,
+        "kubeScheduler": verdict.scheduler._asdict() if verdict.scheduler else None,
+        "reason": verdict.reason.value if verdict.reason else None,
+        "text": verdict.refusal.text if verdict.refusal else "takes it",
+        "remedy": verdict.remedy or None,
+        "wouldHaveToLeave": list(verdict.would_have_to_leave),
+        "cards": [_card(each) for each in verdict.cards],
+    }
+
+
 def _card(verdict: CardVerdict) -> Json:
     return {
         "uuid": verdict.card.uuid,
@@ -325,7 +293,7 @@ def _card(verdict: CardVerdict) -> Json:
 
 
 def main_reason(
-    nodes: Sequence[NodeReason], refused_by_scheduler: bool, over_quota: bool, gang: GangProgress | None
+    nodes: Sequence[NodeVerdict], refused_by_scheduler: bool, over_quota: bool, gang: GangProgress | None
 ) -> str:
     """Return why a pod waits in a word: the reason that most nodes give, the nearest ones first among equals."""
     if refused_by_scheduler or over_quota or gang:
@@ -334,12 +302,12 @@ def main_reason(
     return max(reasons, key=reasons.__getitem__, default=State.WAITING.value)
 
 
-def in_short(nodes: Sequence[NodeReason], advice: str = "") -> str:
+def in_short(nodes: Sequence[NodeVerdict], advice: str = "") -> str:
     """Return why no node takes a pod: how many for each reason, what it could ask for, what the nearest one lacks."""
     if not nodes:
         return "no node of the cluster has a GPU in the ledger"
     asked = [node for node in nodes if not node.refused_by_scheduler]
-    counts = Counter(node.text for node in asked if node.reason)
+    counts = Counter(node.refusal.text for node in asked if node.refusal)
     parts = [f"{text} ({number})" for text, number in counts.most_common()]
     if len(asked) < len(nodes):
         parts.append(f"not offered by kube-scheduler ({len(nodes) - len(asked)})")
@@ -352,7 +320,7 @@ def in_short(nodes: Sequence[NodeReason], advice: str = "") -> str:
     return ". ".join([text, *([advice] if advice else []), *hints])
 
 
-def refused_by_scheduler(own_words: str, nodes: Sequence[NodeReason]) -> str:
+def refused_by_scheduler(own_words: str, nodes: Sequence[NodeVerdict]) -> str:
     """Return why a pod waits that kube-scheduler has for no node, in its words and, where they are known, numbers."""
     text = f"kube-scheduler refuses every node, before it asks about cards: {own_words}"
     known = [node for node in nodes if node.scheduler]
@@ -367,17 +335,17 @@ def refused_by_scheduler(own_words: str, nodes: Sequence[NodeReason]) -> str:
     return f"{text}. Nor would the cards of any of {len(nodes)} GPU nodes take it as they are"
 
 
-def elsewhere(node: NodeReason, request: PodRequest) -> NodeReason:
+def elsewhere(node: NodeVerdict, request: PodRequest) -> NodeVerdict:
     """Return why a node does not take a pod that shares a claim, if the claim's cards are on another one."""
     if request.joined_node in ("", node.name):
         return node
     claim = request.joined[0]
-    text = f"claim {claim.name} of the pod is allocated on node {claim.node_name}"
+    why = Refusal(Reason.CLAIM_ELSEWHERE, f"claim {claim.name} of the pod is allocated on node {claim.node_name}")
     remedy = f"its cards are on {claim.node_name}, as long as other pods use ResourceClaim {claim.object_name}"
-    return replace(node, reason=Reason.CLAIM_ELSEWHERE, text=text, remedy=remedy, cards=(), would_have_to_leave=())
+    return replace(node, refusal=why, remedy=remedy, cards=(), would_have_to_leave=())
 
 
-def nearness(node: NodeReason) -> tuple[object, ...]:
+def nearness(node: NodeVerdict) -> tuple[object, ...]:
     """Sort key: nodes that take the pod first, then those that are nearest to taking it."""
     short = min((card.shortage for card in node.cards if card.reason), default=(0, 0, 0))
     late = -list(Reason).index(node.reason) if node.reason else 0  # the reasons are looked for in this order
@@ -390,7 +358,7 @@ _ROOM = (None, Reason.NO_MEMORY, Reason.CARD_TOO_SMALL)
 """Of cards that less memory would do for."""
 
 
-def advice(request: PodRequest, nodes: Sequence[NodeReason], words: ResourceNames) -> str:
+def advice(request: PodRequest, nodes: Sequence[NodeVerdict], words: ResourceNames) -> str:
     """Return a sentence with what would fit: of all nodes that kube-scheduler offers, nearest first. Empty: nothing."""
     asked = [node for node in nodes if not node.refused_by_scheduler and node.cards]
     if not asked or len(request.shape) != 1:  # of several containers, one's amounts depend on the others'
@@ -406,7 +374,7 @@ def advice(request: PodRequest, nodes: Sequence[NodeReason], words: ResourceName
     return ""
 
 
-def _models(demand: Demand, nodes: Iterable[NodeReason]) -> str:
+def _models(demand: Demand, nodes: Iterable[NodeVerdict]) -> str:
     wanted = demand.wanted
     models = sorted({card.card.model for node in nodes for card in node.cards if card.card.model})
     if not models or demand.rules or not (wanted.model or wanted.use_models):  # rules: cards of it need not do
@@ -415,7 +383,7 @@ def _models(demand: Demand, nodes: Iterable[NodeReason]) -> str:
     return f"No node has model {wanted.model or ' or '.join(wanted.use_models)}: there are {names}"
 
 
-def _selectors(demand: Demand, nodes: Iterable[NodeReason]) -> str:
+def _selectors(demand: Demand, nodes: Iterable[NodeVerdict]) -> str:
     """Name the first selector that no card meets, with what is wrong with it where that is known."""
     cards = [card.card for node in nodes for card in node.cards if card.card.vendor == demand.wanted.vendor]
     for test in demand.wanted.tests if cards else ():
@@ -424,7 +392,7 @@ def _selectors(demand: Demand, nodes: Iterable[NodeReason]) -> str:
     return ""
 
 
-def _less_memory(demand: Demand, nodes: Iterable[NodeReason], word: str, *, for_good: bool) -> str:
+def _less_memory(demand: Demand, nodes: Iterable[NodeVerdict], word: str, *, for_good: bool) -> str:
     most_mib = max((_most_mib(demand, node.cards, for_good) for node in nodes), default=0)
     if demand.memory_mib is None or most_mib <= 0:
         return ""

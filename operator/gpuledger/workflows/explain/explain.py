@@ -34,7 +34,16 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock
-from gpuledger.model.errors import BEING_FREED, ApiError, BadInput, NotFound, Reason, Refusal, WorkLimitExceeded
+from gpuledger.model.errors import (
+    BEING_FREED,
+    ApiError,
+    BadInput,
+    NodeVerdict,
+    NotFound,
+    Reason,
+    Refusal,
+    WorkLimitExceeded,
+)
 from gpuledger.model.gang import MOST_MEMBERS, GangName, GangStage, QuotaLimit, WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
@@ -51,7 +60,6 @@ from gpuledger.reports.explanation import (
     Kind,
     Lacking,
     MemberState,
-    NodeReason,
     State,
     advice,
     asked,
@@ -136,7 +144,7 @@ class GangExplainer:
             tried.progress, pods=members[:MEMBERS_NAMED], pods_left_out=max(len(members) - MEMBERS_NAMED, 0)
         )
         first = next((member for member in tried.asked if member.pod.uid in left), None)
-        nodes: Sequence[NodeReason] = ()
+        nodes: Sequence[NodeVerdict] = ()
         if first and progress.state is not GangStage.RUNNING:
             nodes = await self._nodes.look(first.pod.uid, first.request.shape, self.offered(first), trial)
         here = {each.node for each in progress.fits_on}
@@ -419,7 +427,7 @@ class PodExplainer:
         self,
         pod: Pod,
         words: SchedulerWords,
-        nodes: Sequence[NodeReason],
+        nodes: Sequence[NodeVerdict],
         advised: str,
         gang: GangTrial | None,
         limit: QuotaLimit | None,

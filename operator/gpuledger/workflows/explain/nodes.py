@@ -13,18 +13,18 @@ from gpuledger.formats.scheduler import SchedulerWords
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.clock import BoundedMap, Clock
-from gpuledger.model.errors import ApiError, Unreachable
+from gpuledger.model.errors import ApiError, NodeVerdict, SchedulerReason, Unreachable
 from gpuledger.model.gang import SeatKey
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Pod
-from gpuledger.placement.explain import NodeVerdict, explain_node
+from gpuledger.placement.explain import explain_node
 from gpuledger.placement.fit import WORK_LIMIT
 from gpuledger.placement.group import Trial
 from gpuledger.placement.policy import Preference, StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT as EVICTION_WORK_LIMIT
 from gpuledger.placement.preemption.victims import Question, Tenant
-from gpuledger.reports.explanation import NodeReason, SchedulerReason, elsewhere, nearness
+from gpuledger.reports.explanation import elsewhere, nearness
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.find_victims import PodLifecycles, answered
@@ -38,8 +38,8 @@ NODES_SUMMED = 8
 
 
 async def with_scheduler_reasons(
-    store: KubeStore, pod: Json, words: SchedulerWords, nodes: Sequence[NodeReason]
-) -> list[NodeReason]:
+    store: KubeStore, pod: Json, words: SchedulerWords, nodes: Sequence[NodeVerdict]
+) -> list[NodeVerdict]:
     """Return the nodes, the nearest of those that kube-scheduler refuses with its reason where the objects show that.
 
     Nodes that can't be read have none: kube-scheduler's own message is shown beside it.
@@ -99,16 +99,16 @@ class NodeReasons:
 
     def __attrs_post_init__(self) -> None:
         # (shape, identity of the nodes offered) -> when it was found, these nodes, and what was found
-        self._found: BoundedMap[tuple[Shape, int], tuple[float, object, list[NodeReason]]] = BoundedMap(ASKS_KEPT)
+        self._found: BoundedMap[tuple[Shape, int], tuple[float, object, list[NodeVerdict]]] = BoundedMap(ASKS_KEPT)
 
     async def of_request(
         self, uid: str, request: PodRequest, offered: Collection[str] | None, of_now: bool
-    ) -> list[NodeReason]:
+    ) -> list[NodeVerdict]:
         """Return why nodes do not take a pod, the nearest first; it can be a few seconds old if it may.
 
         It is about the first variant of the request that some node fits; if none does, about the preferred one.
         """
-        first: list[NodeReason] | None = None
+        first: list[NodeVerdict] | None = None
         for variant in request.variants:
             found = await self._nodes(uid, variant.shape, offered, of_now)
             if request.joined:
@@ -118,7 +118,7 @@ class NodeReasons:
             first = found if first is None else first
         return first or []
 
-    async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeReason]:
+    async def _nodes(self, uid: str, shape: Shape, offered: Collection[str] | None, of_now: bool) -> list[NodeVerdict]:
         key = (shape, id(offered))
         if self._ledger.has_place(uid):
             return await self.look(uid, shape, offered)
@@ -130,7 +130,7 @@ class NodeReasons:
 
     async def look(
         self, uid: SeatKey, shape: Shape, offered: Collection[str] | None, beside: Trial | None = None
-    ) -> list[NodeReason]:
+    ) -> list[NodeVerdict]:
         """Return why nodes do not take such a pod now, beside those of a trial if there is one; the nearest first."""
         found = []
         since_s, searching = self._clock.work_s(), StepBudget(SEARCH_STEPS)
@@ -138,7 +138,8 @@ class NodeReasons:
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
                 since_s = await yield_to_loop(since_s, self._clock)
             verdict = self._verdict(uid, shape, name, searching, beside)
-            found.append(self._reason(verdict, None if offered is None else name in offered))
+            cards = tuple(replace(each, by=tuple(map(self.name_of, each.by))) for each in verdict.cards)
+            found.append(replace(verdict, cards=cards, offered=None if offered is None else name in offered))
         found.sort(key=nearness)
         near = []
         leaving = StepBudget(-1 if beside else LEAVER_STEPS)
@@ -164,13 +165,7 @@ class NodeReasons:
         searching.spend(allowed - work.left)
         return verdict
 
-    def _reason(self, verdict: NodeVerdict, offered: bool | None) -> NodeReason:
-        refusal = verdict.refusal
-        cards = tuple(replace(each, by=tuple(map(self.name_of, each.by))) for each in verdict.cards)
-        text = refusal.text if refusal else "takes it"
-        return NodeReason(verdict.name, offered, refusal.reason if refusal else None, text, verdict.remedy, cards)
-
-    async def _with_leavers(self, node: NodeReason, shape: Shape, leaving: StepBudget) -> NodeReason:
+    async def _with_leavers(self, node: NodeVerdict, shape: Shape, leaving: StepBudget) -> NodeVerdict:
         if node.reason is None or leaving.is_spent:
             return node
         entries = self._ledger.entries_of_node(node.name)
