@@ -40,7 +40,7 @@ async def test_a_workload_with_cards_has_no_nodes_that_refuse_it(scene: QueueSce
     assert (found["nodes"], found["example"], found["warnings"]) == ([], None, [])
 
 
-async def test_pods_and_gangs_are_asked_for_in_the_same_place_and_what_is_unknown_is_not_found(
+async def test_pods_and_gangs_are_explained_in_the_same_place_and_unknown_ones_are_not_found(
     scene: QueueScene,
 ) -> None:
     scene.stranger("alone", WHOLE)
