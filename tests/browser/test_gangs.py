@@ -46,7 +46,12 @@ async def test_a_gang_that_runs_leads_to_its_cards(page: Page) -> None:
 async def test_a_member_and_a_record_lead_to_the_gang(page: Page) -> None:
     cluster = with_gangs(demo())
     cluster.explanations["speech/asr-0"] = {**cluster.explanations["default/too-large"], "gang": "asr"}
-    cluster.explanations["speech/asr-0"] |= {"namespace": "speech", "pod": "asr-0", "state": "placed"}
+    cluster.explanations["speech/asr-0"] |= {
+        "namespace": "speech",
+        "name": "asr-0",
+        "state": "placed",
+        "hasPlace": True,
+    }
     async with served(cluster) as address:
         await live(page, address)
         await card(page, 6, "gpu-node-1").click()

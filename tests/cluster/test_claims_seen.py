@@ -168,8 +168,8 @@ def explained(cluster: Cluster, plugin: Plugin, name: str) -> Json:
 
 def test_explain_says_what_pods_have_by_claims(claimed: Cluster, plugin: Plugin) -> None:
     found = explained(claimed, plugin, "own")
-    (entry,) = found["containers"]
-    assert (found["state"], entry["claim"], entry["request"]) == ("placed", "c0", "gpu")
+    (entry,) = found["requests"]
+    assert (found["state"], entry["name"]) == ("placed", "c0/gpu")
     shared = explained(claimed, plugin, "second")
     assert shared["state"] == "placed"
     assert shared["summary"].endswith("; ResourceClaim ours counts for default/first")

@@ -83,7 +83,7 @@ def test_a_developer_sees_gangs_of_the_own_namespace(cluster: Cluster, namespace
     gang = f"{namespace}/train"
     cluster.wait(lambda: asked(cluster, gang, token, "gang")[1].get("state") == "waiting", "the gang waits")
     _, found = asked(cluster, gang, token, "gang")
-    assert (found["fits"], found["minimum"]) == (1, 2)
+    assert (found["members"]["fits"], found["members"]["minimum"]) == (1, 2)
     assert "secret" not in json.dumps(found)
     assert asked(cluster, "default/train", token, "gang")[0] == 403
     cluster.plane.kubectl("delete", "pod", "train-0", "train-1", "-n", namespace, "--force", "--grace-period=0")

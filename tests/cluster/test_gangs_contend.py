@@ -110,7 +110,7 @@ class Contest:
         found = explained(self._cluster, name)
         if found["state"] != "held-back":
             return False
-        first = found["turn"]["gang"].partition("/")[2]
+        first = found["members"]["turn"]["gang"].partition("/")[2]
         self.held_back.add(name)
         return self._since.get(first, self._number) <= self._since[name]
 

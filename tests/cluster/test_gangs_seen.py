@@ -68,9 +68,10 @@ def test_nine_on_eight_cards_are_explained_and_told_once_and_remembered(cluster:
     # The Bind of a member that had gone ahead of the others can come after that.
     cluster.wait(lambda: report(plugin, cluster, "nine")["state"] == "waiting", "the gang waits")
     found = report(plugin, cluster, "nine")
-    assert (found["fits"], found["minimum"], found["waiting"]) == (8, 9, 9)
-    assert {each["node"]: each["members"] for each in found["fitsOn"]} == {first.name: 4, second.name: 4}
-    assert found["missing"] == [{"request": "1 whole card", "members": 1, "cards": 1}]
+    members = found["members"]
+    assert (members["fits"], members["minimum"], members["waiting"]) == (8, 9, 9)
+    assert {each["node"]: each["members"] for each in members["fitsOn"]} == {first.name: 4, second.name: 4}
+    assert members["missing"] == [{"request": "1 whole card", "members": 1, "cards": 1}]
     assert [node["fits"] for node in found["nodes"]] == [False, False]
     code, text = explained(plugin, cluster, "nine")
     assert (code, text.splitlines()[0]) == (1, "default/nine: waiting")
@@ -114,7 +115,11 @@ def test_cards_for_all_and_cpu_for_none_is_counted_and_said(cluster: Cluster, pl
     cluster.wait(lambda: answer_about(cluster, "cpu")["state"] == "gathering", "one stands in Bind")
     late = "gpuledger_gang_gathers_given_up_total"
     # The turn is over, and the gang rests, as soon as it has failed alone, too.
-    cluster.wait(lambda: (answer_about(cluster, "cpu")["turn"] or {}).get("gang") == "default/cpu", "it has the turn")
+
+    def turn() -> Json:
+        return dict(answer_about(cluster, "cpu")["members"]["turn"] or {})
+
+    cluster.wait(lambda: turn().get("gang") == "default/cpu", "it has the turn")
     assert value(metrics(cluster), late, reason="late") > before
     text = plugin.run("history", "--kind", "gang-given-up", "--operator-url", cluster.installation.view_url)
     assert "1 of 2 members of gang cpu could be bound" in text

@@ -73,7 +73,7 @@ def test_top_by_namespace_counts_the_pod_that_waits(queues: Queues, plugin: Plug
 
 def test_a_workload_without_cards_is_explained_node_by_node(queues: Queues, plugin: Plugin) -> None:
     found = explained(queues, plugin, "job/no-cards")
-    assert found == explained(queues, plugin, f"workload/{found['workload']}")
+    assert found == explained(queues, plugin, f"workload/{found['name']}")
     assert (found["state"], found["queue"], found["clusterQueue"]) == ("waiting-for-cards", "low", "low")
     [node] = found["nodes"]
     assert len([card for card in node["cards"] if card["by"]]) == 3, "the cards that the other job holds"

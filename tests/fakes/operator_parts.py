@@ -110,7 +110,7 @@ class OperatorParts:
         self.adopter = self.workflows.adopter
         self.learner = self.workflows.learner
         self.observer = self.workflows.observer
-        self.explainer = self.workflows.explainer
+        self.explainer = self.workflows.explainer.pods
         self.pod_condition_writer = self.workflows.pod_condition_writer
         self.why_waiting = self.workflows.why_waiting
         self.observer.cards_read = True

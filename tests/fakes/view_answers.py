@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuledger.model.request import Demand
+from gpuledger.reports.explanation import Explanation, Kind, State, asked
+
 Json = dict[str, Any]
 
 
@@ -13,6 +16,7 @@ def a_node(name: str, **changed: Any) -> Json:
         "node": name,
         "fits": False,
         "offered": True,
+        "kubeScheduler": None,
         "reason": "no-memory",
         "text": "no card with 8000 MiB free",
         "remedy": f"would fit if 2,000 MiB more were free on GPU-{name}-0",
@@ -33,23 +37,20 @@ def a_node(name: str, **changed: Any) -> Json:
 
 def an_explanation(*nodes: Json, **changed: Any) -> Json:
     """Return why a pod waits that no node has a place for."""
-    return {
-        "namespace": "default",
-        "pod": "big",
-        "podUID": "uid-big",
-        "priority": 100,
-        "state": "waiting",
-        "summary": "No node has a card with 8000 MiB free; on gpu-node-1, 2,000 MiB are missing.",
-        "since": "2026-08-01T12:00:00Z",
-        "lastTried": "2026-08-01T12:04:50Z",
-        "containers": [
-            {"name": "main", "gpus": 1, "memoryMiB": 8000, "memoryPercent": None, "cores": 20, "exclusive": False}
-        ],
-        "schedulerSays": "0/40 nodes are available: 37 no card with 8000 MiB free, 3 node(s) had untolerated taint(s).",
-        "schedulerRefused": 3,
-        "nodes": list(nodes),
-        "holds": [],
-    } | changed
+    found = Explanation(
+        Kind.POD,
+        "default",
+        "big",
+        State.WAITING,
+        "No node has a card with 8000 MiB free; on gpu-node-1, 2,000 MiB are missing.",
+        uid="uid-big",
+        priority=100,
+        since="2026-08-01T12:00:00Z",
+        last_tried="2026-08-01T12:04:50Z",
+        requests=[asked("main", Demand(1, memory_mib=8000, cores=20))],
+        scheduler_says="0/40 nodes are available: 37 no card with 8000 MiB free, 3 node(s) had untolerated taint(s).",
+    )
+    return {**found.json(), "nodes": list(nodes)} | changed
 
 
 def a_placed_pod() -> Json:
@@ -64,7 +65,9 @@ def a_placed_pod() -> Json:
         "exclusive": False,
         "state": "allocated",
     }
-    return an_explanation(state="placed", summary="It is on gpu-node-1.", holds=[hold], schedulerSays=None)
+    return an_explanation(
+        state="placed", hasPlace=True, summary="It is on gpu-node-1.", holds=[hold], schedulerSays=None
+    )
 
 
 def a_record(kind: str, text: str, **changed: Any) -> Json:

@@ -13,10 +13,21 @@ from gpuledger.controller.web.feed import LedgerSource
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import NotFound
-from gpuledger.model.gang import GangName, GangStage
+from gpuledger.model.gang import GangStage
 from gpuledger.model.node import NodeUsage
+from gpuledger.model.request import Demand
 from gpuledger.model.share import ContainerShare, Holder, HolderState, Pod, Share, StoredCard
-from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
+from gpuledger.reports.explanation import (
+    Explanation,
+    FitsOn,
+    GangProgress,
+    GangTurn,
+    Kind,
+    Lacking,
+    MemberState,
+    State,
+    asked,
+)
 from gpuledger.workflows.trail import RecordFilter
 
 Json = dict[str, Any]
@@ -35,7 +46,6 @@ class ViewCluster:
             self.ledger,
             self.waiting_pods,
             self.explain,
-            self.explain_gang,
             self.history,
             lambda: self.active_elsewhere,
             lambda uid: self.gangs.get(uid, ""),
@@ -168,21 +178,15 @@ class ViewCluster:
         """Return the waiting pods."""
         return list(self.waiting)
 
-    async def explain(self, namespace: str, name: str) -> Json:
-        """Return what was put down for a pod."""
-        pod = f"{namespace}/{name}"
-        self.explained.append(pod)
-        if pod not in self.explanations:
-            raise NotFound(f"nothing is known of a pod {pod} that asks for cards", 404)
-        return self.explanations[pod]
-
-    async def explain_gang(self, namespace: str, name: str) -> Json:
-        """Return what was put down for a gang."""
-        gang = f"{namespace}/{name}"
-        self.explained.append(gang)
-        if gang not in self.gang_reports:
-            raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
-        return self.gang_reports[gang]
+    async def explain(self, kind: Kind, namespace: str, name: str) -> Json:
+        """Return what was put down for a pod or a gang."""
+        asked = f"{namespace}/{name}"
+        self.explained.append(asked)
+        known = self.gang_reports if kind is Kind.GANG else self.explanations
+        if asked not in known:
+            gang = f"no pod of namespace {namespace} is of a gang {name!r}"
+            raise NotFound(gang if kind is Kind.GANG else f"nothing is known of a pod {asked} that asks for cards", 404)
+        return known[asked]
 
     async def agents_answers(self) -> Mapping[str, NodeUsage | str]:
         """Return what the agents say: nothing, where the test has not said what."""
@@ -282,20 +286,21 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
     nodes: dict[str, list[Card]] = {}
     for card in cards:
         nodes.setdefault(card.node_name, []).append(card)
+    request = asked("main", Demand(1, memory_mib=60000))
+    waits = Explanation(
+        Kind.POD,
+        "default",
+        name,
+        State.WAITING,
+        f"No node has a card as large as 60000 MiB; the largest has {cards[0].capacity.memory_mib} MiB.",
+        uid=f"uid-{name}",
+        since=moment(190),
+        last_tried=moment(4),
+        requests=[request],
+        scheduler_says=f"0/{len(nodes)} nodes are available: {len(nodes)} no card as large as 60000 MiB.",
+    )
     return {
-        "namespace": "default",
-        "pod": name,
-        "podUID": f"uid-{name}",
-        "priority": 0,
-        "state": "waiting",
-        "summary": f"No node has a card as large as 60000 MiB; the largest has {cards[0].capacity.memory_mib} MiB.",
-        "since": moment(190),
-        "lastTried": moment(4),
-        "containers": [
-            {"name": "main", "gpus": 1, "memoryMiB": 60000, "memoryPercent": None, "cores": 0, "exclusive": False}
-        ],
-        "schedulerSays": f"0/{len(nodes)} nodes are available: {len(nodes)} no card as large as 60000 MiB.",
-        "schedulerRefused": 0,
+        **waits.json(),
         "nodes": [
             {
                 "node": node,
@@ -303,6 +308,7 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
                 "offered": True,
                 "reason": "too-large",
                 "text": "no card as large as 60000 MiB",
+                "kubeScheduler": None,
                 "remedy": f"would fit on a card with {short_mib} MiB more",
                 "wouldHaveToLeave": [],
                 "cards": [
@@ -320,7 +326,6 @@ def explanation(cards: Sequence[Card], name: str = "too-large", short_mib: int =
             }
             for node, there in nodes.items()
         ],
-        "holds": [],
     }
 
 
@@ -332,53 +337,54 @@ def with_gangs(cluster: ViewCluster) -> ViewCluster:
         holder = cluster.holder(card, 40960, 100, namespace="speech", name=f"asr-{len(running)}", exclusive=True)
         cluster.put(card, holder)
         cluster.gangs[holder.pod.uid] = "asr"
-        running.append(MemberState(holder.pod, "running", card.node_name))
+        running.append(MemberState(holder.pod.name, holder.pod.uid, "running", card.node_name))
     text = "fewer than 9 members of the pod's gang find cards at once"
     waiting = [Pod(f"uid-pretrain-{number}", "vision", f"pretrain-{number}") for number in range(9)]
     for pod in waiting:
         cluster.wait("vision", pod.name, "1 whole card", [("gang", text, 3)], 420, "pretrain")
     where = ["gpu-node-2"] * 2 + ["gpu-node-3"] * 3
-    cluster.gang_reports["speech/asr"] = GangReport(
-        name=GangName("speech", "asr"),
-        source="label gpuledger.dev/gang",
-        stage=GangStage.RUNNING,
-        summary="gang asr: 4 members run of the 4 that have to start together",
-        minimum=4,
-        missing=0,
-        running=4,
-        waiting=0,
-        priority=0,
-        since=None,
-        members=running,
+    cluster.gang_reports["speech/asr"] = Explanation(
+        Kind.GANG,
+        "speech",
+        "asr",
+        GangStage.RUNNING,
+        "gang asr: 4 members run of the 4 that have to start together",
+        gang="asr",
+        gang_words="label gpuledger.dev/gang=asr: 4 of its pods start together",
+        members=GangProgress(state=GangStage.RUNNING, minimum=4, needed=0, running=4, waiting=0, pods=running),
     ).json()
-    cluster.gang_reports["vision/pretrain"] = {
-        **GangReport(
-            name=GangName("vision", "pretrain"),
-            source="label gpuledger.dev/gang",
-            stage=GangStage.WAITING,
-            summary="gang pretrain: 5 of 9 members find cards at once (gpu-node-3 3, gpu-node-2 2). "
-            "Missing: 4 cards, for 4 members that ask for 1 whole card",
+    pretrain = Explanation(
+        Kind.GANG,
+        "vision",
+        "pretrain",
+        GangStage.WAITING,
+        "gang pretrain: 5 of 9 members find cards at once (gpu-node-3 3, gpu-node-2 2). "
+        "Missing: 4 cards, for 4 members that ask for 1 whole card",
+        priority=100,
+        since=moment(420),
+        gang="pretrain",
+        gang_words="label gpuledger.dev/gang=pretrain: 9 of its pods start together",
+        members=GangProgress(
+            state=GangStage.WAITING,
             minimum=9,
-            missing=9,
+            needed=9,
             running=0,
             waiting=9,
-            priority=100,
-            since=moment(420),
             on_hold=0,
-            standing=0,
+            in_bind=0,
             fits=5,
-            turn=GangTurn(GangName("speech", "asr"), 12.0),
-            nodes={"gpu-node-3": 3, "gpu-node-2": 2},
-            lacking=[Lacking("1 whole card", 4, 4)],
-            members=[
-                MemberState(pod, "fits" if node else "no-cards", node)
+            turn=GangTurn("speech/asr", "alone", 12),
+            fits_on=[FitsOn("gpu-node-3", 3), FitsOn("gpu-node-2", 2)],
+            missing=[Lacking("1 whole card", 4, 4)],
+            pods=[
+                MemberState(pod.name, pod.uid, "fits" if node else "no-cards", node)
                 for pod, node in zip_longest(waiting, where, fillvalue="")
                 if isinstance(pod, Pod)
             ],
-            example="pretrain-5",
-        ).json(),
-        "nodes": explanation(cards)["nodes"],
-    }
+        ),
+        example="pretrain-5",
+    )
+    cluster.gang_reports["vision/pretrain"] = {**pretrain.json(), "nodes": explanation(cards)["nodes"]}
     cluster.records += [
         record(420, "refused", "vision", "pretrain-0", None, text, "pretrain"),
         record(33, "gang-planned", "speech", "", None, "cards for 4 of 4 members are kept", "asr"),

@@ -141,7 +141,7 @@ def test_members_that_never_come_keep_no_other_gang_from_starting(cluster: Clust
     cluster.wait(lambda: cluster.metric(GIVEN_UP) > before, "a gang was given up", timeout_s=TIMEOUT_S)
     if never == NO_MEMORY:  # others may have it, for all that is known, and the gang is tried alone
         late = partial(explained, cluster, "late-0", NAMESPACE)
-        cluster.wait(lambda: late()["turn"] is not None, "one is tried alone", timeout_s=TIMEOUT_S)
+        cluster.wait(lambda: late()["members"]["turn"] is not None, "one is tried alone", timeout_s=TIMEOUT_S)
     starts_at_once(cluster, f"{GANGS_TO_NO_END} gangs whose last members never come", say)
     assert hostile_bound(cluster) == set()
     check_others(cluster, [], "gangs whose last members never come", say)

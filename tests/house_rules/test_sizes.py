@@ -32,7 +32,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "command_line/commands/inspect.py::inspect": 9,
         "command_line/commands/top.py::top": 14,
         "formats/scheduler.py::scheduler_configuration": 10,
-        "reports/gang.py::gang_summary": 14,
         "workflows/journal/journal.py::_CardWriter.__init__": 9,
     },
 }

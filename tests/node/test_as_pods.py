@@ -105,7 +105,7 @@ def test_one_asks_the_operators_pod_why_through_ones_own_kubectl(cluster: PodClu
     cluster.wait_refused("waits", "no card as large as 90000 MiB")
     told = json.loads(plugin(cluster, "explain", "pod/waits", "-o", "json"))
     short = [card["short"] for node in told["nodes"] for card in node["cards"]]
-    assert (told["pod"], short) == ("waits", [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE)
+    assert (told["name"], short) == ("waits", [{"memoryMiB": 90_000 - 81_920}] * 2 * CARDS_PER_NODE)
     assert "8,080 MiB less than requested" in plugin(cluster, "explain", "pod/waits")
     assert "assigned" in plugin(cluster, "history", "pod/first")
 

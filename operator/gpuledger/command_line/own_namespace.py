@@ -7,9 +7,10 @@ Where the account may not do that, either, the pod itself tells what was written
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.formats.kubernetes.gang import gang_name_of, gang_of
+from gpuledger.formats.kubernetes.gang import described, gang_name_of, gang_of
 from gpuledger.formats.kubernetes.other import (
     ALLOCATED,
     LEASE_NAMESPACE,
@@ -24,22 +25,22 @@ from gpuledger.formats.kubernetes.workload import GROUP
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
-from gpuledger.reports.explanation import Explanation, PodState
-from gpuledger.reports.gang import GangReport, MemberState, is_named, workload_report
+from gpuledger.reports.explanation import (
+    Explanation,
+    GangProgress,
+    Kind,
+    MemberState,
+    State,
+    is_named,
+    workload_explanation,
+)
 
 TRIES = 16
 """Each reaches one of the replicas at random, and only the active one answers."""
-
-
 ON_STANDBY, BUSY = 421, 429
-
-
 LOOK_AGAIN_S = 0.2
 
-
 ROLE = "gpuledger-developer"
-
-
 TO_ALLOW = (
     f"for each card's part in it, your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
     "and `create` on serviceaccounts/token in its own, as `edit` has it"
@@ -54,8 +55,7 @@ def ask_as_developer(cluster: ClusterAccess, kind: str, namespace: str, name: st
     try:
         return _ask(cluster, kind, namespace, name)
     except (Denied, NotFound) as error:  # NotFound: the Service is not there, or the pod, which is found out then
-        own_words = {"gang": _members_words, "workload": _workload_words}.get(kind, _own_words)
-        return own_words(cluster, namespace, name, error)
+        return _own_words(cluster, kind, namespace, name, error)
 
 
 def _ask(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
@@ -76,63 +76,67 @@ def _ask(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
     raise BadInput(f"no replica of the operator is active: look at `kubectl get pods -n {LEASE_NAMESPACE}`")
 
 
-def _own_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
-    """Return a pod's status in the form of an explanation."""
+def _own_words(cluster: ClusterAccess, kind: str, namespace: str, name: str, why: ApiError) -> Json:
+    """Return what is written into its status in the form of an explanation."""
+    of_kind = {"gang": _of_members, "workload": _of_workload}.get(kind, _of_pod)
+    text = f"this is what its own status says, because the operator can't be asked: {why}; {TO_ALLOW}"
+    return replace(of_kind(cluster, namespace, name), warnings=(text,)).json()
+
+
+def _of_pod(cluster: ClusterAccess, namespace: str, name: str) -> Explanation:
     pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
-    identity, node = pod_identity(pod), bound_node(pod)
-    said, words = condition_of(pod, ALLOCATED), scheduler_says(pod)
-    state = PodState.ENDED if is_finished(pod) else PodState.PLACED if node else PodState.WAITING
-    if state is PodState.WAITING:
-        summary = (said or {}).get("message") or words or "kube-scheduler has not said anything of it yet"
-    else:
-        summary = "has ended" if state is PodState.ENDED else f"is bound to {node}"
-    warning = f"this is what the pod itself says, because the operator can't be asked: {why}; {TO_ALLOW}"
-    explanation = Explanation(identity, state, summary, created_at(pod), scheduler_says=words, warnings=(warning,))
-    return explanation.json()
+    node, words = bound_node(pod), scheduler_says(pod)
+    state = State.ENDED if is_finished(pod) else State.PLACED if node else State.WAITING
+    summary = "has ended" if state is State.ENDED else f"is bound to {node}"
+    if state is State.WAITING:
+        summary = _said(pod) or words or "kube-scheduler has not said anything of it yet"
+    return Explanation.of_pod(pod_identity(pod), state, summary, since=created_at(pod), scheduler_says=words)
 
 
-def _workload_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
-    """Return a workload's status in the form of a report."""
-    found = [each for each in cluster.begin(f"/apis/{GROUP}/namespaces/{namespace}/workloads") if is_named(each, name)]
-    if not found:
-        raise NotFound(f"namespace {namespace} has no workload of Kueue, and no job with one, called {name!r}", 404)
-    text = f"this is what the workload itself says, because the operator can't be asked: {why}; {TO_ALLOW}"
-    return {**workload_report(found[0]).json(), "warnings": [text]}
+def _of_workload(cluster: ClusterAccess, namespace: str, name: str) -> Explanation:
+    for found in cluster.begin(f"/apis/{GROUP}/namespaces/{namespace}/workloads"):
+        if is_named(found, name):
+            return workload_explanation(found)
+    raise NotFound(f"namespace {namespace} has no workload of Kueue, and no job with one, called {name!r}", 404)
 
 
-def _members_words(cluster: ClusterAccess, namespace: str, name: str, why: ApiError) -> Json:
-    """Return the status of a gang's pods in the form of a report."""
+def _of_members(cluster: ClusterAccess, namespace: str, name: str) -> Explanation:
     named = [(gang_name_of(pod), pod) for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods")]
     gang = min((found for found, _ in named if found and found.name == name), default=None)
-    pods = [pod for found, pod in named if found and found == gang]
+    pods = [pod for found, pod in named if found and found == gang and not is_finished(pod)]
     if gang is None:
         raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
-    running = [pod for pod in pods if bound_node(pod) and not is_finished(pod)]
-    waiting = [pod for pod in pods if not bound_node(pod) and not is_finished(pod)]
-    minimum = max(map(_minimum, pods))
-    said = next((each for each in (condition_of(pod, ALLOCATED) for pod in waiting) if each), None)
-    enough = f" of {minimum}" if minimum else ""  # else a PodGroup says it
-    counted = f"gang {name}: {len(running)}{enough} members run, {len(waiting)} wait"
+    running, waiting = [pod for pod in pods if bound_node(pod)], [pod for pod in pods if not bound_node(pod)]
+    minimum = max(map(_minimum, pods), default=0)
     stage = GangStage.RUNNING if len(running) >= (minimum or len(pods)) else GangStage.WAITING
-    if len(running) + len(waiting) < minimum:
+    if len(pods) < minimum:
         stage = GangStage.INCOMPLETE
-    return GangReport(
-        name=gang,
-        source="",
-        stage=stage,
-        summary=str((said or {}).get("message") or counted) if stage is not GangStage.RUNNING else counted,
+    enough = f" of {minimum}" if minimum else ""  # else a PodGroup says it
+    summary = f"gang {name}: {len(running)}{enough} members run, {len(waiting)} wait"
+    if stage is not GangStage.RUNNING:
+        summary = next(filter(None, map(_said, waiting)), summary)
+    progress = GangProgress(
+        state=stage,
         minimum=minimum,
-        missing=max(minimum - len(running), 0),
+        needed=max(minimum - len(running), 0),
+        not_created=max(minimum - len(pods), 0),
         running=len(running),
         waiting=len(waiting),
-        since=min(map(created_at, waiting), default=None),
-        priority=max((pod_identity(pod).priority for pod in waiting), default=0),
-        members=[
-            *(MemberState(pod_identity(pod), "running", bound_node(pod)) for pod in running),
-            *(MemberState(pod_identity(pod), "waiting", "") for pod in waiting),
-        ],
-        warnings=(f"this is what the pods themselves say, because the operator can't be asked: {why}; {TO_ALLOW}",),
-    ).json()
+        pods=[_member(pod, "running") for pod in running] + [_member(pod, "waiting") for pod in waiting],
+    )
+    since = min(map(created_at, waiting), default=None)
+    priority = max((pod_identity(pod).priority for pod in waiting), default=0)
+    more: Json = {"gang": name, "gang_words": described(gang), "since": since, "priority": priority}
+    return Explanation(Kind.GANG, namespace, name, stage, summary, members=progress, **more)
+
+
+def _member(pod: Json, state: str) -> MemberState:
+    return MemberState(pod["metadata"]["name"], pod["metadata"]["uid"], state, bound_node(pod))
+
+
+def _said(pod: Json) -> str:
+    """Return what the operator has written into a pod's condition."""
+    return str((condition_of(pod, ALLOCATED) or {}).get("message") or "")
 
 
 def _minimum(pod: Json) -> int:

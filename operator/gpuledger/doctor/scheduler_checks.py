@@ -25,7 +25,7 @@ from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE, hold
 from gpuledger.formats.kubernetes.pod import bound_node, is_finished, is_ready, scheduler_of
 from gpuledger.formats.scheduler import CLAIMS_PLUGIN, url_without
 from gpuledger.model.json_object import Json, JsonMapping
-from gpuledger.reports.gang import divided, gangs_of, placed_by
+from gpuledger.reports.explanation import divided, gangs_of, placed_by
 
 LEASE = f"Lease {LEASE_NAMESPACE}/{LEASE_NAME}"
 DEPLOYMENT = f"Deployment {LEASE_NAMESPACE}/gpuledger"

@@ -35,7 +35,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
+from gpuledger.model.card import NOTHING, Amounts, Card
 from gpuledger.model.gang import QuotaLimit
 
 
@@ -176,6 +178,63 @@ class Refusal:
     text: str
     limit: QuotaLimit | None = None
     """The limit of the pod's namespace that is in the way, if one is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CardVerdict:
+    """Whether a card takes one container as it is now; if not, the first reason why."""
+
+    card: Card
+    reason: Reason | None
+    """None if it takes the container."""
+    text: str
+    short: Amounts = NOTHING
+    """How much more would have to be free, or there at all; never negative."""
+    by: tuple[str, ...] = ()
+    """The pods that hold the lacking amounts, the largest first: UIDs, and in a report for people their names."""
+
+    @property
+    def shortage(self) -> tuple[int, int, int]:
+        """Sort key: less of memory is nearer to enough, then less of cores."""
+        return self.short.memory_mib, self.short.cores, self.short.number
+
+
+class SchedulerReason(NamedTuple):
+    """Why kube-scheduler itself does not take a node for a pod, whatever its cards."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """Whether a node takes a pod as it is now; if not, why, and what would change that."""
+
+    name: str
+    refusal: Refusal | None
+    """None if its cards take the pod."""
+    remedy: str = ""
+    """The change that would make the pod fit; empty if it does."""
+    cards: tuple[CardVerdict, ...] = ()
+    """By index. None of them, too, where there are many nodes that are nearer to taking the pod."""
+    container: int = 0
+    """Position in the pod's request of the container that the cards were compared with."""
+    offered: bool | None = None
+    """Whether kube-scheduler would let the pod go there, as of its last try; None if it has not said."""
+    would_have_to_leave: tuple[str, ...] = ()
+    """The pods without which it would fit, namespace/name: one way of several. Nothing says that they do leave."""
+    scheduler: SchedulerReason | None = None
+    """Why it is not offered; None where it is, or where that is not known."""
+
+    @property
+    def reason(self) -> Reason | None:
+        """Return why its cards do not take the pod; None if they do."""
+        return self.refusal.reason if self.refusal else None
+
+    @property
+    def refused_by_scheduler(self) -> bool:
+        """Return whether kube-scheduler does not let the pod go there."""
+        return self.offered is False
 
 
 BEING_FREED = Refusal(Reason.PREEMPTING, "cards are being freed for the pod: others have to leave them first")

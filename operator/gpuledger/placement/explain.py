@@ -3,45 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.model.card import MIG_PARENT, NOTHING, OWN_DOMAIN, Amounts, Card, CardFilter, total, why_not_chosen
-from gpuledger.model.errors import Reason, Refusal
+from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import Demand, Shape, counted_cards, shape_on
 from gpuledger.placement.fit import choose_cards, fits, match, most_by_rules, refuse_alone, rules_text
 from gpuledger.placement.policy import Preference, StepBudget
-
-
-@dataclass(frozen=True, slots=True)
-class CardVerdict:
-    """Whether a card takes one container as it is now; if not, the first reason why."""
-
-    card: Card
-    reason: Reason | None
-    """None if it takes the container."""
-    text: str
-    short: Amounts = NOTHING
-    """How much more would have to be free, or there at all; never negative."""
-    by: tuple[str, ...] = ()
-    """UIDs of the pods that hold the lacking amounts, the largest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """Whether a node takes a pod as it is now; if not, why, and what would change that."""
-
-    name: str
-    refusal: Refusal | None
-    """None if the pod fits."""
-    container: int
-    """Position in the pod's request of the container that the cards were compared with."""
-    cards: tuple[CardVerdict, ...]
-    """By index."""
-    remedy: str
-    """The change that would make the pod fit; empty if it does."""
 
 
 def amounts_text(amounts: Amounts) -> str:
@@ -102,24 +72,24 @@ def _verdict_on_room(demand: Demand, entry: CardEntry, room: Room, wanted: Amoun
     return CardVerdict(card, Reason.NO_CORES, text, Amounts(cores=1), names)
 
 
-def numa_verdict(demand: Demand, verdict: CardVerdict, cards: Sequence[CardVerdict]) -> CardVerdict:
-    """Return the verdict on a card for a container whose cards have to be on one NUMA node. `cards` are all of them."""
+def beside_verdict(demand: Demand, verdict: CardVerdict, cards: Sequence[CardVerdict], by_numa: bool) -> CardVerdict:
+    """Return the verdict on a card that has room, for a container whose cards have to be on one NUMA node or to match.
+
+    `cards` are all of them.
+    """
     if verdict.reason is not None:
         return verdict
-    numa_node = verdict.card.numa_node
-    beside = sum(other.reason is None and other.card.numa_node == numa_node for other in cards)
-    where = "its NUMA node" if numa_node is None else f"NUMA node {numa_node}"
-    text = f"has room, but {where} has only {beside} of {demand.cards} such cards"
-    return CardVerdict(verdict.card, Reason.NUMA, text, Amounts(number=demand.cards - beside))
-
-
-def rules_verdict(demand: Demand, verdict: CardVerdict, cards: Sequence[CardVerdict]) -> CardVerdict:
-    """Return the verdict on a card for a container whose cards have to match or to differ. `cards` are all of them."""
-    if verdict.reason is not None:
-        return verdict
-    beside = most_by_rules(demand, (o.card for o in cards if o.reason is None and match(demand, o.card, verdict.card)))
-    text = f"has room, but only {beside} of {demand.cards} such cards {rules_text((demand,))}"
-    return CardVerdict(verdict.card, Reason.CONSTRAINT, text, Amounts(number=demand.cards - beside))
+    fitting = [other.card for other in cards if other.reason is None]
+    if by_numa:
+        numa_node = verdict.card.numa_node
+        beside = sum(card.numa_node == numa_node for card in fitting)
+        where = "its NUMA node" if numa_node is None else f"NUMA node {numa_node}"
+        reason, text = Reason.NUMA, f"has room, but {where} has only {beside} of {demand.cards} such cards"
+    else:
+        beside = most_by_rules(demand, (card for card in fitting if match(demand, card, verdict.card)))
+        text = f"has room, but only {beside} of {demand.cards} such cards {rules_text((demand,))}"
+        reason = Reason.CONSTRAINT
+    return CardVerdict(verdict.card, reason, text, Amounts(number=demand.cards - beside))
 
 
 def why_not_wanted(demand: Demand, card: Card) -> str:
@@ -200,13 +170,8 @@ def remedy(refusal: Refusal, shape: Shape, container: int, node: NodeRoom, cards
         return f"needs a device plugin that serves {demand.resource}; here it serves {served or 'nothing'}{way}"
     if refusal.reason is Reason.CONTAINERS_TOGETHER:
         return _together(shape, node)
-    if refusal.reason is Reason.NUMA:
-        nearest_one = min((each for each in cards if each.reason is Reason.NUMA), key=_distance)
-        more = nearest_one.short.number
-        cards_had = "cards" if more > 1 else "card"
-        return f"would fit if {more} more {cards_had} had room on the NUMA node of {_name(nearest_one)}"
-    if by_rules(refusal, demand, node):
-        return _by_rules(refusal, demand, cards)
+    if refusal.reason is Reason.NUMA or by_rules(refusal, demand, node):
+        return _beside(refusal, demand, cards)
     missing = demand.cards - sum(verdict.reason is None for verdict in cards)
     curable = [verdict for verdict in cards if verdict.reason not in (None, *_INCURABLE)]
     if len(curable) < missing:
@@ -222,15 +187,15 @@ def by_rules(refusal: Refusal, demand: Demand, node: NodeRoom) -> bool:
     return refusal.reason is Reason.CONSTRAINT
 
 
-def _by_rules(refusal: Refusal, demand: Demand, cards: Sequence[CardVerdict]) -> str:
+def _beside(refusal: Refusal, demand: Demand, cards: Sequence[CardVerdict]) -> str:
     if refusal.reason is Reason.NOT_WANTED:
         return f"has no {demand.cards} cards of the kind that {rules_text((demand,))}"
-    nearest_one = min((each for each in cards if each.reason is Reason.CONSTRAINT), key=_distance)
-    more = nearest_one.short.number
-    cards_had = "cards" if more > 1 else "card"
-    return (
-        f"would fit if {more} more {cards_had} had room with {_name(nearest_one)}, so that all {rules_text((demand,))}"
-    )
+    nearest_one = min((each for each in cards if each.reason is refusal.reason), key=_distance)
+    more, name = nearest_one.short.number, _name(nearest_one)
+    text = f"would fit if {more} more {'cards' if more > 1 else 'card'} had room"
+    if refusal.reason is Reason.NUMA:
+        return f"{text} on the NUMA node of {name}"
+    return f"{text} with {name}, so that all {rules_text((demand,))}"
 
 
 def _too_few(refusal: Refusal, asked: int, cards: Sequence[CardVerdict]) -> str:
@@ -266,11 +231,7 @@ def _together(shape: Shape, node: NodeRoom) -> str:
 def _distance(verdict: CardVerdict) -> tuple[bool, int, int, int, int]:
     """Sort key: the cards that are nearest to taking the container first."""
     broken = verdict.reason in (Reason.UNHEALTHY, Reason.CORDONED, Reason.UNACCOUNTED)
-    return broken, len(verdict.by) if verdict.reason is Reason.NO_WHOLE_CARD else 0, *_sizes(verdict)
-
-
-def _sizes(verdict: CardVerdict) -> tuple[int, int, int]:
-    return verdict.short.memory_mib, verdict.short.cores, verdict.short.number
+    return broken, len(verdict.by) if verdict.reason is Reason.NO_WHOLE_CARD else 0, *verdict.shortage
 
 
 def _cure(verdict: CardVerdict) -> str:
@@ -310,7 +271,7 @@ def explain_node(
     """
     shape = shape_on(shape, node.cards)
     if not shape:  # all its cards are those of other pods, by claims that it shares with them
-        return NodeVerdict(node.name, None, 0, (), "")
+        return NodeVerdict(node.name, None)
     found = choose_cards(shape, node, Preference.BINPACK, work)
     refusal = found if isinstance(found, Refusal) else None
     refused = (position for position, demand in enumerate(shape) if refuse_alone(demand, node))
@@ -320,12 +281,11 @@ def explain_node(
     cards = tuple(
         card_verdict(demand, line_of[card.uuid], rooms.get(card.uuid), closed.get(card.uuid, "")) for card in node.cards
     )
-    if refusal is not None and refusal.reason is Reason.NUMA:
-        cards = tuple(numa_verdict(demand, verdict, cards) for verdict in cards)
-    elif refusal is not None and by_rules(refusal, demand, node):
-        cards = tuple(rules_verdict(demand, verdict, cards) for verdict in cards)
+    by_numa = refusal is not None and refusal.reason is Reason.NUMA
+    if by_numa or (refusal is not None and by_rules(refusal, demand, node)):
+        cards = tuple(beside_verdict(demand, verdict, cards, by_numa) for verdict in cards)
     text = remedy(refusal, shape, position, node, cards) if refusal else ""
-    return NodeVerdict(node.name, refusal, position, cards, text)
+    return NodeVerdict(node.name, refusal, text, cards, position)
 
 
 def _hardness(demand: Demand) -> tuple[int, bool, int, int, int]:

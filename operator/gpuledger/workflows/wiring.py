@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.context import Context
+from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWaiting
+from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.gangs.report import GangReporter, GangTrail, GangTrials
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
 from gpuledger.workflows.observe_cluster import ClusterObserver, DemandHistory
-from gpuledger.workflows.pending.explain_pod import PodExplainer, WhyWaiting
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter, PodWarner, RefusedByScheduler
 from gpuledger.workflows.pending.queue import RoomQueue
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
@@ -20,7 +20,7 @@ from gpuledger.workflows.placing.nominate_ahead import AheadNominator
 from gpuledger.workflows.placing.place_pod import PodPlacer
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.card_check import Queues
-from gpuledger.workflows.queues.reclaim import CheckMessages, Reclaimer, WorkloadExplainer
+from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaStatusWriter
 from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.repair import Adopter
@@ -42,7 +42,6 @@ class Workflows:
     waiting: WaitingPods
     queue: RoomQueue
     gangs: Gangs
-    gang_reporter: GangReporter
     queues: Queues
     preemption: Preemption
     ahead: AheadNominator
@@ -51,8 +50,8 @@ class Workflows:
     adopter: Adopter
     learner: DemandHistory
     observer: ClusterObserver
-    explainer: PodExplainer
-    workload_explainer: WorkloadExplainer
+    explainer: Explainer
+    check_messages: CheckMessages
     pod_condition_writer: PodConditionWriter
     why_waiting: WhyWaiting
     unlinked: NodesWithoutTopology
@@ -63,7 +62,7 @@ class Workflows:
         """End all that is under way."""
         await self.context.tasks.stop()
         await self.preemption.executor.worker.stop()
-        for part in (self.pod_condition_writer, self.quota_status, self.workload_explainer):
+        for part in (self.pod_condition_writer, self.quota_status, self.check_messages):
             await part.stop()
 
 
@@ -85,12 +84,9 @@ def connect(c: Context) -> Workflows:
     ahead = AheadNominator(c, queues.reservations)
     placer = PodPlacer(c, binder, waiting, gangs, queues.reservations, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
-    GangTrail(c, gangs)
-    gang_trials, refused = GangTrials(c, gangs), RefusedByScheduler(c)
-    explainer = PodExplainer(c, waiting, placer.held_pod, gang_trials, gangs.members, lives)
-    pod_condition_writer = PodConditionWriter(c, explainer)
-    reclaimer = Reclaimer(c, queues, lives)
-    no_room = CheckMessages(c, queues.check, reclaimer, explainer)
+    nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
+    explainer, refused = Explainer(c, waiting, gangs, queues, nodes), RefusedByScheduler(c)
+    pod_condition_writer = PodConditionWriter(c, explainer.pods)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
@@ -109,7 +105,6 @@ def connect(c: Context) -> Workflows:
         waiting=waiting,
         queue=queue,
         gangs=gangs,
-        gang_reporter=GangReporter(c, gangs.members, gang_trials, explainer),
         queues=queues,
         preemption=preemption,
         ahead=ahead,
@@ -119,7 +114,7 @@ def connect(c: Context) -> Workflows:
         learner=learner,
         observer=observer,
         explainer=explainer,
-        workload_explainer=WorkloadExplainer(c, queues.check, queues.reader, no_room),
+        check_messages=CheckMessages(c, queues.check, Reclaimer(c, queues, lives), explainer.workloads),
         pod_condition_writer=pod_condition_writer,
         why_waiting=WhyWaiting(c, waiting, gangs.members, refused, queues.pods.queue_of),
         unlinked=NodesWithoutTopology(c.ledger, c.policy),

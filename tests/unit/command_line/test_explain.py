@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
-from gpuledger.command_line.commands.explain import alike, asked_for, explain_lines, is_placed, workload_lines
+from gpuledger.command_line.commands.explain import alike, asked_for, explain_lines
 from gpuledger.command_line.commands.history import history_lines, question
 from gpuledger.command_line.options import Named
 from gpuledger.command_line.output import age
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.gang import WorkloadReport, WorkloadState
+from gpuledger.model.request import Demand
+from gpuledger.reports.explanation import Explanation, Kind, State, asked
 from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
@@ -30,7 +31,7 @@ def test_the_summary_comes_first_with_who_and_what_state() -> None:
 
 def test_facts_say_what_is_asked_for_how_long_it_waits_and_what_kube_scheduler_says() -> None:
     text = "\n".join(explain_lines(an_explanation(*FORTY), Terminal(), NOW))
-    assert "main: 1 card, 8000 MiB each, 20 % cores" in text
+    assert "main: 1 card with 8,000 MiB and 20 % of cores" in text
     assert "for 5 min, last tried 10 s ago" in text
     assert "untolerated taint" in text
     assert "3 nodes with cards, which kube-scheduler itself had ruled out" in text
@@ -47,7 +48,7 @@ def test_nodes_with_equal_reasons_are_one_row_though_what_helps_differs() -> Non
 
 def test_one_with_a_remedy_is_not_like_one_without() -> None:
     groups = alike([a_node("a"), a_node("b", remedy=None), a_node("c")])
-    assert [group.names for group in groups] == [["a", "c"], ["b"]]
+    assert [[node["node"] for node in group] for group in groups] == [["a", "c"], ["b"]]
 
 
 def test_cards_are_shown_of_one_node_of_each_kind_and_of_all_where_that_is_wanted() -> None:
@@ -124,35 +125,42 @@ def test_a_history_is_asked_for_by_what_it_is_of() -> None:
 
 def a_workload(*nodes: Json, state: str = "waiting-for-cards") -> Json:
     """Return why a workload of Kueue waits, as the operator says it."""
-    report = WorkloadReport(
-        namespace="lab",
-        name="job-train-1",
+    report = Explanation(
+        Kind.WORKLOAD,
+        "lab",
+        "job-train-1",
+        State(state),
+        "5 of 8 pods find cards at once",
         owner="Job/train",
-        state=WorkloadState(state),
-        summary="5 of 8 pods find cards at once",
         queue="team",
         cluster_queue="low",
-        priority=0,
         since="2026-08-01T12:00:00Z",
-        pods=["main: 8 pods, 1 whole card for each"],
+        requests=[asked("main", Demand(1, exclusive=True, cores=100), 8)],
         example="main",
     )
     return {**report.json(), "nodes": list(nodes)}
 
 
 def test_a_workload_says_what_it_waits_for_and_then_why_node_by_node() -> None:
-    lines = workload_lines(a_workload(*FORTY), Terminal(), NOW)
+    lines = explain_lines(a_workload(*FORTY), Terminal(), NOW)
     assert lines[0] == "lab/job-train-1: waiting-for-cards"
     assert lines[1] == "5 of 8 pods find cards at once"
     text = "\n".join(lines)
-    for words in ("Job/train", "team", "low", "8 pods, 1 whole card for each", "5 min ago", "37 nodes like gpu-node-1"):
+    for words in (
+        "Job/train",
+        "team",
+        "low",
+        "main: 8 pods, each 1 whole card",
+        "for 5 min",
+        "37 nodes like gpu-node-1",
+    ):
         assert words in text
-    assert "NODES" not in "\n".join(workload_lines(a_workload(), Terminal(), NOW))
+    assert "NODES" not in "\n".join(explain_lines(a_workload(), Terminal(), NOW))
 
 
 @pytest.mark.parametrize(("state", "placed"), [("waiting-for-quota", False), ("has-quota", False), ("admitted", True)])
 def test_a_workload_has_its_place_when_it_is_admitted(state: str, placed: bool) -> None:
-    assert is_placed(a_workload(state=state)) is placed
+    assert a_workload(state=state)["hasPlace"] is placed
 
 
 @pytest.mark.parametrize("words", [("job/train",), ("workload/train",), ("wl", "train")])

@@ -15,14 +15,13 @@ from fakes.kubectl import FakeKubectl
 from fakes.view_answers import a_node, a_record, an_explanation
 from fakes.view_server import ViewServer
 from gpuledger.command_line.cluster_access import cluster_access
-from gpuledger.command_line.commands.explain import explain_lines, gang_lines
+from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.command_line.commands.history import history_lines, question
 from gpuledger.command_line.options import names
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
-from gpuledger.model.gang import GangName, GangStage
-from gpuledger.model.share import Pod
-from gpuledger.reports.gang import GangReport, GangTurn, Lacking, MemberState
+from gpuledger.model.gang import GangStage
+from gpuledger.reports.explanation import Explanation, FitsOn, GangProgress, GangTurn, Kind, Lacking, MemberState
 from gpuledger.reports.tables import Terminal
 
 Json = dict[str, Any]
@@ -33,29 +32,37 @@ PODS = "/api/v1/namespaces/default/pods"
 def a_report(**changed: Any) -> Json:
     """Return how far a gang of eight has come of which five find cards."""
     facts: Json = {
-        "name": GangName("lab", "train"),
-        "source": "label gpuledger.dev/gang",
-        "stage": GangStage.WAITING,
-        "summary": "gang train: 5 of 8 members find cards at once",
+        "state": GangStage.WAITING,
         "minimum": 8,
-        "missing": 8,
+        "needed": 8,
         "running": 0,
         "waiting": 8,
         "on_hold": 0,
-        "standing": 0,
+        "in_bind": 0,
         "fits": 5,
-        "priority": 100,
-        "since": "2026-08-01T12:00:00Z",
-        "nodes": {"node-a": 3, "node-b": 2},
-        "lacking": [Lacking("1 card with 40,000 MiB", 3, 3)],
-        "members": [MemberState(Pod("u", "lab", "train-0"), "fits", "node-a")],
-        "example": "train-7",
+        "fits_on": [FitsOn("node-a", 3), FitsOn("node-b", 2)],
+        "missing": [Lacking("1 card with 40,000 MiB", 3, 3)],
+        "pods": [MemberState("train-0", "u", "fits", "node-a")],
     }
-    return {**GangReport(**facts | changed).json(), "nodes": [a_node("node-a"), a_node("node-b")]}
+    members = GangProgress(**facts | changed)
+    explained = Explanation(
+        Kind.GANG,
+        "lab",
+        "train",
+        members.state,
+        "gang train: 5 of 8 members find cards at once",
+        priority=100,
+        since="2026-08-01T12:00:00Z",
+        gang="train",
+        gang_words="label gpuledger.dev/gang=train: 8 of its pods start together",
+        members=members,
+        example="train-7",
+    )
+    return {**explained.json(), "nodes": [a_node("node-a"), a_node("node-b")]}
 
 
 def shown(**changed: Any) -> str:
-    return "\n".join(gang_lines(a_report(**changed), Terminal(), NOW))
+    return "\n".join(explain_lines(a_report(**changed), Terminal(), NOW))
 
 
 def run(*arguments: str, **environment: str) -> Result:
@@ -72,28 +79,28 @@ def view() -> Iterator[ViewServer]:
 def test_a_gang_is_explained_by_how_many_find_cards_where_and_what_is_missing() -> None:
     text = shown()
     assert text.startswith("lab/train: waiting\ngang train: 5 of 8 members find cards at once\n")
-    for words in ("8 start together: 0 run, 8 wait", "3 members: 1 card with 40,000 MiB", "for 5 min"):
+    for words in ("8 of its pods start together", "0 run, 8 wait", "3 members: 1 card with 40,000 MiB", "for 5 min"):
         assert words in text
     assert [line.split() for line in text.splitlines() if line.startswith("node-")] == [
         ["node-a", "3"],
         ["node-b", "2"],
     ]
-    assert "Why train-7 finds none beside them:" in text
+    assert "Why train-7 finds no cards beside the others:" in text
     assert "2 nodes" not in text.partition("Why train-7")[0]
     assert "train-0" not in text
-    assert "train-0   fits    node-a" in "\n".join(gang_lines(a_report(), Terminal(), NOW, wide=True))
+    assert "train-0   fits    node-a" in "\n".join(explain_lines(a_report(), Terminal(), NOW, wide=True))
 
 
 def test_the_gang_that_is_tried_alone_is_named_where_it_may_be() -> None:
-    turn = GangTurn(GangName("other", "left"), 12.4)
+    turn = GangTurn("other/left", "alone", 12)
     assert "other/left is tried alone, for 12 s more" in shown(turn=turn)
     report = a_report(turn=turn)
-    report["turn"]["gang"] = None
-    assert "a gang of another namespace is tried alone" in "\n".join(gang_lines(report, Terminal(), NOW))
+    report["members"]["turn"]["gang"] = None
+    assert "a gang of another namespace is tried alone" in "\n".join(explain_lines(report, Terminal(), NOW))
 
 
 def test_the_gang_that_goes_first_is_named_and_how_often_one_was_overtaken() -> None:
-    text = shown(turn=GangTurn(GangName("other", "large"), 8.0, is_precedence=True), overtaken_by=3)
+    text = shown(turn=GangTurn("other/large", "first", 8), overtaken_by=3)
     assert "other/large goes first, for 8 s more" in text
     assert "by 3 gangs that came after it" in text
 
@@ -105,13 +112,15 @@ def test_explain_of_a_gang_ends_with_one_while_it_waits_and_with_zero_when_it_ru
     result = run("explain", "gang/train", "-n", "lab", "--operator-url", view.url)
     assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "lab/train: waiting")
     assert view.asked == [("/v1/explain", {"gang": "lab/train"}, None)]
-    view.answers["/v1/explain"] = (200, a_report(stage=GangStage.RUNNING, running=8, waiting=0))
+    view.answers["/v1/explain"] = (200, a_report(state=GangStage.RUNNING, running=8, waiting=0))
     result = run("explain", "gang", "train", "-o", "json", GPULEDGER_URL=view.url)
     assert (result.exit_code, json.loads(result.stdout)["state"]) == (0, "running")
 
 
 def test_a_member_points_to_its_gang() -> None:
-    text = "\n".join(explain_lines(an_explanation(gang="train"), Terminal(), NOW))
+    text = "\n".join(
+        explain_lines(an_explanation(gang="train", gangWords="label gpuledger.dev/gang=train"), Terminal(), NOW)
+    )
     assert "gpuledger explain gang/train -n default" in text
     assert "explain gang/" not in "\n".join(explain_lines(an_explanation(), Terminal(), NOW))
 

@@ -61,6 +61,14 @@ def test_explain_as_json_is_the_operators_answer(kubectl: FakeKubectl, view: Vie
     assert json.loads(run("explain", "pod/big", "--operator-url", view.url, "-o", "json").stdout) == answer
 
 
+def test_an_operator_whose_answers_have_another_form_is_said_to_be_of_another_release(
+    kubectl: FakeKubectl, view: ViewServer
+) -> None:
+    view.answers["/v1/explain"] = (200, {"pod": "big", "state": "waiting"})
+    result = run("explain", "pod/big", "--operator-url", view.url)
+    assert (result.exit_code, "of another release" in result.stderr) == (2, True)
+
+
 def test_history_asks_for_what_is_named(kubectl: FakeKubectl, view: ViewServer) -> None:
     view.answers["/v1/history"] = (200, {"kept": 1, "dropped": 0, "records": [a_record("assigned", "the best of 3")]})
     result = run("history", "node/gpu-node-1", "--kind", "assigned", "--limit", "5", "--operator-url", view.url)

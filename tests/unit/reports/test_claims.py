@@ -8,10 +8,10 @@ from builders import a_card, a_request, mib
 from fakes.objects import DIALECTS
 from gpuledger.formats.kubernetes.pod import OF_CLAIMS, resource_names
 from gpuledger.model.card import NOTHING, Amounts, Card, CardFilter, why_not_chosen
-from gpuledger.model.errors import Reason
+from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal
 from gpuledger.model.request import JoinedClaim, PodRequest, entry_text
 from gpuledger.placement.explain import why_not_wanted
-from gpuledger.reports.explanation import CardReason, NodeReason, advice, elsewhere
+from gpuledger.reports.explanation import advice, elsewhere
 
 CARD = a_card(0)
 
@@ -39,8 +39,10 @@ def asking(*tests: ATest, memory_mib: int = 1_000) -> PodRequest:
     return replace(a_request(demand), names=("gpu/a",))
 
 
-def a_node(reason: Reason, short: Amounts = NOTHING, name: str = "node-a") -> NodeReason:
-    return NodeReason(name, True, reason, "text", "remedy", (CardReason(CARD, reason, "text", short, ()),))
+def a_node(reason: Reason, short: Amounts = NOTHING, name: str = "node-a") -> NodeVerdict:
+    return NodeVerdict(
+        name, Refusal(reason, "text"), "remedy", (CardVerdict(CARD, reason, "text", short),), offered=True
+    )
 
 
 def test_a_request_of_a_claim_is_called_by_both_names() -> None:
@@ -79,7 +81,7 @@ def test_who_shares_a_claim_goes_where_its_cards_are() -> None:
     request = PodRequest((), (), joined=(JoinedClaim("gpu", "ours", "uid", "node-b"),))
     there, here = (elsewhere(a_node(Reason.NO_MEMORY, name=name), request) for name in ("node-b", "node-a"))
     assert there.reason is Reason.NO_MEMORY
-    assert (here.reason, here.text) == (
+    assert here.refusal == Refusal(
         Reason.CLAIM_ELSEWHERE,
         "claim gpu of the pod is allocated on node node-b",
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.reports.gang import is_named, workload_report
+from gpuledger.reports.explanation import is_named, workload_explanation
 
 Json = dict[str, Any]
 
@@ -41,11 +41,11 @@ def a_workload(*conditions: str) -> Json:
     ],
 )
 def test_a_workload_is_as_far_as_its_conditions_say(conditions: tuple[str, ...], state: str) -> None:
-    assert workload_report(a_workload(*conditions)).state == state
+    assert workload_explanation(a_workload(*conditions)).state == state
 
 
 def test_a_workload_is_named_by_itself_and_by_its_job() -> None:
     found = a_workload("QuotaReserved")
     assert [is_named(found, name) for name in ("job-train-1", "train", "job-train")] == [True, True, False]
-    report = workload_report(found)
+    report = workload_explanation(found)
     assert (report.owner, report.queue, report.cluster_queue, report.priority) == ("Job/train", "team", "low", 5)

@@ -62,7 +62,7 @@ async def explained(parts: OperatorParts, pod: Json) -> Json:
 
 async def test_a_pod_that_shares_a_claim_is_placed_and_told_who_it_counts_for(parts: OperatorParts) -> None:
     found = await explained(parts, a_claiming_pod("second", named="ours", node_name="node-a", phase="Running"))
-    assert (found["state"], found["holds"], found["containers"]) == ("placed", [], [])
+    assert (found["state"], found["holds"], found["requests"]) == ("placed", [], [])
     assert found["summary"] == (
         "shares cards of node-a with other pods, by a claim; ResourceClaim ours counts for default/first"
     )
@@ -80,8 +80,8 @@ async def test_a_pod_that_will_share_a_claim_fits_where_its_cards_are(parts: Ope
 async def test_a_pod_with_a_claim_of_its_own_is_told_which_request_asks_for_what(parts: OperatorParts) -> None:
     know(parts, Kind.TEMPLATES, a_template("large", memory="15000Mi"))
     found = await explained(parts, a_claiming_pod("waits", template="large"))
-    (entry,) = found["containers"]
-    assert (entry["claim"], entry["request"], entry["memoryMiB"]) == ("gpu", "gpu", 15_000)
+    (entry,) = found["requests"]
+    assert (entry["name"], entry["memoryMiB"]) == ("gpu/gpu", 15_000)
     assert found["advice"].endswith("(capacity.requests.memory), which would fit now")
 
 

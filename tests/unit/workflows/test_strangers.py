@@ -283,7 +283,7 @@ async def test_explain_names_the_pod_and_what_opens_the_card(api: ApiServer) -> 
     explanation = await cluster.parts.explainer.explain("default", "new")
     (node,) = explanation.nodes
     (card,) = node.cards
-    assert explanation.main_reason == "unaccounted"
+    assert explanation.reason == "unaccounted"
     assert card.text == "pod default/old may be on it, and its share is not in the ledger"
     assert "default/old" not in explanation.summary  # anybody who may read the waiting pod reads that
     assert "that are not in the ledger are entered" in node.remedy

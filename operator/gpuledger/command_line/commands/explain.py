@@ -1,10 +1,9 @@
-"""`gpuledger explain`: why a pod waits, or where it is; the operator's explanation, for people."""
+"""`gpuledger explain`: why a pod, a gang or a workload waits, or where it is; what the operator says, for people."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 import click
@@ -24,10 +23,10 @@ from gpuledger.command_line.options import (
     output_option,
 )
 from gpuledger.command_line.output import age, amounts_of, plural, share_text, utc_now
-from gpuledger.model.errors import NotFound
+from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
-from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table
+from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table, title_of
 
 FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""
@@ -75,10 +74,10 @@ def explain(
 
                 raise NotFound(f"{error}; {VOLCANO_JOB}") from error
             raise
-        lines = {"gang": gang_lines, "workload": workload_lines}.get(asked.kind, explain_lines)
-        out.show(found, output, lambda terminal: lines(found, terminal, utc_now(), output == "wide"), no_color)
-        placed = is_placed(found)
-    sys.exit(0 if placed else 1)
+        if "kind" not in found:
+            raise BadInput("the operator is of another release: ask it with the gpuledger of that release")
+        out.show(found, output, lambda terminal: explain_lines(found, terminal, utc_now(), output == "wide"), no_color)
+    sys.exit(0 if found["hasPlace"] else 1)
 
 
 def asked_for(words: Sequence[str]) -> Named:
@@ -88,153 +87,104 @@ def asked_for(words: Sequence[str]) -> Named:
     return one_object(words, ("pod", "gang", "workload"))
 
 
-@dataclass(slots=True)
-class Alike:
-    """Nodes that say the same."""
-
-    first: Json
-    names: list[str] = field(default_factory=list)
-
-    @property
-    def title(self) -> str:
-        """Return the text in the column of nodes."""
-        count = len(self.names)
-        return self.names[0] if count == 1 else f"{count} nodes like {self.names[0]}"
-
-
-def is_placed(explanation: Json) -> bool:
-    """Return whether it has its place, or is admitted: else the answer to the question whether it runs is no."""
-    return explanation["state"] in ("placed", "running", "admitted", "finished")
-
-
 def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
     """Return an explanation, its summary first."""
-    lines = _head(found, found["pod"], _facts(found, now), terminal)
-    if found["holds"]:
-        lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
-    return [*lines, *node_lines(found["nodes"], terminal, wide)]
-
-
-def _head(found: Json, name: str, facts: dict[str, str], terminal: Terminal) -> list[str]:
-    """Return what each explanation begins with: name and state, summary, facts, and warnings."""
-    style = "green" if is_placed(found) else "yellow"
-    return [
-        f"{terminal.paint(found['namespace'] + '/' + name, 'bold')}: {terminal.paint(found['state'], style)}",
+    style = "green" if found["hasPlace"] else "yellow"
+    lines = [
+        f"{terminal.paint(found['namespace'] + '/' + found['name'], 'bold')}: {terminal.paint(found['state'], style)}",
         *terminal.folded(found["summary"]),
         "",
-        *_fact_lines(facts, terminal),
-        *warning_lines(found, terminal),
+        *_fact_lines(dict(_facts(found, now)), terminal),
     ]
-
-
-def warning_lines(found: Json, terminal: Terminal) -> list[str]:
-    """Return the warnings of an explanation."""
-    lines = []
-    for warning in found.get("warnings", ()):  # an operator of an earlier release says none
+    for warning in found["warnings"]:
         first, *rest = terminal.folded(f"warning: {warning}", indent=4)
         lines += [f"  {terminal.paint(first, 'yellow')}", *(f"    {line}" for line in rest)]
+    if found["holds"]:
+        lines += ["", "Its cards:", *_holds(found["holds"], terminal)]
+    if found["kind"] == "gang":
+        lines += _members(found["members"], terminal, wide)
+    nodes = found["nodes"]
+    if not nodes:
+        return lines
+    whom = found["example"] if found["kind"] == "gang" else f"a pod of {found['example']}"
+    lines += ["", *(terminal.folded(f"Why {whom} finds no cards beside the others:") if found["example"] else ())]
+    lines += _nodes(nodes, terminal)
+    shown = nodes if wide else [first for first, *_ in alike(nodes)[:FEW_KINDS]]
+    return lines + [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal, wide))]
+
+
+def _facts(found: Json, now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield what is known beside the summary: title, text; empty texts are not shown."""
+    yield "stands for", found["owner"] or ""
+    yield "gang", _gang(found)
+    yield "asks for", "; ".join(map(_asked, found["requests"]))
+    shared = (f"{each['claim']} ({each['resourceClaim']})" for each in found["sharedClaims"])
+    yield "shares claims", ", ".join(shared)
+    if found["kind"] == "gang":
+        yield from _member_facts(found["members"])
+    yield "queue", found["queue"] or ""
+    yield "quota of", found["clusterQueue"] or ""
+    yield "priority", str(found["priority"])
+    if found["since"] and found["hasPlace"]:
+        yield "created", f"{age(found['since'], now)} ago"
+    elif found["since"]:
+        yield "waits", f"for {age(found['since'], now)}{_tried(found, now)}"
+    yield "kube-scheduler says", found["schedulerSays"] or ""
+    if refused := sum(node["offered"] is False for node in found["nodes"]):
+        which = plural(refused, "node")
+        yield "not offered", f"{which} with cards, which kube-scheduler itself had ruled out (see its message)"
+
+
+def _gang(found: Json) -> str:
+    where = f"; see gpuledger explain gang/{found['gang']} -n {found['namespace']}" if found["kind"] == "pod" else ""
+    return f"{found['gangWords']}{where}" if found["gang"] else ""
+
+
+def _asked(request: Json) -> str:
+    pods = request["pods"]
+    return f"{entry_text(request['name'])}: {f'{pods} pods, each ' if pods > 1 else ''}{request['text']}"
+
+
+def _member_facts(gang: Json) -> Iterator[tuple[str, str]]:
+    absent = f", {gang['notCreated']} not created" if gang["notCreated"] else ""
+    apart = f", {plural(gang['withoutGPUs'], 'member')} without GPUs" if gang["withoutGPUs"] else ""
+    yield "members", f"{gang['running']} run, {gang['waiting']} wait{absent}{apart}"
+    if gang["fits"] is not None:
+        yield "room", f"{gang['onHold']} have cards on hold, {gang['inBind']} stand in Bind"
+    if kept := gang["keptPlaces"]:
+        yield "kept", f"{plural(kept, 'place')} of members that are gone, for those that replace them"
+    yield "missing", "; ".join(f"{plural(each['members'], 'member')}: {each['request']}" for each in gang["missing"])
+    if passed := gang["overtakenBy"]:
+        yield "overtaken", f"by {plural(passed, 'gang')} that came after it"
+    if turn := gang["turn"]:
+        what = "goes first" if turn["kind"] == "first" else "is tried alone"
+        yield "turn", f"{turn['gang'] or 'a gang of another namespace'} {what}, for {turn['secondsLeft']} s more"
+
+
+def _members(gang: Json, terminal: Terminal, wide: bool) -> list[str]:
+    lines = []
+    if gang["fitsOn"]:
+        rows = [(each["node"], str(each["members"])) for each in gang["fitsOn"]]
+        lines += ["", *table(terminal, [Column("MEMBERS FIND CARDS ON"), Column("MEMBERS", right=True)], rows)]
+    if wide and gang["pods"]:
+        members = [(each["pod"], each["state"], each["node"] or "") for each in gang["pods"]]
+        lines += ["", *table(terminal, [Column("MEMBER"), Column("STATE"), Column("NODE")], members)]
+    if wide and gang["podsLeftOut"]:
+        lines.append(f"and {plural(gang['podsLeftOut'], 'more member')}")
     return lines
 
 
-def node_lines(nodes: Sequence[Json], terminal: Terminal, wide: bool) -> list[str]:
-    """Return why nodes do not take a pod, with an empty line before."""
-    if not nodes:
-        return []
-    shown = nodes if wide else [group.first for group in alike(nodes)[:FEW_KINDS]]
-    cards = [line for node in shown if node["cards"] for line in ("", *_cards(node, terminal, wide))]
-    return ["", *_nodes(nodes, terminal), *cards]
-
-
-def gang_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
-    """Return how far a gang has come, its summary first."""
-    lines = _head(found, found["gang"], _gang_facts(found, now), terminal)
-    if found["fitsOn"]:
-        rows = [(each["node"], str(each["members"])) for each in found["fitsOn"]]
-        lines += ["", *table(terminal, [Column("MEMBERS FIND CARDS ON"), Column("MEMBERS", right=True)], rows)]
-    if wide and found["members"]:
-        members = [(each["pod"], each["state"], each["node"] or "") for each in found["members"]]
-        lines += ["", *table(terminal, [Column("MEMBER"), Column("STATE"), Column("NODE")], members)]
-        if found["membersLeftOut"]:
-            lines.append(f"and {plural(found['membersLeftOut'], 'more member')}")
-    if found["nodes"]:
-        lines += ["", *terminal.folded(f"Why {found['example']} finds none beside them:")]
-    return [*lines, *node_lines(found["nodes"], terminal, wide)[1:]]
-
-
-def workload_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
-    """Return why a workload of Kueue waits, its summary first."""
-    facts = {
-        "stands for": found["owner"] or "",
-        "queue": found["queue"] or "",
-        "quota of": found["clusterQueue"] or "",
-        "pods": "; ".join(found["pods"]),
-        "priority": str(found["priority"]),
-        "created": f"{age(found['since'], now)} ago" if found["since"] else "",
-    }
-    lines = _head(found, found["workload"], facts, terminal)
-    if found["nodes"]:
-        lines += ["", *terminal.folded(f"Why a pod of {found['example']} finds no cards beside the others:")]
-    return [*lines, *node_lines(found["nodes"], terminal, wide)[1:]]
-
-
-def _gang_facts(found: Json, now: datetime) -> dict[str, str]:
-    turn, missing = found["turn"], found["missing"]
-    absent = f", {found['notCreated']} not created" if found["notCreated"] else ""
-    room = "" if found["fits"] is None else f"{found['onHold']} have cards on hold, {found['inBind']} stand in Bind"
-    kept, more = found["keptPlaces"], found["withoutGPUs"]
-    apart = f", {plural(more, 'member')} without GPUs" if more else ""
-    passed = found.get("overtakenBy", 0)
-    kinds = "; ".join(f"{plural(each['members'], 'member')}: {each['request']}" for each in missing)
-    return {
-        "named by": found["source"] or "",
-        "members": f"{found['minimum']} start together: {found['running']} run, {found['waiting']} wait{absent}{apart}",
-        "room": room,
-        "kept": f"{plural(kept, 'place')} of members that are gone, for those that replace them" if kept else "",
-        "missing": kinds,
-        "priority": str(found["priority"]),
-        "waits": f"for {age(found['since'], now)}" if found["since"] and not is_placed(found) else "",
-        "overtaken": f"by {plural(passed, 'gang')} that came after it" if passed else "",
-        "turn": _turn_text(turn) if turn else "",
-    }
-
-
-def _turn_text(turn: Json) -> str:
-    whose = turn["gang"] or "a gang of another namespace"
-    what = "goes first" if turn.get("kind") == "first" else "is tried alone"
-    return f"{whose} {what}, for {turn['secondsLeft']} s more"
-
-
-def alike(nodes: Iterable[Json]) -> list[Alike]:
+def alike(nodes: Iterable[Json]) -> list[list[Json]]:
     """Group nodes that have the same reason, in the order in which each reason comes first.
 
     What would help names cards and pods, so it differs from node to node: only that there is something counts.
     """
-    groups: dict[object, Alike] = {}
+    groups: dict[object, list[Json]] = {}
     for node in nodes:
-        why = node.get("kubeScheduler") or {}
+        why = node["kubeScheduler"] or {}
         key = (node["fits"], node["offered"], node["reason"], node["text"], bool(node["remedy"]), why.get("reason"))
-        groups.setdefault(key, Alike(node)).names.append(node["node"])
+        groups.setdefault(key, []).append(node)
     return list(groups.values())
-
-
-def _facts(found: Json, now: datetime) -> dict[str, str]:
-    asked = "; ".join(_asked(container) for container in found["containers"])
-    shared = (f"{each['claim']} ({each['resourceClaim']})" for each in found.get("sharedClaims", ()))
-    facts = {
-        "asks for": asked,
-        "shares claims": ", ".join(shared),
-        "priority": str(found["priority"]),
-        "waits" if not is_placed(found) else "created": _since(found, now),
-        "kube-scheduler says": found["schedulerSays"] or "",
-    }
-    if found["schedulerRefused"]:
-        refused = plural(found["schedulerRefused"], "node")
-        facts["not offered"] = f"{refused} with cards, which kube-scheduler itself had ruled out (see its message)"
-    facts["queue"] = found.get("queue") or ""
-    if found.get("gang"):
-        words = found.get("gangWords") or found["gang"]
-        facts["gang"] = f"{words}; see gpuledger explain gang/{found['gang']} -n {found['namespace']}"
-    return facts
 
 
 def _fact_lines(facts: dict[str, str], terminal: Terminal) -> Iterable[str]:
@@ -246,32 +196,15 @@ def _fact_lines(facts: dict[str, str], terminal: Terminal) -> Iterable[str]:
             yield from (" " * (width + 4) + line for line in rest)
 
 
-def _since(found: Json, now: datetime) -> str:
-    if not found["since"]:
-        return ""
-    if is_placed(found):
-        return f"{age(found['since'], now)} ago"
-    return f"for {age(found['since'], now)}, {_tried(found, now)}"
-
-
 def _tried(found: Json, now: datetime) -> str:
-    """Return when kube-scheduler tried the pod last, as far as the operator can know: it is not always asked."""
-    if found.get("schedulerRefusedAll"):
-        return "tried, and refused without a look at cards"
+    """Return when kube-scheduler tried a pod last, as far as the operator can know: it is not always asked."""
+    if found["kind"] != "pod":
+        return ""
+    if found["schedulerRefusedAll"]:
+        return ", tried, and refused without a look at cards"
     if found["lastTried"]:
-        return f"last tried {age(found['lastTried'], now)} ago"
-    return "tried before this operator started" if found["schedulerSays"] else "not tried yet"
-
-
-def _asked(container: Json) -> str:
-    memory = ""
-    if container["memoryMiB"] is not None:
-        memory = f", {container['memoryMiB']} MiB each"
-    elif container["memoryPercent"] is not None:
-        memory = f", {container['memoryPercent']} % of its memory"
-    cores = f", {container['cores']} % cores" if container["cores"] else ""
-    alone = ", alone" if container["exclusive"] else ""
-    return f"{entry_text(container['name'])}: {plural(container['gpus'], 'card')}{memory}{cores}{alone}"
+        return f", last tried {age(found['lastTried'], now)} ago"
+    return ", tried before this operator started" if found["schedulerSays"] else ", not tried yet"
 
 
 def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
@@ -286,13 +219,13 @@ def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:
     ]
     rows = [
         (
-            group.title,
-            _offered(group.first),
-            (("fits", "green"),) if group.first["fits"] else ((group.first["reason"] or "", "yellow"),),
-            group.first["text"],
-            _why_refused(group),
-            _help(group),
-            pods_named(group.first["wouldHaveToLeave"]),
+            title_of([node["node"] for node in group], "nodes"),
+            _offered(group[0]),
+            (("fits", "green"),) if group[0]["fits"] else ((group[0]["reason"] or "", "yellow"),),
+            group[0]["text"],
+            _on_first(group, (group[0]["kubeScheduler"] or {}).get("text", "")),
+            _on_first(group, group[0]["remedy"] or ""),
+            pods_named(group[0]["wouldHaveToLeave"]),
         )
         for group in alike(nodes)
     ]
@@ -307,17 +240,9 @@ def _offered(node: Json) -> Cell:
     return "offers" if node["offered"] else (("refuses", "yellow"),)
 
 
-def _why_refused(group: Alike) -> str:
-    return _on_first(group, (group.first.get("kubeScheduler") or {}).get("text") or "")
-
-
-def _help(group: Alike) -> str:
-    return _on_first(group, group.first["remedy"] or "")
-
-
-def _on_first(group: Alike, text: str) -> str:
+def _on_first(group: Sequence[Json], text: str) -> str:
     """Return a text about the first node of several: its numbers are not those of the others."""
-    return f"on {group.names[0]}: {text}" if text and len(group.names) > 1 else text
+    return f"on {group[0]['node']}: {text}" if text and len(group) > 1 else text
 
 
 def _cards(node: Json, terminal: Terminal, wide: bool) -> list[str]:

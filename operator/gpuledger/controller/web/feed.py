@@ -32,6 +32,7 @@ from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
+from gpuledger.reports.explanation import Kind
 from gpuledger.workflows.tasks import all_within
 from gpuledger.workflows.trail import RecordFilter
 from gpuledger.workflows.wiring import Workflows
@@ -129,16 +130,12 @@ class AgentsUsage:
             return f"its agent's answer can't be read: {error}"
 
 
-async def _no_workloads(namespace: str, name: str) -> Json:
-    raise NotFound("there are no workloads here", 404)
-
-
 async def _no_agents() -> Answers:
     raise NotFound("no agents are asked here", 404)
 
 
-Explain = Callable[[str, str], Awaitable[Json]]
-"""Takes namespace and name; raises NotFound if nothing is known of it."""
+Explain = Callable[[Kind, str, str], Awaitable[Json]]
+"""Takes kind, namespace and name, and returns why that waits; raises NotFound if nothing is known of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -153,17 +150,12 @@ class LedgerSource:
     waiting: Callable[[], Iterable[Json]]
     """Yields the waiting pods as they go over the wire. Read in slices: pods can come and go between two."""
     explain: Explain
-    """Returns why a pod waits, or where it is."""
-    explain_gang: Explain
-    """Returns how far a gang has come."""
     history: Callable[[RecordFilter, int], Json]
     """Returns what has happened, the newest last: so many records at most."""
     active_elsewhere: Callable[[], str | None] = lambda: None
     """Returns the name of the active replica, empty if there is none; None if this one is active."""
     gang_of: Callable[[str], str] = lambda uid: ""
     """Pod UID -> its gang."""
-    explain_workload: Explain = _no_workloads
-    """Returns why a workload of Kueue waits."""
     agents_answers: Callable[[], Awaitable[Answers]] = _no_agents
     _taken: int = field(default=0, init=False)  # the ledger's number of its last change that was looked at
     _touches: ChangeLog = field(default_factory=ChangeLog, init=False)  # an edition is the number of one
@@ -213,14 +205,8 @@ def operators_source(workflows: Workflows) -> LedgerSource:
     """Return the page's data of an operator."""
     ledger, trail = workflows.context.ledger, workflows.context.trail
 
-    async def explain(namespace: str, name: str) -> Json:
-        return (await workflows.explainer.explain(namespace, name)).json()
-
-    async def explain_gang(namespace: str, name: str) -> Json:
-        return (await workflows.gang_reporter.explain(namespace, name)).json()
-
-    async def explain_workload(namespace: str, name: str) -> Json:
-        return (await workflows.workload_explainer.explain(namespace, name)).json()
+    async def explain(kind: Kind, namespace: str, name: str) -> Json:
+        return (await workflows.explainer.explain(kind, namespace, name)).json()
 
     def history(wanted: RecordFilter, limit: int) -> Json:
         records = [record.json() for record in trail.latest(wanted, limit)]
@@ -233,8 +219,6 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         ledger,
         waiting=lambda: (report.json() for report in workflows.why_waiting.reports()),
         explain=explain,
-        explain_gang=explain_gang,
-        explain_workload=explain_workload,
         history=history,
         active_elsewhere=workflows.context.leadership.active_elsewhere,
         gang_of=workflows.gangs.members.name_of,

@@ -33,7 +33,7 @@ from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, BadInput, Denied, GpuledgerError, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.reports.cards import IDLE_AFTER_S
-from gpuledger.reports.explanation import redacted_for
+from gpuledger.reports.explanation import Kind, redacted_for
 from gpuledger.workflows.trail import RecordFilter
 
 ALLOWED_S = 30.0
@@ -388,24 +388,23 @@ class ViewServer:
         return _answer(self._source.history(RecordFilter(**words), min(limit, HISTORY_LIMIT)))
 
 
-KINDS = {"gang": GANG_NAME, "workload": NAME, "pod": NAME}
-"""The kinds that can be explained, and the form of their names."""
+NAMES = {Kind.GANG: GANG_NAME, Kind.WORKLOAD: NAME, Kind.POD: NAME}
+"""What can be explained, and the form of its names."""
 
 
 class Asked(NamedTuple):
     """The subject of a request."""
 
-    kind: str
-    """One of KINDS."""
+    kind: Kind
     namespace: str
     name: str
 
 
 def asked_about(request: web.Request) -> Asked:
     """Return the pod, the gang, or the workload that a request is about."""
-    kind = next((kind for kind in KINDS if kind in request.query), "pod")
+    kind = next((kind for kind in NAMES if kind in request.query), Kind.POD)
     namespace, _, name = request.query.get(kind, "").partition("/")
-    if not NAME.fullmatch(namespace) or not KINDS[kind].fullmatch(name):
+    if not NAME.fullmatch(namespace) or not NAMES[kind].fullmatch(name):
         text = "name a pod: ?pod=NAMESPACE/NAME, a gang: ?gang=NAMESPACE/NAME, or a workload: ?workload=NAMESPACE/NAME"
         raise refusal(web.HTTPBadRequest, text)
     return Asked(kind, namespace, name)
@@ -422,9 +421,8 @@ def check_active(source: LedgerSource, kind: type[web.HTTPException] = web.HTTPS
 
 async def explained(source: LedgerSource, asked: Asked) -> Json:
     """Return why it waits. Raises what the client is to get in place of an answer."""
-    explain = {"gang": source.explain_gang, "workload": source.explain_workload, "pod": source.explain}[asked.kind]
     try:
-        return await explain(asked.namespace, asked.name)
+        return await source.explain(*asked)
     except NotFound as error:
         raise refusal(web.HTTPNotFound, str(error)) from error
     except BadInput as error:

@@ -34,6 +34,7 @@ from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimi
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
+from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import MemberRefused, PodNotBound
@@ -346,6 +347,7 @@ class Gangs(Component):
         self._ledger.quotas.on_room.append(self._may_have_more)
         self._ledger.seats.on_displaced.append(self._displaced)
         self._context.trail.gang_of = self._members.name_of
+        GangTrail(self._context, self)
 
     # Filter.
 
@@ -582,3 +584,67 @@ def _first_refused(state: GangState) -> Member:
 
 def _age(member: Member) -> tuple[str, str]:
     return member.since, member.pod.uid
+
+
+KINDS = {GangStage.ROOM_FOUND: RecordKind.GANG_PLANNED, GangStage.GATHERING: RecordKind.GANG_GATHERED}
+
+
+@define(eq=False, slots=False)
+class GangTrail(Component):
+    """A gang that can't start is planned and given up again and again: of that, each thing is said once."""
+
+    _gangs: Gangs
+
+    def __attrs_post_init__(self) -> None:
+        self._gangs.on_stage.append(self.stage)
+        self._gangs.on_given_up.append(self.given_up)
+        self._gangs.precedence.on_given.append(self.goes_first)
+        self._gangs.members.on_newcomer.append(self.member_comes)
+        self._gangs.members.on_bound.append(self.member_is_bound)
+        # When its last missing member was seen.
+        self._ready_s: WeakKeyDictionary[GangState, float] = WeakKeyDictionary()
+        self._said: WeakKeyDictionary[GangState, set[str]] = WeakKeyDictionary()  # what was said of it since it came
+
+    def member_comes(self, state: GangState) -> None:
+        """Note a new member."""
+        if len(state.pending) == state.missing > 0:
+            self._ready_s[state] = self._clock.now_s()
+            self._said.pop(state, None)
+
+    def stage(self, state: GangState, stage: GangStage, text: str) -> None:
+        """Record that cards are kept, or entered, for all that are missing."""
+        kind = KINDS[stage]
+        if self._is_news(state, kind.value):
+            self._trail.gang(kind, state.name, text)
+
+    def given_up(self, state: GangState, end: GatherEnd, why: str) -> None:
+        """Record that members that stood in Bind are not bound."""
+        self._counts.gathers_given_up.labels(end).inc()
+        if self._is_news(state, end.value):
+            self._trail.gang(RecordKind.GANG_GIVEN_UP, state.name, why)
+
+    def goes_first(self, state: GangState, text: str) -> None:
+        """Record that gangs that come after it wait for it."""
+        self._counts.gangs_first.inc()
+        self._trail.gang(RecordKind.GANG_FIRST, state.name, text)
+
+    def member_is_bound(self, state: GangState) -> None:
+        """Note a bound member: with the last one that is needed, the gang runs. Replicas on standby see it, too."""
+        ready_s = self._ready_s.get(state)
+        if state.missing > 0 or ready_s is None:
+            return
+        self._ready_s.pop(state, None)
+        self._said.pop(state, None)
+        if not self._is_active():
+            return
+        took_s = self._clock.now_s() - ready_s
+        self._counts.gang_place_seconds.observe(took_s)
+        text = f"{len(state.bound)} members are bound, {took_s:.1f} s after the last that it needs was seen"
+        self._trail.gang(RecordKind.GANG_BOUND, state.name, text)
+
+    def _is_news(self, state: GangState, what: str) -> bool:
+        said = self._said.setdefault(state, set())
+        if what in said:
+            return False
+        said.add(what)
+        return True

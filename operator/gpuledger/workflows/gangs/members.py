@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.gang import described, gang_of
+from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import (
     controller_uid,
     created_at,
@@ -261,16 +261,8 @@ class Members(Component):
 
     def name_of(self, pod_uid: str) -> str:
         """Return the name of a pod's gang in its namespace, empty if it has none."""
-        name = self._of_pod.get(pod_uid)
-        return name.name if name else ""
-
-    def described(self, pod_uid: str) -> str:
-        """Return the name of a pod's gang, and how many of its pods start together; empty if it has none."""
         state = self.of(pod_uid)
-        if state is None:
-            return ""
-        many = f"{state.minimum} of its pods start together" if state.minimum else "its pods are placed one by one"
-        return described(state.name) + ("" if state.problem else f": {many}")
+        return state.name.name if state else ""
 
     def other_priority(self, pod: Json) -> list[str]:
         """Return a sentence if a pod's priority differs from that of its PodGroup."""

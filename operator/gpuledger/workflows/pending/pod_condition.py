@@ -16,6 +16,9 @@ are remembered, because it does not ask the operator about them.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from attrs import define
@@ -26,9 +29,10 @@ from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.model.errors import ASSIGNED, BadInput, Conflict, EventReason, Invalid, NotFound, Reason, Refusal
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
+from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.reports.cards import Record, RecordKind
-from gpuledger.reports.explanation import Explanation, PodState, WaitingReport
+from gpuledger.reports.cards import Record, RecordKind, pod_json
+from gpuledger.reports.explanation import Explanation, State, moment, request_text
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker
 
@@ -131,17 +135,17 @@ class PodConditionWriter(Component):
     async def _bring_up_to_date(self, pod: Pod, found: Json) -> None:
         explanation = await self._explainer.explain_object(found, of_now=False)
         before = condition_of(found, ALLOCATED)
-        if explanation.state is PodState.WAITING:
+        if explanation.state is State.WAITING:
             self._written[pod.uid] = pod
-            reason = condition_reason(explanation.main_reason)
-            complete = explanation.gang_stage is not GangStage.INCOMPLETE
-            is_news = explanation.gang_stage is not None and self._complete.get(pod.uid, complete) != complete
+            reason = condition_reason(explanation.reason)
+            complete = explanation.members is None or explanation.members.state is not GangStage.INCOMPLETE
+            is_news = explanation.members is not None and self._complete.get(pod.uid, complete) != complete
             if await self._set(pod, None if is_news else before, "False", reason, explanation.summary):
                 key = f"{reason} incomplete" if not complete else reason
                 self._event_recorder.post_pod_event_once(pod, EventReason.WAITING, explanation.summary, key)
             self._complete[pod.uid] = complete
         elif bound_node(found) or is_finished(found):
-            if explanation.state is PodState.PLACED and before is not None:
+            if explanation.state is State.PLACED and before is not None:
                 await self._set(pod, before, "True", ASSIGNED, explanation.summary)
             self._forget(pod.uid)
 
@@ -194,6 +198,46 @@ class PodWarner(Component):
     def known_pending(self) -> set[str]:
         """Return the UIDs of the waiting pods that were warned."""
         return set(self._said)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingReport:
+    """A waiting pod, its request, and the reason."""
+
+    pod: Pod
+    request: PodRequest
+    created: str
+    """RFC 3339."""
+    tried_s: float | None
+    """When kube-scheduler asked for it last, in Unix seconds; None if it has not yet."""
+    reasons: Mapping[Refusal, int]
+    """Why nodes do not take it, and how many of them for each reason."""
+    gang: str = ""
+    """The name of its gang in its namespace; empty if it has none."""
+    queue: str = ""
+    """The queue of Kueue's that it is in; empty if it is in none."""
+
+    @property
+    def main_reason(self) -> str:
+        """Return the reason that most nodes give; "room-found" if none is known: it is about to be tried again."""
+        most = max(self.reasons.items(), key=lambda each: each[1], default=None)
+        return most[0].reason.value if most else "room-found"
+
+    def json(self) -> Json:
+        """Return the report as it goes over the wire."""
+        most_first = Counter(dict(self.reasons)).most_common()
+        return {
+            **pod_json(self.pod),
+            "gang": self.gang or None,
+            "queue": self.queue or None,
+            "priority": self.pod.priority,
+            "since": self.created,
+            "lastTried": moment(self.tried_s),
+            "request": request_text(self.request),
+            "reasons": [
+                {"reason": refusal.reason.value, "text": refusal.text, "nodes": nodes} for refusal, nodes in most_first
+            ],
+        }
 
 
 @define(eq=False, slots=False)

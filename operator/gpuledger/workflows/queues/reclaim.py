@@ -8,46 +8,36 @@ each is evicted as a whole, by the check.
 Source of the rules: pkg/scheduler/preemption of Kueue 0.19.2. Left out: `borrowWithinCohort`, cohorts of cohorts, fair
 sharing. Where these would allow more, nothing is taken back beyond what Kueue has taken.
 
-Where no workload has to give cards back, the check's message tells people why; and whoever asks why a workload waits is
-answered in Kueue's words for quota, and node by node for cards.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from attrs import define
 
 from gpuledger.formats.kubernetes.workload import (
     CheckState,
     ClusterQueue,
-    PodSet,
     Usage,
     Workload,
-    pod_sets,
     usage,
 )
-from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import SeatKey, WorkloadName
-from gpuledger.model.json_object import Json
 from gpuledger.model.share import HolderState
 from gpuledger.placement.group import Asking, Trial
-from gpuledger.reports.explanation import NodeReason, in_short, request_text
-from gpuledger.reports.gang import WorkloadReport, WorkloadState, is_named, workload_report
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.lifecycles import PodLifecycles
-from gpuledger.workflows.pending.explain_pod import PodExplainer
-from gpuledger.workflows.queues.card_check import CardCheck, Queues
-from gpuledger.workflows.queues.reservations import pod_set_of
+from gpuledger.workflows.queues.card_check import Queues
 from gpuledger.workflows.queues.workloads import (
     QueuedWorkload,
-    SeatReader,
     Stage,
     hardest_first,
 )
-from gpuledger.workflows.tasks import KeyedWorker, Throttle, in_slices
+from gpuledger.workflows.tasks import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -242,129 +232,3 @@ def _usage(other: QueuedWorkload) -> Usage:
         return usage(other.found)
     except BadInput:
         return {}
-
-
-WAITS = "It waits for pods that leave."
-
-LOOKS_AT_ONCE = 1
-"""How many workloads look for victims at a time: each one sees the evictions of the one before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The state of a workload's pods at one moment."""
-
-    text: str = ""
-    """Why they find no cards, in the words of `explain`; empty if they do."""
-    pod_set: str = ""
-    """Of which the first is that finds none."""
-    nodes: Sequence[NodeReason] = ()
-    """Why nodes do not take that one, the nearest first."""
-
-
-@define(eq=False, slots=False)
-class CheckMessages(Component):
-    """Tells workloads why they wait, and has others give cards back.
-
-    Each workload has its turn now and then, and of each namespace one at a time.
-    """
-
-    _check: CardCheck
-    _take_back: Reclaimer
-    _explainer: PodExplainer
-
-    def __attrs_post_init__(self) -> None:
-        self._throttle = Throttle()
-        self._check.on_no_room.append(self.found)
-        self._latest: dict[
-            str, tuple[QueuedWorkload, Sequence[Asking]]
-        ] = {}  # UID of a workload -> it, and what it wants
-        self.worker = KeyedWorker(self._look_at, LOOKS_AT_ONCE, group_of=self._namespace_of)
-
-    def found(self, queued: QueuedWorkload, seats: Sequence[Asking]) -> None:
-        """Record that a workload finds no room."""
-        uid = queued.workload.uid
-        self._latest[uid] = queued, seats
-        self._throttle.call(uid, self.worker.mark)
-
-    def _namespace_of(self, uid: str) -> str:
-        latest = self._latest.get(uid)
-        return latest[0].workload.name.namespace if latest else ""
-
-    async def _look_at(self, uid: str) -> None:
-        queued, seats = self._latest.pop(uid, (None, ()))
-        if queued is None or not self._check.is_waiting(queued):
-            return
-        waits = await self._take_back.consider(queued, seats)
-        text = (await self.look(queued, seats)).text
-        if text and self._check.is_waiting(queued):
-            self._check.say_why(queued, f"{text}. {WAITS}" if waits else text)
-
-    async def look(self, queued: QueuedWorkload, seats: Sequence[Asking]) -> Look:
-        """Look again why the pods find no cards."""
-        trial = Trial(self._ledger)
-        await in_slices(trial.steps(hardest_first(seats)), self._clock)
-        if not trial.left:
-            return Look()
-        first = trial.left[0]
-        nodes = await self._explainer.nodes_beside(first.key, first.request.shape, first.node_names, trial)
-        text = in_short(nodes)
-        if len(seats) > 1:
-            text = f"{len(trial.placed)} of {len(seats)} pods find cards at once. For the next one, {text}"
-        return Look(text, pod_set_of(first.key), nodes)
-
-
-@define(eq=False, slots=False)
-class WorkloadExplainer(Component):
-    """Explains workloads, one at a time."""
-
-    _check: CardCheck
-    _reader: SeatReader
-    _no_room: CheckMessages
-
-    async def explain(self, namespace: str, name: str) -> WorkloadReport:
-        """Return all that there is to say of a workload, named by itself or by its job.
-
-        Raises NotFound, and what else the API server says.
-        """
-        found = await self._find(namespace, name)
-        report = workload_report(found)
-        queued = self._check.find(WorkloadName(report.namespace, report.name))
-        if queued is not None and self._check.is_waiting(queued):
-            report = await self._with_nodes(report, queued)
-        pods = [self._text(each) for each in pod_sets(found)]
-        return replace(report, pods=pods)
-
-    async def stop(self) -> None:
-        """Look at no workload any more."""
-        await self._no_room.worker.stop()
-
-    async def _with_nodes(self, report: WorkloadReport, queued: QueuedWorkload) -> WorkloadReport:
-        """Return the report of a workload that waits for cards, with why its pods find none at this moment."""
-        try:
-            looked = await self._no_room.look(queued, await self._reader.seats(queued))
-        except BadInput as error:
-            return replace(report, state=WorkloadState.NO_CARDS, summary=f"can't be placed: {error}")
-        summary = looked.text or report.summary
-        state = WorkloadState.NO_CARDS
-        return replace(report, state=state, summary=summary, example=looked.pod_set, nodes=looked.nodes)
-
-    async def _find(self, namespace: str, name: str) -> Json:
-        try:
-            return await self._store.workload(namespace, name)
-        except NotFound:
-            async for page in self._store.workloads(namespace):
-                for each in page:
-                    if is_named(each, name):
-                        return each
-        text = f"namespace {namespace} has no workload of Kueue, and no job with one, that is called {name!r}"
-        raise NotFound(text, 404)
-
-    def _text(self, pod_set: PodSet) -> str:
-        pods = "1 pod" if pod_set.count == 1 else f"{pod_set.count} pods"
-        try:
-            request = self._formats.request(pod_set.pod)
-        except BadInput as error:
-            return f"{pod_set.name}: {pods}, whose request can't be read: {error}"
-        asks = request_text(request) if request else "no GPU"
-        return f"{pod_set.name}: {pods}, {asks}{' for each' if pod_set.count > 1 and request else ''}"

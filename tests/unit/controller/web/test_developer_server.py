@@ -10,7 +10,7 @@ from fakes.view_answers import a_node, an_explanation
 from gpuledger.controller.web.view_server import DeveloperServer
 from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER, namespace_of_account
 from gpuledger.model.errors import Denied, NotFound, Unreachable
-from gpuledger.reports.explanation import OTHERS, redacted_for
+from gpuledger.reports.explanation import OTHERS, Kind, redacted_for
 
 Json = dict[str, Any]
 
@@ -47,18 +47,14 @@ class Source:
     def active_elsewhere(self) -> str | None:
         return self._elsewhere
 
-    async def explain(self, namespace: str, name: str) -> Json:
+    async def explain(self, kind: Kind, namespace: str, name: str) -> Json:
         self.asked.put_nowait(namespace)
         await self.go.wait()
         if name == "nobody":
             raise NotFound("there is no such pod")
-        return an_explanation(a_node("gpu-node-1"), namespace=namespace, pod=name)
-
-    async def explain_workload(self, namespace: str, name: str) -> Json:
-        return {"workload": name, "summary": "", "nodes": []}
-
-    async def explain_gang(self, namespace: str, name: str) -> Json:
-        return {"gang": name, "summary": "", "turn": {"gang": "team-b/secret", "secondsLeft": 9}, "nodes": []}
+        turn = {"gang": "team-b/secret", "kind": "alone", "secondsLeft": 9}
+        members = {"turn": turn} if kind is Kind.GANG else None
+        return an_explanation(a_node("gpu-node-1"), kind=kind, namespace=namespace, name=name, members=members)
 
 
 async def status(source: Source, reviews: Reviews, token: str | None, pod: str = "team-a/web") -> int:
@@ -75,10 +71,10 @@ async def answer(source: Source, reviews: Reviews, token: str | None, asked: Jso
 
 async def test_gangs_of_the_own_namespace_are_explained_without_the_name_of_anothers() -> None:
     code, found = await answer(Source(), Reviews(), "of-team-a", {"gang": "team-a/Train_1.b"})
-    assert (code, found["gang"]) == (200, "Train_1.b")
-    assert found["turn"] == {"gang": None, "secondsLeft": 9}
+    assert (code, found["kind"], found["name"]) == (200, "gang", "Train_1.b")
+    assert found["members"]["turn"] == {"gang": None, "kind": "alone", "secondsLeft": 9}
     code, found = await answer(Source(), Reviews(), "of-team-b", {"gang": "team-b/train"})
-    assert found["turn"]["gang"] == "team-b/secret"
+    assert found["members"]["turn"]["gang"] == "team-b/secret"
     for token, gang, expected in (("of-team-a", "team-b/train", 403), ("of-team-a", "team-a/-", 400)):
         assert (await answer(Source(), Reviews(), token, {"gang": gang}))[0] == expected
 
@@ -144,6 +140,7 @@ def test_pods_of_other_namespaces_are_not_named() -> None:
     explanation = {
         "summary": "waits for team-b/secret, team-b/secret-2, team-a/own to leave 3 cards of n",
         "waitsFor": ["team-b/secret", "team-b/secret-2", "team-a/own"],
+        "members": None,
         "nodes": [node],
     }
     seen = redacted_for(explanation, "team-a")

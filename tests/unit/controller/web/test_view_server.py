@@ -445,7 +445,7 @@ async def test_what_is_used_is_said_node_by_node_with_who_is_idle_as_the_viewer_
 
 
 async def test_where_no_agents_are_asked_nobody_can_say_what_is_used(cluster: ViewCluster) -> None:
-    source = LedgerSource(cluster.ledger, list, cluster.explain, cluster.explain_gang, cluster.history)
+    source = LedgerSource(cluster.ledger, list, cluster.explain, cluster.history)
     async with TestClient(TestServer(ViewServer(source, LocalAccess()).application())) as client:
         answer = await client.get("/v1/usage")
         assert (answer.status, await answer.json()) == (404, {"error": "no agents are asked here"})

@@ -8,7 +8,7 @@ from gpuledger.ledger.book import Ledger
 
 
 def a_source(ledger: Ledger) -> LedgerSource:
-    return LedgerSource(ledger, list, cast(Any, None), cast(Any, None), cast(Any, None))
+    return LedgerSource(ledger, list, cast(Any, None), cast(Any, None))
 
 
 def test_at_first_all_nodes_are_new() -> None:
@@ -62,7 +62,7 @@ def test_a_pod_that_is_seen_to_be_of_a_gang_is_shown_so_from_then_on() -> None:
     ledger.load(stored(card, a_holder("a", a_share(card))))
     gangs: dict[str, str] = {}
     unused = cast(Any, None)
-    source = LedgerSource(ledger, list, unused, unused, unused, gang_of=lambda uid: gangs.get(uid, ""))
+    source = LedgerSource(ledger, list, unused, unused, gang_of=lambda uid: gangs.get(uid, ""))
 
     def shown() -> Any:
         report = source.node("node-a")

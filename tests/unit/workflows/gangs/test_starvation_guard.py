@@ -243,7 +243,15 @@ async def test_those_that_are_held_back_are_told_without_the_others_name_and_exp
     (told,) = lab.parts.filter("young-0", "node-a").refused.values()
     assert "goes first" in told
     assert "large" not in told
-    found = (await lab.parts.workflows.gang_reporter.explain("default", "young")).json()
-    assert (found["state"], found["turn"]["gang"], found["turn"]["kind"]) == ("held-back", "default/large", "first")
-    own = (await lab.parts.workflows.gang_reporter.explain("default", "large")).json()
-    assert (own["state"], own["overtakenBy"], own["turn"]["gang"]) == ("waiting", MOST_OVERTAKING, "default/large")
+    found = (await lab.parts.workflows.explainer.gangs.explain("default", "young")).json()
+    assert (found["state"], found["members"]["turn"]["gang"], found["members"]["turn"]["kind"]) == (
+        "held-back",
+        "default/large",
+        "first",
+    )
+    own = (await lab.parts.workflows.explainer.gangs.explain("default", "large")).json()
+    assert (own["state"], own["members"]["overtakenBy"], own["members"]["turn"]["gang"]) == (
+        "waiting",
+        MOST_OVERTAKING,
+        "default/large",
+    )

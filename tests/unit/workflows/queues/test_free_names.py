@@ -99,4 +99,4 @@ async def test_of_each_namespace_victims_are_looked_for_for_one_workload_at_a_ti
     await scene.parts.workflows.queue.give_room()
     await asyncio.sleep(5.0)
     assert looked_at[:3].count("default") == 1
-    await scene.parts.workflows.workload_explainer.stop()
+    await scene.parts.workflows.check_messages.stop()

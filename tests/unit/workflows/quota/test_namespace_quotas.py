@@ -94,7 +94,7 @@ async def test_who_is_refused_is_told_which_limit_of_which_quota(api: ApiServer,
     assert GPUMEM in text
     assert "gpus" in text
     found = await parts.explainer.explain("default", "a")
-    assert found.main_reason == "quota"
+    assert found.reason == "quota"
     assert found.summary.startswith("namespace default has 0 of 3,000 MiB")
     assert parts.why_waiting.pods_by_reason() == {"quota": 1}
 
@@ -230,7 +230,7 @@ async def test_a_gang_that_exceeds_the_quota_as_a_whole_keeps_nothing_and_starts
     parts.watch()
     assert not any(asks(parts, name) for name in "abc")
     assert not any(parts.ledger.seats.of(f"uid-{name}") for name in "abc")
-    found = (await parts.workflows.gang_reporter.explain("default", "train")).json()
+    found = (await parts.workflows.explainer.gangs.explain("default", "train")).json()
     assert "0 of 2 cards" in found["summary"]
     for _ in range(5):
         await look(parts)

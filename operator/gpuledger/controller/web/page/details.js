@@ -1,4 +1,4 @@
-// The panel's details: a card with its holders, or a pod with the reasons why it waits.
+// The panel's details: a card with its holders, or a pod or a gang with the reasons why it waits.
 
 import { isAlone, phaseOf, podOf } from "./cluster.js";
 import { duration, el, mib, moment, number, percent, plural, secondsSince } from "./dom.js";
@@ -94,41 +94,83 @@ function containers(rows) {
         el("span", { class: `chip ${KINDS[each.state] ?? ""}`, text: each.state === "idle" && each.lastKernelSecondsAgo !== null ? `idle, ${duration(each.lastKernelSecondsAgo)}` : each.state })))))));
 }
 
-const STATES = { waiting: "waits", placed: "has its cards", "being-freed": "room is being made", "on-hold": "cards are on hold for it", "not-tried": "not tried yet" };
+const STATES = {
+  waiting: "waits", placed: "has its cards", "being-freed": "room is being made", "room-found": "room is found for it",
+  incomplete: "not all created", "others-turn": "another one is tried alone", "held-back": "another one goes first", gathering: "is being bound", running: "runs",
+};
+const MEMBER_STATES = { running: "runs", "on-hold": "cards on hold", fits: "finds cards", "no-cards": "finds none", waiting: "waits" };
+const MEMBERS_SHOWN = 100;
 
-/** An Explanation, as /v1/explain gives it. */
-export function podDetails(found, again) {
-  const kind = found.state === "placed" ? "is-ready" : found.state === "waiting" ? "is-cordoned" : "";
-  const nodes = found.nodes ?? [];
+/** An Explanation, as /v1/explain gives it, and the records of a gang. */
+export function explanationDetails(found, records, { again, showCards }) {
+  const isGang = found.kind === "gang", members = isGang ? found.members : null;
+  const name = `${found.namespace}/${found.name}`;
+  const refused = found.nodes.filter((node) => node.offered === false).length;
   return [
-    title(`${found.namespace}/${found.pod}`),
-    el("p", { class: "chips" }, chip(STATES[found.state] ?? found.state, kind), found.priority ? chip(`priority ${found.priority}`, "") : null,
-      el("button", { type: "button", class: "quiet", "data-key": "again", text: "Ask again", on: { click: again } })),
+    title(isGang ? `gang ${name}` : name),
+    el("p", { class: "chips" }, chip(STATES[found.state] ?? found.state, found.hasPlace ? "is-ready" : ["waiting", "incomplete"].includes(found.state) ? "is-cordoned" : ""), found.priority ? chip(`priority ${found.priority}`, "") : null,
+      el("button", { type: "button", class: "quiet", "data-key": "again", text: "Ask again", on: { click: again } }),
+      members?.running ? el("button", { type: "button", class: "quiet", "data-key": "cards", text: "Show its cards", on: { click: () => showCards(`gang:${name}`) } }) : null),
     el("p", { class: "reason", text: found.summary }),
+    found.warnings.map((warning) => el("p", { class: "reason", text: warning })),
     el("dl", { class: "facts" },
-      fact("Gang", found.gang ? el("a", { href: `#gang=${encodeURIComponent(`${found.namespace}/${found.gang}`)}`, "data-key": "gang", text: found.gang }) : ""),
+      fact("Gang", found.gang && !isGang ? el("a", { href: `#gang=${encodeURIComponent(`${found.namespace}/${found.gang}`)}`, "data-key": "gang", text: found.gang }) : ""),
+      members ? memberFacts(members) : null,
+      fact("Named by", isGang ? found.gangWords : ""),
       fact("Queue", found.queue),
-      fact("Waits for", found.since ? duration(secondsSince(found.since)) : ""),
+      fact("Waits for", found.since && !found.hasPlace ? duration(secondsSince(found.since)) : ""),
       fact("Last tried", found.lastTried ? moment(found.lastTried) : ""),
       fact("Scheduler", found.schedulerSays),
-      fact("Not offered", found.schedulerRefused ? `${plural(found.schedulerRefused, "node")} with cards that kube-scheduler itself did not offer (taints, CPU, selectors)` : "")),
-    found.containers?.length ? [el("h3", { text: "What it requests" }), el("ul", { class: "plain" }, found.containers.map((container) => el("li", {}, el("strong", { text: container.claim ? `claim ${container.claim}, request ${container.request}` : container.name }), ` ${asked(container)}`)))] : null,
-    found.holds?.length ? [el("h3", { text: "Its cards" }), el("ul", { class: "plain" }, found.holds.map((hold) => el("li", {},
-      el("a", { href: `#card=${encodeURIComponent(hold.uuid)}`, "data-key": hold.uuid, text: `GPU ${hold.index} of ${hold.node}` }),
-      ` ${mib(hold.memoryMiB)}, ${hold.cores} % cores${hold.exclusive ? ", alone" : ""}`)))] : null,
-    nodes.length ? [el("h3", { text: `Node by node: ${plural(nodes.length, "node")}` }), nodesDetails(nodes)] : null,
+      fact("Not offered", refused ? `${plural(refused, "node")} with cards that kube-scheduler itself did not offer (taints, CPU, selectors)` : "")),
+    section("What it requests", found.requests.map((each) => [el("strong", { text: entry(each.name) }), ` ${each.text}`])),
+    section("Its cards", found.holds.map((hold) => [el("a", { href: `#card=${encodeURIComponent(hold.uuid)}`, "data-key": hold.uuid, text: `GPU ${hold.index} of ${hold.node}` }),
+      ` ${mib(hold.memoryMiB)}, ${hold.cores} % cores${hold.exclusive ? ", alone" : ""}`])),
+    members ? section("Where members find cards at once", members.fitsOn.map((each) => [el("strong", { text: each.node }), ` ${plural(each.members, "member")}`])) : null,
+    members ? section("What the others lack", members.missing.map((each) => [el("strong", { text: plural(each.members, "member") }), `: ${each.request}${each.members > 1 ? " for each" : ""}`])) : null,
+    found.nodes.length ? [el("h3", { text: found.example ? `Why ${found.example} finds none beside them` : `Node by node: ${plural(found.nodes.length, "node")}` }), nodesDetails(found.nodes)] : null,
+    members ? section(plural(members.pods.length + members.podsLeftOut, "member"), memberEntries(found.namespace, members)) : null,
+    records.length ? [el("h3", { text: "What has happened" }), el("ol", { class: "records" }, records.toReversed().map((each) => el("li", {},
+      el("span", { class: "row" }, el("span", {}, chip(each.kind, ""), each.pod ? [" ", podLink(`${each.namespace}/${each.pod}`, each.time)] : null), moment(each.time)), el("span", { text: each.text }))))] : null,
   ];
 }
 
-/** Why nodes do not take a pod. */
-export function nodesDetails(nodes) {
-  const groups = grouped(nodes);
-  return groups.map((group) => groupDetails(group, groups.length));
+function memberFacts(members) {
+  const turn = members.turn && `${members.turn.gang ?? "a gang of another namespace"} ${members.turn.kind === "first" ? "goes first" : "is tried alone"}, for ${members.turn.secondsLeft} s more`;
+  return [
+    fact("Minimum", String(members.minimum)),
+    fact("Run", String(members.running)),
+    fact("Wait", members.waiting ? String(members.waiting) : ""),
+    fact("Without GPUs", members.withoutGPUs ? String(members.withoutGPUs) : ""),
+    fact("Places kept", members.keptPlaces ? `${members.keptPlaces}, for members that replace others` : ""),
+    fact("Not created", members.notCreated ? String(members.notCreated) : ""),
+    fact("With cards on hold", members.onHold ? String(members.onHold) : ""),
+    fact("Stand in Bind", members.inBind ? String(members.inBind) : ""),
+    fact("Overtaken by", members.overtakenBy ? `${plural(members.overtakenBy, "gang")} that came after it` : ""),
+    fact("Turn", turn),
+  ];
 }
 
-function asked({ gpus: cards, memoryMiB, memoryPercent, cores, exclusive }) {
-  const memory = memoryMiB ? mib(memoryMiB) : memoryPercent ? `${memoryPercent} % of the memory` : "";
-  return [plural(cards, "card"), memory && `${memory}${cards > 1 ? " each" : ""}`, cores ? `${cores} % cores` : "", exclusive ? "alone" : ""].filter(Boolean).join(", ");
+function memberEntries(namespace, { pods, podsLeftOut }) {
+  const left = podsLeftOut + Math.max(0, pods.length - MEMBERS_SHOWN);
+  return [...pods.slice(0, MEMBERS_SHOWN).map((each) => [podLink(`${namespace}/${each.pod}`, "member"), el("span", { class: "note", text: `${MEMBER_STATES[each.state] ?? each.state}${each.node ? `, ${each.node}` : ""}` })]),
+    ...(left ? [[`and ${left} more`]] : [])];
+}
+
+/** A container, or a request of a claim, which is CLAIM/REQUEST. */
+function entry(name) {
+  const [claim, ...request] = name.split("/");
+  return request.length ? `claim ${claim}, request ${request.join("/")}` : name;
+}
+
+/** A list under a heading; nothing if it is empty. */
+function section(heading, entries) {
+  return entries.length ? [el("h3", { text: heading }), el("ul", { class: "plain" }, entries.map((entry) => el("li", {}, entry)))] : null;
+}
+
+/** Why nodes do not take a pod. */
+function nodesDetails(nodes) {
+  const groups = grouped(nodes);
+  return groups.map((group) => groupDetails(group, groups.length));
 }
 
 /** Nodes with the same answer together, the most frequent first. */
@@ -159,8 +201,8 @@ function nodeDetails(node) {
   return el("li", {}, el("strong", { text: node.node }),
     node.kubeScheduler && el("p", { text: `kube-scheduler does not offer it: ${node.kubeScheduler.text}` }),
     node.remedy && el("p", { text: node.remedy }),
-    node.wouldHaveToLeave?.length ? el("p", {}, "Would have to leave: ", listed(node.wouldHaveToLeave.map((pod) => podLink(pod, node.node)))) : null,
-    node.cards?.length ? el("ul", { class: "cards" }, alike(node.cards).map((cards) => cardsDetails(cards))) : null);
+    node.wouldHaveToLeave.length ? el("p", {}, "Would have to leave: ", listed(node.wouldHaveToLeave.map((pod) => podLink(pod, node.node)))) : null,
+    node.cards.length ? el("ul", { class: "cards" }, alike(node.cards).map((cards) => cardsDetails(cards))) : null);
 }
 
 /** Cards of which the same is said, together. */
@@ -177,7 +219,7 @@ function cardsDetails(cards) {
   const [card] = cards;
   const links = cards.map((each) => el("a", { href: `#card=${encodeURIComponent(each.uuid)}`, "data-key": each.uuid, "aria-label": `GPU ${each.index}`, text: String(each.index) }));
   return el("li", { class: card.fits ? "fits" : null }, cards.length > 1 ? "GPUs " : "GPU ", listed(links), `: ${card.fits ? "fits" : card.text}`,
-    card.by?.length ? el("span", { class: "dim" }, ", taken by ", listed(card.by.map((pod) => podLink(pod, card.uuid)))) : null);
+    card.by.length ? el("span", { class: "dim" }, ", taken by ", listed(card.by.map((pod) => podLink(pod, card.uuid)))) : null);
 }
 
 function listed(links) { return links.flatMap((link, place) => (place ? [", ", link] : [link])); }

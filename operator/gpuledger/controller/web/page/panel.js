@@ -1,9 +1,9 @@
 // The panel beside the map: waiting pods, details, history; its tabs, and what the address after # names.
 
-import { cardDetails, podDetails, podLink, title } from "./details.js";
+import { cardDetails, explanationDetails, podLink, title } from "./details.js";
 import { byId, duration, el, moment, plural, refill, say, secondsSince } from "./dom.js";
 import { Refused } from "./feed.js";
-import { byGang, gangDetails, gangLink, gangOf, waitingGang } from "./gang.js";
+import { byGang, gangLink, gangOf, waitingGang } from "./gang.js";
 
 const TABS = ["waiting", "details", "history"];
 const WAITING_SHOWN = 200;
@@ -74,20 +74,18 @@ export class Panel {
       this.arrive(true);
     }
     const again = () => this.showAnswer(kind, name, true);
-    const content = await (kind === "gang" ? this.gang(name, again) : this.pod(name, again)).catch((error) => {
+    const content = await this.explanation(kind, name, again).catch((error) => {
       const text = error instanceof Refused ? error.message : "The operator can't be reached.";
       return [title(name), el("p", { class: "reason", text }), el("button", { type: "button", "data-key": "again", text: "Ask again", on: { click: again } })];
     });
     if (this.shown[kind] === name) refill(byId("details"), content);
   }
 
-  async pod(name, again) { return podDetails(await this.feed.get(`v1/explain?pod=${encodeURIComponent(name)}`), again); }
-
-  async gang(name, again) {
-    const [namespace, gang] = name.split("/");
-    const found = await this.feed.get(`v1/explain?gang=${encodeURIComponent(name)}`);
-    const { records } = await this.feed.get(`v1/history?limit=20&namespace=${encodeURIComponent(namespace)}&gang=${encodeURIComponent(gang)}`);
-    return gangDetails(found, records, { again, showCards: this.filterBy });
+  async explanation(kind, name, again) {
+    const found = await this.feed.get(`v1/explain?${kind}=${encodeURIComponent(name)}`);
+    const of = `namespace=${encodeURIComponent(found.namespace)}&gang=${encodeURIComponent(found.name)}`;
+    const { records } = kind === "gang" ? await this.feed.get(`v1/history?limit=20&${of}`) : { records: [] };
+    return explanationDetails(found, records, { again, showCards: this.filterBy });
   }
 
   showWaiting() {

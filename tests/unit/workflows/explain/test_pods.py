@@ -15,9 +15,9 @@ from gpuledger.command_line.commands.explain import explain_lines
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.errors import NotFound
 from gpuledger.model.share import Claim, Holder, HolderState
-from gpuledger.reports.explanation import PodState
+from gpuledger.reports.explanation import State
 from gpuledger.reports.tables import Terminal
-from gpuledger.workflows.pending.explain_pod import NODES_IN_DETAIL, REUSED_S
+from gpuledger.workflows.explain.nodes import NODES_IN_DETAIL, REUSED_S
 
 CARDS = cards_of("node-a", 2)
 SMALL = replace(a_card(0, "node-b", memory_mib=8_000), model="Tesla-T4")
@@ -64,7 +64,6 @@ async def test_nodes_that_kube_scheduler_does_not_offer_are_told_apart(parts: Op
     parts.filter("late", "node-b")
     found = await explained(parts, "late")
     assert [(node["node"], node["offered"]) for node in found["nodes"]] == [("node-b", True), ("node-a", False)]
-    assert found["schedulerRefused"] == 1
     assert found["summary"].startswith(
         "0 of 2 GPU nodes take it: no card as large as 12000 MiB (1), not offered by kube-scheduler (1)"
     )
@@ -122,7 +121,7 @@ async def test_where_kube_scheduler_refuses_every_node_its_reason_is_the_headlin
         parts.api.put_node({**a_node_object(name), "status": {"allocatable": {"cpu": "64", "memory": "64Gi"}}})
     refuse_by_scheduler(parts, "late", "0/2 nodes are available: 2 Insufficient cpu. preemption: not helpful")
     found = await explained(parts, "late")
-    assert (found["state"], found["schedulerRefused"], found["schedulerRefusedAll"]) == ("waiting", 2, True)
+    assert (found["state"], found["reason"], found["schedulerRefusedAll"]) == ("waiting", "kube-scheduler", True)
     for words in ("kube-scheduler refuses every node", "Insufficient cpu (2)", "500 CPUs", "64 of 64", "1 of 2 GPU"):
         assert words in found["summary"]
     assert [(node["offered"], node["kubeScheduler"]["reason"]) for node in found["nodes"]] == [(False, "host-cpu")] * 2
@@ -196,16 +195,16 @@ async def test_room_that_is_being_made_is_told_with_those_who_have_to_leave(part
 @pytest.mark.parametrize(
     ("change", "state", "words"),
     [
-        (lambda parts: put(parts, "p", {GPU: "0.5"}), PodState.BAD_REQUEST, "nvidia.com/gpu"),
-        (lambda parts: put(parts, "p", {"cpu": "1"}), PodState.NO_GPU, "asks for no GPU"),
-        (lambda parts: put(parts, "p", scheduler_name="other"), PodState.NOT_OURS, "other, not gpuledger"),
-        (lambda parts: put(parts, "p", node_name="node-a", phase="Succeeded"), PodState.ENDED, "has ended"),
-        (lambda parts: put(parts, "p", node_name="node-a"), PodState.UNCOUNTED, "gpuledger audit"),
-        (lambda parts: put(parts, "p", uid="tenant-0", node_name="node-a"), PodState.PLACED, "has 1 card of node-a"),
+        (lambda parts: put(parts, "p", {GPU: "0.5"}), State.BAD_REQUEST, "nvidia.com/gpu"),
+        (lambda parts: put(parts, "p", {"cpu": "1"}), State.NO_GPU, "asks for no GPU"),
+        (lambda parts: put(parts, "p", scheduler_name="other"), State.NOT_OURS, "other, not gpuledger"),
+        (lambda parts: put(parts, "p", node_name="node-a", phase="Succeeded"), State.ENDED, "has ended"),
+        (lambda parts: put(parts, "p", node_name="node-a"), State.UNCOUNTED, "gpuledger audit"),
+        (lambda parts: put(parts, "p", uid="tenant-0", node_name="node-a"), State.PLACED, "has 1 card of node-a"),
     ],
 )
 async def test_every_other_state_of_a_pod_has_a_sentence(
-    parts: OperatorParts, change: Callable[[OperatorParts], None], state: PodState, words: str
+    parts: OperatorParts, change: Callable[[OperatorParts], None], state: State, words: str
 ) -> None:
     change(parts)
     found = await explained(parts, "p")

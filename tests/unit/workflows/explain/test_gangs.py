@@ -34,7 +34,7 @@ def parts(api: ApiServer) -> OperatorParts:
 
 
 async def reported(parts: OperatorParts, name: str = "train") -> Json:
-    return (await parts.workflows.gang_reporter.explain("default", name)).json()
+    return (await parts.workflows.explainer.gangs.explain("default", name)).json()
 
 
 async def test_it_says_how_many_find_cards_at_once_where_and_what_the_others_lack(
@@ -44,12 +44,12 @@ async def test_it_says_how_many_find_cards_at_once_where_and_what_the_others_lac
     for number in range(8):
         assert not parts.filter(f"m-{number}", "node-a", "node-b").node_names
     found = await reported(parts)
-    assert (found["state"], found["fits"], found["minimum"]) == ("waiting", 5, 8)
-    assert found["fitsOn"] == [{"node": "node-a", "members": 3}, {"node": "node-b", "members": 2}]
-    assert found["missing"] == [{"request": "1 whole card", "members": 3, "cards": 3}]
+    assert (found["state"], found["members"]["fits"], found["members"]["minimum"]) == ("waiting", 5, 8)
+    assert found["members"]["fitsOn"] == [{"node": "node-a", "members": 3}, {"node": "node-b", "members": 2}]
+    assert found["members"]["missing"] == [{"request": "1 whole card", "members": 3, "cards": 3}]
     for words in ("5 of 8 members find cards at once", "node-a 3", "node-b 2", "3 cards"):
         assert words in found["summary"]
-    states = [each["state"] for each in found["members"]]
+    states = [each["state"] for each in found["members"]["pods"]]
     assert (states.count("fits"), states.count("no-cards")) == (5, 3)
 
 
@@ -77,7 +77,12 @@ async def test_asking_keeps_nothing_and_changes_nothing(api: ApiServer, parts: O
 async def test_it_counts_those_that_were_not_created(api: ApiServer, parts: OperatorParts) -> None:
     come(api, parts, *map(member, "ab"))
     found = await reported(parts)
-    assert (found["state"], found["notCreated"], found["waiting"], found["fits"]) == ("incomplete", 1, 2, 2)
+    assert (found["state"], found["members"]["notCreated"], found["members"]["waiting"], found["members"]["fits"]) == (
+        "incomplete",
+        1,
+        2,
+        2,
+    )
     assert "1 has not been created" in found["summary"]
 
 
@@ -87,26 +92,31 @@ async def test_large_members_are_tried_first_and_unequal_ones_are_named_by_what_
     pods = [member(f"small-{number}", minimum=4) for number in range(3)]
     come(api, parts, *pods, member("large", minimum=4, limits={GPU: "3"}))
     found = await reported(parts)
-    assert found["fits"] == 3  # the large one on node-a, two on node-b
-    assert found["missing"] == [{"request": "1 whole card", "members": 1, "cards": 1}]
+    assert found["members"]["fits"] == 3  # the large one on node-a, two on node-b
+    assert found["members"]["missing"] == [{"request": "1 whole card", "members": 1, "cards": 1}]
 
 
 async def test_members_with_room_and_in_bind_are_counted(api: ApiServer, parts: OperatorParts) -> None:
     come(api, parts, *map(member, "abc"))
     assert parts.filter("a", "node-a").node_names
     found = await reported(parts)
-    assert (found["state"], found["onHold"], found["inBind"], found["fits"]) == ("room-found", 3, 0, 3)
+    assert (found["state"], found["members"]["onHold"], found["members"]["inBind"], found["members"]["fits"]) == (
+        "room-found",
+        3,
+        0,
+        3,
+    )
     binding = asyncio.create_task(parts.bind("a", "node-a"))
     await settle()
     found = await reported(parts)
-    assert (found["state"], found["inBind"]) == ("gathering", 1)
+    assert (found["state"], found["members"]["inBind"]) == ("gathering", 1)
     assert "1 of 3 members stand in Bind" in found["summary"]
     results = await asyncio.gather(*(parts.bind(name, "node-a") for name in "bc"), binding)
     assert results == [None] * 3
     await parts.idle()
     found = await reported(parts)
-    assert (found["state"], found["running"], found["waiting"]) == ("running", 3, 0)
-    assert [(each["pod"], each["state"], each["node"]) for each in found["members"]] == [
+    assert (found["state"], found["members"]["running"], found["members"]["waiting"]) == ("running", 3, 0)
+    assert [(each["pod"], each["state"], each["node"]) for each in found["members"]["pods"]] == [
         (name, "running", "node-a") for name in "abc"
     ]
 
@@ -116,7 +126,12 @@ async def test_a_member_without_gpus_is_there_and_needs_no_card(api: ApiServer, 
     launcher["spec"]["containers"][0]["resources"] = {}
     come(api, parts, launcher, *(member(f"m-{number}", minimum=7) for number in range(6)))
     found = await reported(parts)
-    assert (found["state"], found["withoutGPUs"], found["notCreated"], found["fits"]) == ("waiting", 1, 0, 5)
+    assert (
+        found["state"],
+        found["members"]["withoutGPUs"],
+        found["members"]["notCreated"],
+        found["members"]["fits"],
+    ) == ("waiting", 1, 0, 5)
     assert "5 of 6 members find cards at once" in found["summary"]
 
 
@@ -134,9 +149,14 @@ async def test_the_place_that_is_kept_for_a_replacement_counts_as_room_of_its_ga
     await parts.idle()
     come(api, parts, member("new", minimum=5), member("single", gang="single", minimum=1))
     found = await reported(parts)
-    assert (found["keptPlaces"], found["running"], found["fits"], found["missing"]) == (1, 4, 1, [])
+    assert (
+        found["members"]["keptPlaces"],
+        found["members"]["running"],
+        found["members"]["fits"],
+        found["members"]["missing"],
+    ) == (1, 4, 1, [])
     other = await reported(parts, "single")
-    assert (other["fits"], other["keptPlaces"]) == (0, 0)
+    assert (other["members"]["fits"], other["members"]["keptPlaces"]) == (0, 0)
     by = {pod for node in other["nodes"] for card in node["cards"] for pod in card["by"]}
     assert "default/train (kept for a member)" in by
 
@@ -148,7 +168,7 @@ async def test_a_gang_that_pauses_after_a_failure_says_for_how_long(api: ApiServ
     api.queue(Operation.WRITE_STATUS, *[refuse(Denied("a policy refuses", 403))] * 3)
     await asyncio.gather(*(parts.bind(name, "node-a") for name in "abc"), return_exceptions=True)
     found = await reported(parts)
-    assert (found["state"], found["pausesForSeconds"]) == ("waiting", 1)
+    assert (found["state"], found["members"]["pausesForSeconds"]) == ("waiting", 1)
     assert "could not be bound" in found["summary"]
 
 
@@ -159,9 +179,9 @@ async def test_a_gang_whose_pod_group_does_not_exist_says_so(api: ApiServer, par
     named["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": "train"}
     come(api, parts, named)
     found = await reported(parts)
-    assert "PodGroup" in found["source"]
+    assert "PodGroup" in found["gangWords"]
     assert "PodGroup" in found["summary"]
-    assert found["notCreated"] == 0
+    assert found["members"]["notCreated"] == 0
 
 
 async def test_the_gang_that_is_tried_alone_is_named_but_not_to_other_namespaces(
@@ -171,11 +191,11 @@ async def test_the_gang_that_is_tried_alone_is_named_but_not_to_other_namespaces
     parts.filter("a", "node-a")
     await asyncio.gather(parts.bind("a", "node-a"), return_exceptions=True)  # nobody follows: it has the turn next
     found = await reported(parts, "other")
-    assert (found["state"], found["turn"]["gang"]) == ("others-turn", "default/train")
-    assert found["turn"]["secondsLeft"] > 0
+    assert (found["state"], found["members"]["turn"]["gang"]) == ("others-turn", "default/train")
+    assert found["members"]["turn"]["secondsLeft"] > 0
     assert "train" not in found["summary"]
-    assert redacted_for(found, "default")["turn"]["gang"] == "default/train"
-    assert redacted_for(found, "elsewhere")["turn"]["gang"] is None
+    assert redacted_for(found, "default")["members"]["turn"]["gang"] == "default/train"
+    assert redacted_for(found, "elsewhere")["members"]["turn"]["gang"] is None
 
 
 async def test_a_gang_without_a_pod_is_not_found(parts: OperatorParts) -> None:
@@ -241,5 +261,5 @@ async def test_thousands_of_nodes_and_members_that_differ_are_not_all_looked_at(
     pods = [member(f"m-{number}", minimum=200, limits={GPU: "1", MEMORY: str(1_000 + number)}) for number in range(200)]
     come(api, parts, *pods)
     found = await reported(parts)
-    assert found["fits"] == 0
+    assert found["members"]["fits"] == 0
     assert "at least 0 of 200" in found["summary"]
