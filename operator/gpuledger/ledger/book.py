@@ -390,7 +390,8 @@ class Ledger:
             del self._entries[entry.card.uuid]
             self._with_misfits.discard(entry.card.uuid)
             self.promises.card_gone(entry)
-            self.quotas.seats_changed(entry)
+            for key in entry.seats:
+                self.quotas.seat_changed(key)
 
     def _leave_node(self, entry: CardEntry) -> None:
         node_name = entry.card.node_name
