@@ -384,7 +384,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @invariant()
     def every_pod_holds_what_the_model_says(self) -> None:
         holding = {pod for line in self.naive.lines.values() for pod, _ in line.holders}
-        assert set(self.ledger.pod_uids()) == holding
+        assert set(self.ledger.holders.uids()) == holding
         for pod in PODS:
             assert self.ledger.holders_of(pod) == self.naive.held_at_server(pod)
             hold, held = self.ledger.seats.of(pod), self.naive.holds.get(pod)

@@ -368,7 +368,6 @@ class InventoryKeeper(Component):
         self._reported_problems.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
         self._ledger.hosts.set_capacity(node_name, None)
-        self._ledger.set_hangs(node_name, False)
         self.recheck(node_name)
         for uuid in given_up:
             self._offer_to_others(uuid)
@@ -441,9 +440,9 @@ class InventoryKeeper(Component):
 
     def _open_or_close(self, facts: NodeFacts) -> None:
         """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
-        self._ledger.set_offer(facts.name, None if self._agents.not_ready(facts.name) else facts.offer)
+        offer = None if self._agents.not_ready(facts.name) else facts.offer
+        self._ledger.set_offer(facts.name, offer, hangs=bool(self._starts.problem(facts.name)))
         self._ledger.hosts.set_capacity(facts.name, facts.host if facts.takes_pods else None)
-        self._ledger.set_hangs(facts.name, bool(self._starts.problem(facts.name)))
 
     def _read(self, facts: NodeFacts) -> None:
         try:
@@ -558,7 +557,7 @@ class InventoryKeeper(Component):
             try:
                 self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
-                self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
+                self._ledger.load(stored_card(await self._store.allocation(card.object_name)), is_found=True)
             self._counts.cards_written.inc()
             entry = self._ledger.entry(card.uuid)
         if entry is not None and entry.card != card:

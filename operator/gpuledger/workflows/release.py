@@ -307,7 +307,7 @@ class PodReleaser(Component):
 
     def known_bound(self) -> set[str]:
         """Return the UIDs of the bound pods that were not seen to end, and of all that have shares."""
-        return set(self._ledger.pod_uids()) | self._bound.keys()
+        return set(self._ledger.holders.uids()) | self._bound.keys()
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """Record that a pod is gone. A hint only: the API server is asked before anything is released."""

@@ -51,7 +51,7 @@ def test_a_released_share_is_free() -> None:
     ledger.load(stored(CARD, a_holder("p", a_share(CARD)), version=2))
     ledger.load(stored(CARD, version=3))
     assert line(ledger).room().idle
-    assert ledger.pod_uids() == []
+    assert ledger.holders.uids() == []
     assert ledger.holders_of("p") == []
 
 

@@ -555,7 +555,7 @@ async def test_a_card_that_is_gone_takes_no_entry_and_every_removal_succeeds(api
     with pytest.raises(ShareRefused, match="is gone"):
         await parts.add("b", a_share(CARD))
     await parts.journal.remove(CARD.uuid, "a")
-    assert parts.ledger.pod_uids() == []
+    assert parts.ledger.holders.uids() == []
 
 
 async def test_a_holder_that_is_remembered_on_a_card_that_is_gone_is_not_taken_for_entered(api: ApiServer) -> None:
