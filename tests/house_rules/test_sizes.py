@@ -19,7 +19,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
     "methods of a class": {
         "workflows/gangs/gangs.py::Gangs": 32,
         "workflows/gangs/members.py::Members": 29,
-        "workflows/inventory.py::InventoryKeeper": 29,
         "workflows/observe_cluster.py::ClusterObserver": 30,
         "workflows/pending/waiting_pods.py::WaitingPods": 32,
         "workflows/preemption/execute.py::PreemptionExecutor": 34,
