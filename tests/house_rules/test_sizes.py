@@ -22,7 +22,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
         "workflows/pending/waiting_pods.py::WaitingPods": 32,
         "workflows/preemption/execute.py::PreemptionExecutor": 34,
         "workflows/preemption/preempt.py::Preemption": 30,
-        "workflows/resource_claims/claims.py::ClaimBook": 32,
     },
     "arguments of a function": {
         "command_line/commands/audit.py::audit": 9,
