@@ -379,7 +379,6 @@ class LedgerMachine(RuleBasedStateMachine):
             assert entry.used() == Amounts(*sums(self.naive.counted(uuid)))
             assert entry.room() == self.naive.room(line.card)
             assert [(pod, holder.share) for pod, holder in entry.holders.items()] == line.holders
-            assert entry.stored_use() == sum((share.amounts for _, share in line.holders), Amounts())
 
     @invariant()
     def every_pod_holds_what_the_model_says(self) -> None:

@@ -232,13 +232,11 @@ class Seats:
             for key in self.offered_on(entry):
                 if entry.takes(share, seat.key):
                     break
-                self._withdraw_offers(self._seats[key])
-
-    def _withdraw_offers(self, seat: Seat) -> None:
-        if seat.strength is Strength.OFFER:
-            self.give_up(seat.key)
-        else:
-            self.settle(seat.key, seat.placement.node_name)
+                offering = self._seats[key]
+                if offering.strength is Strength.OFFER:
+                    self.give_up(key)
+                else:
+                    self.settle(key, offering.placement.node_name)
 
     # Cards.
 

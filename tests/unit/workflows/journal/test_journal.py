@@ -747,7 +747,7 @@ async def test_what_the_journal_wrote_is_known_without_a_watch(api: ApiServer) -
     api.put_card(CARD)
     parts = an_operator(api)
     await parts.add("a", a_share(CARD, 4_000))
-    assert parts.entry(CARD).stored_use() == Amounts(4_000, 0, 1)
+    assert [holder.share.amounts for holder in parts.entry(CARD).holders.values()] == [Amounts(4_000, 0, 1)]
     stale = api.changes[0].object
     parts.observer.allocation(stale, gone=False)
     assert list(parts.entry(CARD).holders) == ["a"]
