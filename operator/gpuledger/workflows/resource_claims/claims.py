@@ -493,7 +493,8 @@ async def read_claims(reads: ClaimReads, cards: Collection[StoredCard]) -> tuple
 
     `cards` are the ledger's, with the holders by claim. Raises ApiError.
     """
-    found, seen, uuids = ListedClaims(holders=claim_holders(cards)), list[SeenClaim](), uuids_by_device(cards)
+    found, seen = ListedClaims(holders=claim_holders(cards)), list[SeenClaim]()
+    uuids = {device_name(stored.card.uuid): stored.card.uuid for stored in cards}
     try:
         async for page in reads.claim_objects(Kind.CLAIMS):
             found.add(claims=page)
@@ -536,11 +537,6 @@ def seen_claim(claim: Json, uuids: dict[str, str]) -> SeenClaim:
         consumers=tuple(str(each.get("uid")) for each in consumers),
         consumer_names=tuple(str(each.get("name")) for each in consumers),
     )
-
-
-def uuids_by_device(cards: Iterable[StoredCard]) -> dict[str, str]:
-    """Return the cards' UUIDs by the names of their devices."""
-    return {device_name(stored.card.uuid): stored.card.uuid for stored in cards}
 
 
 class ClaimAllocationLock:
