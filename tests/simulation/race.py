@@ -86,7 +86,7 @@ class Sweep:
     """Judge all pods that hold something, as the comparison at the start does."""
 
     def begin(self, runner: "Runner") -> None:
-        for uid in sorted(runner.ledger.pod_uids()):
+        for uid in sorted(runner.ledger.holders.uids()):
             runner.parts.releaser.recheck(uid)
 
 

@@ -13,6 +13,7 @@ from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
 from gpuledger.kube_api.client import KubeClient, Page
 from gpuledger.model.errors import NotFound
 from gpuledger.model.json_object import Json
+from gpuledger.model.share import Pod
 
 Picked = TypeVar("Picked")
 
@@ -160,6 +161,14 @@ class KubeReads:
     async def pod(self, namespace: str, name: str) -> Json:
         """Return a pod as it is now, not as a cache has it. Raises NotFound."""
         return await self._client.request("GET", f"{pods_in(namespace)}/{name}")
+
+    async def pod_now(self, pod: Pod) -> Json | None:
+        """Return a pod as `pod` does; None if it is gone, or another one has its name."""
+        try:
+            found = await self.pod(pod.namespace, pod.name)
+        except NotFound:
+            return None
+        return found if found["metadata"]["uid"] == pod.uid else None
 
     def claim_objects(self, kind: str) -> AsyncIterator[list[Json]]:
         """Yield all ResourceClaims, templates or DeviceClasses, by the plural of their kind, page by page."""

@@ -34,9 +34,10 @@ class HoldersByPod:
         self._cards: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards it is a holder of
         self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
 
-    def replaced(self, entry: CardEntry, before: Collection[str]) -> None:
-        """Record that a card has other holders than those of these UIDs."""
-        uuid = entry.card.uuid
+    def replace(self, entry: CardEntry, holders: Iterable[Holder]) -> Mapping[str, Holder]:
+        """Give a card these holders; return those before, by the pod's UID."""
+        uuid, before = entry.card.uuid, entry.holders
+        entry.holders = {holder.pod.uid: holder for holder in holders}
         for uid in before:
             self._cards[uid].discard(uuid)
             if not self._cards[uid]:
@@ -44,14 +45,15 @@ class HoldersByPod:
         for uid in entry.holders:
             self._cards.setdefault(uid, set()).add(uuid)
         self._lowest = None
+        return before
 
     def of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
-        """Return the cards that a pod holds, by index."""
+        """Return the cards that the API server says a pod holds, by index."""
         entries = [self._entries[uuid] for uuid in self._cards.get(pod_uid, ())]
         return [(e.card, e.holders[pod_uid]) for e in sorted(entries, key=lambda e: e.card.place)]
 
     def uids(self) -> list[str]:
-        """Return the UIDs of all pods that hold something."""
+        """Return the UIDs of all pods that hold something at the API server."""
         return list(self._cards)
 
     def lowest_priority(self) -> int:
@@ -155,11 +157,14 @@ class Ledger:
         self._lost: BoundedMap[str, int] = BoundedMap(LOST_KEPT)  # card UUID -> version that answers must exceed
         self._with_misfits: set[str] = set()  # UUIDs of cards that list a share that does not fit
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
-        self._by_pod = HoldersByPod(self._entries)
+        self.holders = HoldersByPod(self._entries)
+        self.holders_of = self.holders.of
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
+        self.changes = 0
+        """Number of changes so far; compare with `touched_since`."""
         self.touches = ChangeLog()
         self.hosts = Hosts(self._touch)
         self.seats = Seats(self._entries, self.hosts, self._touch)
@@ -219,17 +224,9 @@ class Ledger:
         """Return the nodes of which only the number of cards is known."""
         return [name for name in self.hosts.node_names() if self.only_counts(name)]
 
-    def holders_of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
-        """Return the cards that the API server says a pod holds, by index."""
-        return self._by_pod.of(pod_uid)
-
-    def pod_uids(self) -> list[str]:
-        """Return the UIDs of all pods that hold something at the API server."""
-        return self._by_pod.uids()
-
     def lowest_priority(self) -> int:
         """Return the priority of the least important holder of the cluster; a very high one if there is none."""
-        return self._by_pod.lowest_priority()
+        return self.holders.lowest_priority()
 
     def node_room(self, node_name: str) -> NodeRoom:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
@@ -250,43 +247,43 @@ class Ledger:
         """Return whether a pod holds something, has a seat, or is promised something by the API server."""
         return bool(self.seats.of(pod_uid) or self.holders_of(pod_uid) or self.promises.claims_of(pod_uid))
 
-    @property
-    def changes(self) -> int:
-        """Number of changes so far; compare with `touched_since`."""
-        return self.touches.changes
-
     def touched_since(self, change: int) -> Iterator[str]:
         """Return the nodes with a change later than this one, latest first. Costs what it returns."""
         return (node_name for _, node_name in self.touches.since(change))
 
     # The API server's content.
 
-    def load(self, stored: StoredCard) -> bool:
-        """Take over a card as it is stored; return False if something newer is known already."""
-        uuid, node_name = stored.card.uuid, stored.card.node_name
-        if stored.resource_version <= (self._lost.get(uuid) or 0):
+    def load(self, stored: StoredCard, is_found: bool = False) -> bool:
+        """Take over a card as it is stored; return False if something newer is known already.
+
+        One that `is_found` was read after the API server had answered that there is none. If it is still in the version
+        that was known then, the answer was wrong. Should it have been deleted since, its version has grown by that.
+        """
+        uuid, node_name, version = stored.card.uuid, stored.card.node_name, stored.resource_version
+        entry, before = self._entries.get(uuid), None
+        if is_found and self._lost.get(uuid) == version:
+            self._lost.drop(uuid)
+            if entry is not None and not entry.stored:
+                entry.resource_version = version - 1
+        if version <= self._lost.get(uuid, 0):
             return False
-        entry = self._entries.get(uuid)
-        before = None
         if entry is None:
             entry = self._entries[uuid] = CardEntry(stored.card, seats=self.seats.on_card(uuid))
-        elif stored.resource_version <= entry.resource_version:
+        elif version <= entry.resource_version:
             return False
         elif entry.card.node_name != node_name:
             self._leave_node(entry)
         else:
             before = entry.outlook()
         self._by_node.setdefault(node_name, {})[uuid] = entry
-        was_open = entry.open
+        was_open, held, claimed = entry.open, entry.holders, entry.claims
         entry.describe(stored)
         (self._with_misfits.add if entry.misfits else self._with_misfits.discard)(uuid)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
-            claimed = entry.claims.keys()
             self.promises.listed(entry, stored.claims)
-            self._replace_holders(entry, stored.holders)
-            self.promises.discount(claimed)
-        else:
-            self.quotas.holders_changed(entry, entry.holders)
+            self.holders.replace(entry, stored.holders)
+        self.quotas.holders_changed(entry, held)
+        self.promises.discount({*held, *claimed})
         entry.known_room = None
         if entry.outlook() != before:  # a seat that has become a holder changes nothing for others
             self._touch(node_name)
@@ -294,19 +291,6 @@ class Ledger:
         if entry.open and not was_open:
             self.on_opened(node_name)
         return True
-
-    def found(self, stored: StoredCard) -> bool:
-        """Take over a card that was read after the API server had answered that there is none; as `load` does.
-
-        If it is still in the version that was known then, the answer was wrong. Should it have been deleted since, its
-        version has grown by that.
-        """
-        uuid, entry = stored.card.uuid, self._entries.get(stored.card.uuid)
-        if self._lost.get(uuid) == stored.resource_version:
-            self._lost.drop(uuid)
-            if entry is not None and not entry.stored:
-                entry.resource_version = stored.resource_version - 1
-        return self.load(stored)
 
     def unload(self, uuid: str, resource_version: int) -> bool:
         """Record that the API server has lost a card; return False if something newer is known already.
@@ -332,7 +316,9 @@ class Ledger:
         entry = self._entries.get(uuid)
         if entry is not None and not entry.stored:
             changed = entry.holders | {pod_uid: holder}
-            self._replace_holders(entry, [holder for holder in changed.values() if holder is not None])
+            before = self.holders.replace(entry, [holder for holder in changed.values() if holder is not None])
+            self.quotas.holders_changed(entry, before)
+            self.promises.discount(before)
             entry.known_room = None
             self._forget_if_unheld(entry)
             self._touch(entry.card.node_name)
@@ -344,20 +330,15 @@ class Ledger:
             entry.reported, entry.sick = reported, sick
             self._touch(entry.card.node_name)
 
-    def set_offer(self, node_name: str, offer: NodeOffer | None) -> None:
-        """Note what a node's device plugin serves, None while it does not answer."""
-        if offer == self._offers.get(node_name):
+    def set_offer(self, node_name: str, offer: NodeOffer | None, hangs: bool = False) -> None:
+        """Note what a node's device plugin serves, None while it does not answer; and whether its kubelet `hangs`."""
+        if (offer, hangs) == (self.offer(node_name), self.hangs(node_name)):
             return
         self._offers.pop(node_name, None)
         if offer is not None:
             self._offers[node_name] = offer
+        (self._hanging.add if hangs else self._hanging.discard)(node_name)
         self._touch(node_name)
-
-    def set_hangs(self, node_name: str, hangs: bool) -> None:
-        """Note whether a node's kubelet leaves the pods that it has unstarted."""
-        if hangs != (node_name in self._hanging):
-            (self._hanging.add if hangs else self._hanging.remove)(node_name)
-            self._touch(node_name)
 
     # Inside.
 
@@ -378,19 +359,14 @@ class Ledger:
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )
 
-    def _replace_holders(self, entry: CardEntry, holders: Iterable[Holder]) -> None:
-        before, entry.holders = entry.holders, {holder.pod.uid: holder for holder in holders}
-        self._by_pod.replaced(entry, before)
-        self.quotas.holders_changed(entry, before)
-        self.promises.discount(before)
-
     def _forget_if_unheld(self, entry: CardEntry) -> None:
         if not entry.holders:
             self._leave_node(entry)
             del self._entries[entry.card.uuid]
             self._with_misfits.discard(entry.card.uuid)
             self.promises.card_gone(entry)
-            self.quotas.seats_changed(entry)
+            for key in entry.seats:
+                self.quotas.seat_changed(key)
 
     def _leave_node(self, entry: CardEntry) -> None:
         node_name = entry.card.node_name
@@ -404,4 +380,5 @@ class Ledger:
     def _touch(self, node_name: str) -> None:
         self._rooms.pop(node_name, None)
         self.touches.touch(node_name)
+        self.changes = self.touches.changes
         self.on_change()

@@ -167,10 +167,6 @@ class CardEntry:
         """Return the sum of the taken amounts, holds included."""
         return total(share.amounts for share in self.shares())
 
-    def stored_use(self) -> Amounts:
-        """Return the sum that the API server counts: holders alone."""
-        return total(holder.share.amounts for holder in self.holders.values())
-
     def takes(
         self, share: Share, key: SeatKey = "", without: Collection[SeatKey] = (), beside: Sequence[Share] = ()
     ) -> bool:

@@ -134,20 +134,17 @@ class Quotas:
         if limits:
             self._limits[namespace] = tuple(limits)
             self._lowest[namespace] = Amounts(**{str(each): _lowest(each, limits) for each in Counted})
-            self._follow()
+            if not self._is_following:
+                self._is_following = True
+                for entry in self._entries.values():
+                    self.holders_changed(entry, {})
+                    self.promises_changed(entry, {*entry.promises, *entry.claims})
         if bool(before) != bool(limits):
             waiting = (key for key in self._seats if self.namespace_of(key) == namespace)
             for uid in (*self._holding.get(namespace, ()), *waiting):
                 self._recount(uid, namespace)
         if before and before != tuple(limits):
             self.on_room(namespace)
-
-    def _follow(self) -> None:
-        if not self._is_following:
-            self._is_following = True
-            for entry in self._entries.values():
-                self.holders_changed(entry, {})
-                self.promises_changed(entry, {*entry.promises, *entry.claims})
 
     def limits(self, namespace: str) -> tuple[QuotaLimit, ...]:
         """Return the limits of a namespace."""
@@ -160,10 +157,6 @@ class Quotas:
     def used(self, namespace: str, limit: QuotaLimit) -> int:
         """Return how much counts for a limit."""
         return _sum(self._sums.get(namespace, {}), limit)
-
-    def left_of_each(self, namespace: str) -> tuple[int, ...]:
-        """Return the amounts that the limits of a namespace leave."""
-        return tuple(limit.most - self.used(namespace, limit) for limit in self.limits(namespace))
 
     def besides(self, key: SeatKey, namespace: str, placement: Placement) -> dict[QuotaLimit, int]:
         """Return how much more counts for each limit with a placement of a pod."""
@@ -254,7 +247,8 @@ class Quotas:
             if held.get(uuid) != part:
                 held[uuid] = part
                 self._changes(uid, holder.pod.namespace)
-        self.seats_changed(entry)
+        for key in entry.seats:
+            self.seat_changed(key)
 
     def promises_changed(self, entry: CardEntry, pod_uids: Iterable[str]) -> None:
         """Note what is promised to some pods of a card now."""
@@ -271,14 +265,9 @@ class Quotas:
             self._changes(uid, claim.holder.pod.namespace if claim else self.namespace_of(uid))
 
     def seat_changed(self, key: SeatKey) -> None:
-        """Record that a pod has another seat now, or none."""
+        """Record that a pod has another seat now, or none; or that a card of its seat has come, or is gone."""
         if self._limits and (key in self._seats or key in self._promised or key in self._counted):
             self._recount(key, self.namespace_of(key))
-
-    def seats_changed(self, entry: CardEntry) -> None:
-        """Record that a card has come, has gone or has changed, and what is kept of it with it."""
-        for key in entry.seats:
-            self.seat_changed(key)
 
     def namespace_of(self, key: SeatKey) -> str:
         """Return a pod's namespace; that in whose sum it is where nothing else is known any more; or nothing."""
@@ -322,7 +311,8 @@ class Quotas:
             self._add(old_namespace, old, -1)
         if new:
             self._add(namespace, new, 1)
-        if old and self._is_less(old_namespace, old, new if namespace == old_namespace else {}):
+        left = new if namespace == old_namespace else _NO_USE
+        if old and any(_sum(left, limit) < _sum(old, limit) for limit in self.limits(old_namespace)):
             self.on_room(old_namespace)
 
     def _add(self, namespace: str, use: Use, sign: int) -> None:
@@ -336,9 +326,6 @@ class Quotas:
             del self._sums[namespace]
         self.on_change(namespace)
 
-    def _is_less(self, namespace: str, old: Use, new: Use) -> bool:
-        return any(_sum(new, limit) < _sum(old, limit) for limit in self._limits.get(namespace, ()))
-
     def _use_of(self, key: SeatKey) -> Use:
         seat = self._seats.get(key)
         if isinstance(key, GroupSeat):
@@ -349,16 +336,11 @@ class Quotas:
             held = self._promised[key] | held
         if seat is None:
             return _use(held.values())
-        first, *spares = seat.placements
-        found = self._use_with(first, held)
-        for placement in spares:
-            for kind, amounts in self._use_with(placement, held).items():
+        found, *spares = [_use((self._parts(placement) | held).values()) for placement in seat.placements]
+        for spare in spares:
+            for kind, amounts in spare.items():
                 found[kind] = found.get(kind, NOTHING).peak(amounts)
         return found
-
-    def _use_with(self, placement: Placement, held: dict[str, Part]) -> Use:
-        parts = self._parts(placement)
-        return _use((parts | held if held else parts).values())
 
 
 @lru_cache(1_024)

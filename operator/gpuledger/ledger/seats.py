@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import inf
 
+from attrs import define, field
+
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.hosts import Hosts
 from gpuledger.ledger.quotas import Quotas, Tally
@@ -232,13 +234,11 @@ class Seats:
             for key in self.offered_on(entry):
                 if entry.takes(share, seat.key):
                     break
-                self._withdraw_offers(self._seats[key])
-
-    def _withdraw_offers(self, seat: Seat) -> None:
-        if seat.strength is Strength.OFFER:
-            self.give_up(seat.key)
-        else:
-            self.settle(seat.key, seat.placement.node_name)
+                offering = self._seats[key]
+                if offering.strength is Strength.OFFER:
+                    self.give_up(key)
+                else:
+                    self.settle(key, offering.placement.node_name)
 
     # Cards.
 
@@ -340,6 +340,7 @@ class Seats:
                 self._touch(entry.card.node_name)  # where the card is now: it may have moved since
 
 
+@define(eq=False, slots=False)
 class Promises:
     """Seats that count before they are free: pods are still there that are to leave for them.
 
@@ -347,21 +348,13 @@ class Promises:
     CPU counts with them as long as the pod is promised anything, or has a share of a card.
     """
 
-    def __init__(
-        self,
-        entries: Mapping[str, CardEntry],
-        hosts: Hosts,
-        touch: Callable[[str], None],
-        changed: Callable[[CardEntry, Iterable[str]], None],
-        has_shares: Callable[[str], bool],
-    ) -> None:
-        self._entries = entries
-        self._hosts = hosts
-        self._touch = touch
-        self._changed = changed  # called with a card's line and the pods' UIDs
-        self._has_shares = has_shares
-        self._claimed: dict[str, set[str]] = {}  # pod UID -> UUIDs of the cards that list a claim of it
-        self._placements: dict[str, Placement] = {}  # pod UID -> what is on its way to the API server
+    _entries: Mapping[str, CardEntry]
+    _hosts: Hosts
+    _touch: Callable[[str], None]
+    _changed: Callable[[CardEntry, Iterable[str]], None]  # called with a card's line and the pods' UIDs
+    _has_shares: Callable[[str], bool]
+    _claimed: dict[str, set[str]] = field(factory=dict, init=False)  # pod UID -> UUIDs of cards that list a claim of it
+    _placements: dict[str, Placement] = field(factory=dict, init=False)  # pod UID -> what the API server is to get
 
     def make(self, pod_uid: str, placement: Placement) -> None:
         """Count a placement as taken, even if pods are still there. Replaces an earlier one that is in memory alone."""

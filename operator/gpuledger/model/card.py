@@ -354,6 +354,10 @@ class Topology:
     """The totals differ: single cards can be told apart."""
 
 
+_INTERNED: WeakValueDictionary[tuple[Scores, NumaNodes], Topology] = WeakValueDictionary()
+"""One object for each way to build a node, as long as there are such nodes."""
+
+
 def topology_of(cards: Sequence[Card]) -> Topology | None:
     """Return how a node's cards are connected, None if nothing of that tells one set of them from another."""
     numa_nodes = tuple(-1 if card.numa_node is None else card.numa_node for card in cards)
@@ -365,14 +369,6 @@ def topology_of(cards: Sequence[Card]) -> Topology | None:
         tuple(0 if one == other else min(rows[one][other], rows[other][one]) for other in range(len(cards)))
         for one in range(len(cards))
     )
-    return _interned(scores, numa_nodes)
-
-
-_INTERNED: WeakValueDictionary[tuple[Scores, NumaNodes], Topology] = WeakValueDictionary()
-"""One object for each way to build a node, as long as there are such nodes."""
-
-
-def _interned(scores: Scores, numa_nodes: NumaNodes) -> Topology:
     known = _INTERNED.get((scores, numa_nodes))
     if known is None:
         totals = tuple(map(sum, scores))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -151,13 +151,10 @@ class StuckKubelets(Component):
             for uid in late - {pod_uid}:
                 self._waiting[uid].timer = self._timer(uid, self._timeout_s)
             logger.info("the kubelet of node %s starts pods again", waiting.node_name)
-            self._settle(waiting.node_name, problem)
-
-    def _settle(self, node_name: str, problem: str) -> None:
-        if node_name in self._settling:
-            self._settling[node_name][1].cancel()
-        timer = self._tasks.after(SETTLE_S, self._settled, node_name)
-        self._settling[node_name] = problem, timer
+            if waiting.node_name in self._settling:
+                self._settling[waiting.node_name][1].cancel()
+            timer = self._tasks.after(SETTLE_S, self._settled, waiting.node_name)
+            self._settling[waiting.node_name] = problem, timer
 
     def _settled(self, node_name: str) -> None:
         del self._settling[node_name]
@@ -171,24 +168,23 @@ class StuckKubelets(Component):
         return self._tasks.after(wait_s, self.worker.mark, pod_uid)
 
     async def _judge(self, pod_uid: str) -> None:
-        """Look at a pod whose time is over. The API server is asked: a watch can lag behind, or be broken."""
+        """Close the node of a pod whose time is over, unless that is the pod's own trouble; look again after a while.
+
+        The API server is asked: a watch can lag behind, or be broken.
+        """
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return
-        found = await self._read(waiting.pod)
+        found = await self._store.pod_now(waiting.pod)
         if found is None:
             self.forget_bound(pod_uid)
             return
         self.observe_bound(found, bound_before=False)
-        if pod_uid in self._waiting and is_long(found):
-            self._excuse(waiting, "its status may be too long for the kubelet to write")
-            return
-        await self._conclude(pod_uid)
-
-    async def _conclude(self, pod_uid: str) -> None:
-        """Close the node of a pod that is late, unless that is the pod's own trouble; look again after a while."""
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
+            return
+        if is_long(found):
+            self._excuse(waiting, "its status may be too long for the kubelet to write")
             return
         other = await self._taken_up_later(waiting)
         if self._waiting.get(pod_uid) is not waiting:
@@ -229,13 +225,6 @@ class StuckKubelets(Component):
         if problem != before:
             logger.warning("node %s takes no GPU pods: %s", waiting.node_name, problem)
             self._events.tell(KubeletChanged(waiting.node_name))
-
-    async def _read(self, pod: Pod) -> Json | None:
-        try:
-            found = await self._store.pod(pod.namespace, pod.name)
-        except NotFound:
-            return None
-        return found if found["metadata"]["uid"] == pod.uid else None
 
 
 def _age_s(pod: Json, now: datetime) -> float:
@@ -342,11 +331,8 @@ class InventoryKeeper(Component):
         self._journal.on_lost.append(self.recheck)
 
     def observe_node(self, node: Json) -> None:
-        """Observe a Node. Raises BadInput for one that can't be read."""
-        self.observe(node_facts(node, self._formats.dialects))
-
-    def observe(self, facts: NodeFacts) -> None:
-        """Observe a Node. Equal facts cost a comparison and nothing else."""
+        """Observe a Node. Equal facts cost only a comparison. Raises BadInput for one that can't be read."""
+        facts = node_facts(node, self._formats.dialects)
         self._counts.node_events.inc()
         before = self._facts.get(facts.name)
         if facts == before:
@@ -368,7 +354,6 @@ class InventoryKeeper(Component):
         self._reported_problems.pop(node_name, None)
         self._ledger.set_offer(node_name, None)
         self._ledger.hosts.set_capacity(node_name, None)
-        self._ledger.set_hangs(node_name, False)
         self.recheck(node_name)
         for uuid in given_up:
             self._offer_to_others(uuid)
@@ -382,7 +367,7 @@ class InventoryKeeper(Component):
 
     def recheck(self, node_name: str) -> None:
         """Compare a node's cards in the ledger with its register again."""
-        self._note_reported(node_name)
+        self._note_reported(node_name, self._ledger.entries_of_node(node_name))
         self.worker.mark(node_name)
 
     def observe_card(self, entry: CardEntry) -> None:
@@ -392,8 +377,7 @@ class InventoryKeeper(Component):
         """
         node_name = entry.card.node_name
         reported = self._cards.get(node_name, {}).get(entry.card.uuid)
-        if not self._is_unread(node_name):  # it may be new, from an operator that has not seen it go
-            self._note_card(entry, reported)
+        self._note_reported(node_name, [entry])  # it may be new, from an operator that has not seen it go
         if node_name in self._left_out.get(entry.card.uuid, ()):
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
         if not entry.holders:
@@ -441,9 +425,9 @@ class InventoryKeeper(Component):
 
     def _open_or_close(self, facts: NodeFacts) -> None:
         """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
-        self._ledger.set_offer(facts.name, None if self._agents.not_ready(facts.name) else facts.offer)
+        offer = None if self._agents.not_ready(facts.name) else facts.offer
+        self._ledger.set_offer(facts.name, offer, hangs=bool(self._starts.problem(facts.name)))
         self._ledger.hosts.set_capacity(facts.name, facts.host if facts.takes_pods else None)
-        self._ledger.set_hangs(facts.name, bool(self._starts.problem(facts.name)))
 
     def _read(self, facts: NodeFacts) -> None:
         try:
@@ -454,7 +438,7 @@ class InventoryKeeper(Component):
         given_up = self._give_up_claims(facts.name)
         self._cards[facts.name] = self._own_cards(facts.name, inventory)
         self._claims |= dict.fromkeys(self._cards[facts.name], facts.name)
-        self._note_reported(facts.name)
+        self._note_reported(facts.name, self._ledger.entries_of_node(facts.name))
         for uuid in given_up - self._cards[facts.name].keys():
             self._offer_to_others(uuid)
 
@@ -508,27 +492,26 @@ class InventoryKeeper(Component):
                 self._event_recorder.post_node_event(node_name, problem)
         self._reported_problems[node_name] = problems
 
-    def _note_reported(self, node_name: str) -> None:
+    def _note_reported(self, node_name: str, entries: Iterable[CardEntry]) -> None:
         """Close at once, in memory, what a node does not report any more, or as sick; writing it down takes longer."""
         if self._is_unread(node_name):
             return
         cards = self._cards.get(node_name, {})
-        for entry in self._ledger.entries_of_node(node_name):
-            self._note_card(entry, cards.get(entry.card.uuid))
+        for entry in entries:
+            card = cards.get(entry.card.uuid)
+            self._ledger.set_reported(entry.card.uuid, card is not None, sick=card is not None and not card.healthy)
 
     def _is_unread(self, node_name: str) -> bool:
         """Return whether a node's cards are unknown: its register was never readable, or never observed."""
         was_shown = self._all_seen or node_name in self._gone_early
         return node_name not in self._cards and (node_name in self._facts or not was_shown)
 
-    def _note_card(self, entry: CardEntry, reported: Card | None) -> None:
-        self._ledger.set_reported(entry.card.uuid, reported is not None, reported is not None and not reported.healthy)
-
     async def _sync(self, node_name: str) -> None:
         """Write what differs between a node's cards and the ledger."""
         if self._is_unread(node_name):
             return
-        if any(map(self._is_held_elsewhere, self._cards.get(node_name, {}).values())):
+        known = map(self._ledger.entry, self._cards.get(node_name, ()))
+        if any(each and each.holders and each.card.node_name != node_name for each in known):
             self._read(self._facts[node_name])  # such a card stays in its former node until it is free
         cards = self._cards.get(node_name, {})
         refused: Invalid | None = None
@@ -537,9 +520,11 @@ class InventoryKeeper(Component):
                 await self._write_card(card)
             except Invalid as error:  # must not keep its neighbours out
                 refused = error
-        self._note_reported(node_name)
-        for entry in self._ledger.entries_of_node(node_name):
-            if entry.card.uuid not in cards and not entry.holders and not self._stays_cordoned(entry):
+        entries = self._ledger.entries_of_node(node_name)
+        self._note_reported(node_name, entries)
+        for entry in entries:
+            is_out_of_use = entry.cordoned and node_name in self._facts  # if it comes back, it is not to take pods
+            if entry.card.uuid not in cards and not entry.holders and not is_out_of_use:
                 await self._delete(entry)
             else:
                 phase, reason = self._phase(entry)
@@ -548,17 +533,13 @@ class InventoryKeeper(Component):
         if refused:
             raise refused  # tried again later: what stands in the way can go away
 
-    def _is_held_elsewhere(self, card: Card) -> bool:
-        entry = self._ledger.entry(card.uuid)
-        return entry is not None and bool(entry.holders) and entry.card.node_name != card.node_name
-
     async def _write_card(self, card: Card) -> None:
         entry = self._ledger.entry(card.uuid)
         if entry is None or not entry.stored:
             try:
                 self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
-                self._ledger.found(stored_card(await self._store.allocation(card.object_name)))
+                self._ledger.load(stored_card(await self._store.allocation(card.object_name)), is_found=True)
             self._counts.cards_written.inc()
             entry = self._ledger.entry(card.uuid)
         if entry is not None and entry.card != card:
@@ -569,21 +550,15 @@ class InventoryKeeper(Component):
         if self._was_healthy.pop(card.uuid, card.healthy) != card.healthy:
             self._tell_holders(card)
 
-    def _stays_cordoned(self, entry: CardEntry) -> bool:
-        """Return whether a card that is not reported stays: a faulty one that comes back is not to take pods."""
-        return bool(entry.cordoned) and entry.card.node_name in self._facts
-
     def _tell_holders(self, card: Card) -> None:
         """Post an Event to the pods on a card: its fault, or its recovery."""
         where = f"GPU {card.uuid} (index {card.index} of node {card.node_name})"
+        reason, text = EventReason.UNHEALTHY, f"{where}: {_fault(card)}"
+        if card.healthy:
+            reason, text = EventReason.HEALTHY, f"{where} works again, as its node reports"
         entry = self._ledger.entry(card.uuid)
         for holder in entry.holders.values() if entry else ():
-            if card.healthy:
-                self._event_recorder.post_pod_event(
-                    holder.pod, False, EventReason.HEALTHY, f"{where} works again, as its node reports"
-                )
-            else:
-                self._event_recorder.post_pod_event(holder.pod, True, EventReason.UNHEALTHY, f"{where}: {_fault(card)}")
+            self._event_recorder.post_pod_event(holder.pod, not card.healthy, reason, text)
 
     async def _delete(self, entry: CardEntry) -> None:
         """Delete a card that is gone; a holder that came in between makes the precondition fail."""

@@ -52,7 +52,7 @@ class CostlyQuestions(Follower):
         self._namespaces: dict[str, str] = {}  # UID of each of these pods -> its namespace
 
     def observe_pending(self, pod: JsonMapping) -> None:
-        """See PendingPodTracker."""
+        """See Follower."""
         known = pod_identity(pod)
         if condition_of(pod, "PodScheduled") is not None or is_being_deleted(pod):
             # kube-scheduler has looked at it; of one with a gate, the API server says so.
@@ -62,7 +62,7 @@ class CostlyQuestions(Follower):
             self._namespaces[known.uid] = known.namespace
 
     def forget_pending(self, pod_uid: str) -> None:
-        """See PendingPodTracker."""
+        """See Follower."""
         namespace = self._namespaces.pop(pod_uid, None)
         if namespace is not None:
             del self._unasked[namespace][pod_uid]
@@ -70,7 +70,7 @@ class CostlyQuestions(Follower):
                 del self._unasked[namespace]
 
     def known_pending(self) -> set[str]:
-        """See PendingPodTracker."""
+        """See Follower."""
         return set(self._namespaces)
 
     def answered(

@@ -105,15 +105,15 @@ class NamespaceQuotas(Component):
         return forgetting(self._known, self._forget, self.listed.set)
 
     def observe_pending(self, pod: Json) -> None:
-        """See PendingPodTracker: what is on hold for a pod counts for its namespace."""
+        """See Follower: what is on hold for a pod counts for its namespace."""
         self._quotas.knows(str(pod["metadata"]["uid"]), str(pod["metadata"]["namespace"]))
 
     def forget_pending(self, pod_uid: str) -> None:
-        """See PendingPodTracker."""
+        """See Follower."""
         self._quotas.forget(pod_uid)
 
     def known_pending(self) -> set[str]:
-        """See PendingPodTracker."""
+        """See Follower."""
         return self._quotas.known()
 
     def _forget(self, uid: str) -> None:

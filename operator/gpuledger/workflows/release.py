@@ -48,7 +48,7 @@ from gpuledger.workflows.events import AgentChanged, EndsReported, PodNotBound
 from gpuledger.workflows.inventory import AgentPods
 from gpuledger.workflows.journal.entries import Bequest
 from gpuledger.workflows.lifecycles import Deadlines
-from gpuledger.workflows.resource_claims.writes import ClaimEnds, Heir, claims_of
+from gpuledger.workflows.resource_claims.writes import ClaimEnds, claims_of
 from gpuledger.workflows.tasks import KeyedWorker, sleep_backoff
 
 logger = logging.getLogger(__name__)
@@ -268,8 +268,8 @@ class PodReleaser(Component):
     _claim_ends: ClaimEnds
 
     def __attrs_post_init__(self) -> None:
-        self._binding: set[str] = set()  # UIDs of the pods that are being bound: no other part may judge their shares
-        self._put_off: set[str] = set()  # UIDs of those among them that are to be judged afterwards
+        # UID of a pod that is being bound, so that its shares may not be judged -> whether they are to be afterwards
+        self._binding: dict[str, bool] = {}
         self._bound: dict[str, _Bound] = {}  # UID of a bound pod that was not seen to end -> what was seen of it
         self._timers: dict[str, asyncio.TimerHandle] = {}  # pod UID -> when to look at it again
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE, self._is_active)
@@ -278,13 +278,11 @@ class PodReleaser(Component):
     @contextmanager
     def leaves_alone(self, pod_uid: str) -> Iterator[None]:
         """Judge nothing of a pod for a while, as it is being bound. Deferred judgements follow at the end."""
-        self._binding.add(pod_uid)
+        self._binding.setdefault(pod_uid, False)
         try:
             yield
         finally:
-            self._binding.discard(pod_uid)
-            if pod_uid in self._put_off:
-                self._put_off.discard(pod_uid)
+            if self._binding.pop(pod_uid, False):
                 self.recheck(pod_uid)
 
     # Called with what the watches show.
@@ -306,7 +304,7 @@ class PodReleaser(Component):
 
     def known_bound(self) -> set[str]:
         """Return the UIDs of the bound pods that were not seen to end, and of all that have shares."""
-        return set(self._ledger.pod_uids()) | self._bound.keys()
+        return set(self._ledger.holders.uids()) | self._bound.keys()
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
         """Record that a pod is gone. A hint only: the API server is asked before anything is released."""
@@ -325,7 +323,7 @@ class PodReleaser(Component):
     def recheck(self, pod_uid: str) -> None:
         """Find out whether a pod that holds shares still has a right to them."""
         if pod_uid in self._binding:
-            self._put_off.add(pod_uid)
+            self._binding[pod_uid] = True
         elif self._ledger.holders_of(pod_uid):
             self.worker.mark(pod_uid)
         else:
@@ -337,9 +335,8 @@ class PodReleaser(Component):
         What is reserved for a pod that waits is looked at when its time is over.
         """
         for uid, holder in entry.holders.items():
-            if uid not in self._timers and not self._is_in_order(uid, holder):
-                self._look_again(uid, SUSPECT_DELAY_S)
-            elif holder.state is HolderState.RESERVED and uid not in self._timers:
+            is_reserved = holder.state is HolderState.RESERVED
+            if uid not in self._timers and (is_reserved or not self._is_in_order(uid, holder)):
                 self._look_again(uid, self._seconds_to(holder) + SUSPECT_DELAY_S)
 
     def _seconds_to(self, holder: Holder) -> float:
@@ -407,7 +404,7 @@ class PodReleaser(Component):
         pod = holders[0].pod
         found = await self._read(pod)
         if pod_uid in self._binding:
-            self._put_off.add(pod_uid)
+            self._binding[pod_uid] = True
         else:
             # The operator that has marked a share may know more of the pod: another one, or this one before a restart.
             marked = any(holder.state is HolderState.RELEASING for holder in holders)
@@ -433,7 +430,7 @@ class PodReleaser(Component):
             await self._remove(pod.uid, was_bound=False)
         elif not found.node_name:
             self._events.tell(PodNotBound(pod.uid))
-            await self._remove_these(pod.uid, marked, was_bound=False)
+            await self._remove(pod.uid, marked, was_bound=False)
         elif found.has_ended:
             await self._remove(pod.uid)
         elif found.is_finished:
@@ -442,11 +439,8 @@ class PodReleaser(Component):
             await self._keep(pod.uid, found)
 
     async def _read(self, pod: Pod) -> JudgedPod | None:
-        try:
-            found = await self._store.pod(pod.namespace, pod.name)
-        except NotFound:
-            return None
-        return judged(self._formats.request, found) if found["metadata"]["uid"] == pod.uid else None
+        found = await self._store.pod_now(pod)
+        return None if found is None else judged(self._formats.request, found)
 
     async def _fence(self, pod: Pod) -> JudgedPod | None:
         """Make every Binding of the pod that is under way fail; return the pod, None if it is gone."""
@@ -468,7 +462,7 @@ class PodReleaser(Component):
         """
         idle = [holder for holder in self._holders(pod_uid) if not may_run(holder)]
         if idle:
-            await self._remove_these(pod_uid, idle, was_bound=True)
+            await self._remove(pod_uid, idle)
         if not self._holders(pod_uid):
             return
         wait_s = self._departures.wait_s(pod_uid, self._ledger.holders_of(pod_uid))
@@ -501,42 +495,22 @@ class PodReleaser(Component):
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
 
-    async def _remove(self, pod_uid: str, was_bound: bool = True) -> None:
-        """Take the pod off its cards: it can't be bound any more."""
-        holders = self._ledger.holders_of(pod_uid)
-        for _ in range(REMOVALS):  # another pod may hand over its part of a claim meanwhile, which goes to the next one
-            await self._take_off(self._holders(pod_uid), was_bound)
-        self._trail.released(holders, self._ledger.holders_of(pod_uid), "the pod has ended, or is gone")
-        self._ended(pod_uid)
+    async def _remove(self, pod_uid: str, only: Sequence[Holder] | None = None, was_bound: bool = True) -> None:
+        """Take the pod off its cards: it can't be bound any more.
 
-    async def _take_off(self, holders: Sequence[Holder], was_bound: bool) -> None:
-        """Take a pod off its cards where it has these shares; what others use by a claim goes to them."""
-        claims = claims_of(holders)
-        heirs = await self._claim_ends.left_by(holders[0].pod, holders, was_bound) if claims else {}
-        await asyncio.gather(*(self._take_off_one(holder, heirs) for holder in holders))
-
-    async def _take_off_one(self, holder: Holder, heirs: Mapping[str, Heir]) -> None:
-        found = [heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs]
-        inheriting = [each for each in found if each.inherits(holder.share.uuid, self._holders(each.pod.uid))]
-        if holder.share.exclusive:  # whoever has the card alone after this is one pod
-            inheriting = [each for each in inheriting if each.pod == inheriting[0].pod]
-        if inheriting:
-            await self._journal.hand_over(holder, [Bequest(h.pod, h.claim.uid, h.claim_name) for h in inheriting])
+        With `only`, off those cards where nothing has changed since: it may be bound with what is entered now.
+        """
+        before = self._ledger.holders_of(pod_uid)
+        if only is None:
+            why = "the pod has ended, or is gone"
+            for _ in range(REMOVALS):  # another pod may hand over its part of a claim, which goes to the next one
+                await self._take_off(self._holders(pod_uid), was_bound)
         else:
-            await self._journal.remove(holder.share.uuid, holder.pod.uid, holder)
-
-    async def _remove_these(self, pod_uid: str, holders: Sequence[Holder], was_bound: bool) -> None:
-        """Take the pod off these cards, where nothing has changed since: it may be bound with what is entered now."""
-        left = [each for each in self._ledger.holders_of(pod_uid) if each[1] in holders]
-        await self._take_off(holders, was_bound)
-        self._trail.released(left, self._ledger.holders_of(pod_uid), "the pod is not bound with them")
-        self._ended(pod_uid)
-
-    def _holders(self, pod_uid: str) -> list[Holder]:
-        return [holder for _, holder in self._ledger.holders_of(pod_uid)]
-
-    def _ended(self, pod_uid: str) -> None:
-        if self._ledger.holders_of(pod_uid):
+            why, before = "the pod is not bound with them", [each for each in before if each[1] in only]
+            await self._take_off(only, was_bound)
+        left = self._ledger.holders_of(pod_uid)
+        self._trail.released(before, left, why)
+        if left:
             return  # those of a newer attempt, or of another operator
         self._counts.releases.inc()
         self._bound.pop(pod_uid, None)
@@ -544,6 +518,25 @@ class PodReleaser(Component):
         timer = self._timers.pop(pod_uid, None)
         if timer:
             timer.cancel()
+
+    async def _take_off(self, holders: Sequence[Holder], was_bound: bool) -> None:
+        """Take a pod off its cards where it has these shares; what others use by a claim goes to them."""
+        heirs = await self._claim_ends.left_by(holders[0].pod, holders, was_bound) if claims_of(holders) else {}
+        writes = []
+        for holder in holders:
+            found = [heirs[claim.uid] for claim in claims_of([holder]) if claim.uid in heirs]
+            inheriting = [each for each in found if each.inherits(holder.share.uuid, self._holders(each.pod.uid))]
+            if holder.share.exclusive:  # whoever has the card alone after this is one pod
+                inheriting = [each for each in inheriting if each.pod == inheriting[0].pod]
+            if inheriting:
+                bequests = [Bequest(heir.pod, heir.claim.uid, heir.claim_name) for heir in inheriting]
+                writes.append(self._journal.hand_over(holder, bequests))
+            else:
+                writes.append(self._journal.remove(holder.share.uuid, holder.pod.uid, holder))
+        await asyncio.gather(*writes)
+
+    def _holders(self, pod_uid: str) -> list[Holder]:
+        return [holder for _, holder in self._ledger.holders_of(pod_uid)]
 
 
 def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:

@@ -83,11 +83,8 @@ WHY_LENGTH = 256
 
 async def facts_now(store: KubeStore, pod: Pod, read_facts: Callable[[Json], PodFacts]) -> PodFacts | None:
     """Return what matters of a pod as it is now; None if it is gone."""
-    try:
-        facts = read_facts(await store.pod(pod.namespace, pod.name))
-    except NotFound:
-        return None
-    return facts if facts.pod.uid == pod.uid else None
+    found = await store.pod_now(pod)
+    return None if found is None else read_facts(found)
 
 
 async def enter_shares(journal: Journal, adoption: Adopt) -> bool:

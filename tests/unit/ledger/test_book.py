@@ -27,14 +27,14 @@ def test_a_hold_counts_at_once() -> None:
     occupy(ledger, "p", a_share(CARD, 4_000, 30))
     (room,) = ledger.node_room("node-a").rooms
     assert (room.free, room.idle, room.shut) == (Amounts(12_000, 70, 9), False, False)
-    assert line(ledger).stored_use() == Amounts()
+    assert line(ledger).holders == {}
 
 
 def test_a_share_that_is_stored_while_it_is_on_hold_counts_once() -> None:
     ledger = a_ledger(CARD)
     occupy(ledger, "p", a_share(CARD, 4_000))
     ledger.load(stored(CARD, a_holder("p", a_share(CARD, 4_000)), version=2))
-    assert line(ledger).used() == line(ledger).stored_use() == Amounts(4_000, 0, 1)
+    assert line(ledger).used() == line(ledger).holders["p"].share.amounts == Amounts(4_000, 0, 1)
 
 
 def test_a_stored_share_stays_when_its_hold_is_dropped() -> None:
@@ -51,7 +51,7 @@ def test_a_released_share_is_free() -> None:
     ledger.load(stored(CARD, a_holder("p", a_share(CARD)), version=2))
     ledger.load(stored(CARD, version=3))
     assert line(ledger).room().idle
-    assert ledger.pod_uids() == []
+    assert ledger.holders.uids() == []
     assert ledger.holders_of("p") == []
 
 

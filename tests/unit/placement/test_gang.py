@@ -114,7 +114,7 @@ def test_others_have_their_turn_while_a_large_gang_is_planned_and_a_change_meanw
     ledger = nodes(a=4)
     steps = GroupPlanner(ledger, Chooser(ledger, Policy())).plan(seats(3 * MEMBERS_AT_ONCE, SMALL))
     next(steps)
-    ledger.set_hangs("a", True)
+    ledger.set_offer("a", ledger.offer("a"), hangs=True)
     found = run_to_end(steps)
     assert found.sketch.is_current
     assert found.lacking == 3 * MEMBERS_AT_ONCE

@@ -52,7 +52,7 @@ def not_ready() -> Ledger:
 def hanging() -> Ledger:
     """Return a node whose kubelet starts no pods."""
     ledger = a_ledger(ONE)
-    ledger.set_hangs("node-a", True)
+    ledger.set_offer("node-a", ledger.offer("node-a"), hangs=True)
     return ledger
 
 

@@ -64,7 +64,7 @@ async def test_a_pod_that_gets_a_node_waits_no_more_and_counts_as_bound_from_the
 async def test_the_first_resync_reads_everything_and_says_so(api: ApiServer, parts: OperatorParts) -> None:
     assert parts.observer.synced
     assert sorted(parts.ledger.node_names()) == ["node-a", "node-b"]
-    assert parts.ledger.pod_uids() == ["uid-a"]
+    assert parts.ledger.holders.uids() == ["uid-a"]
     assert api.card(a_card(0, "node-b")).phase == "Ready"
 
 
@@ -120,7 +120,7 @@ async def test_cards_that_somebody_else_created_are_taken_in(api: ApiServer, par
     api.put_card(CARDS[2], replace(a_holder("b", a_share(CARDS[2])), pod=Pod("uid-b", "default", "b")))
     api.put_pod(a_pod_object("b", node_name="node-a"))
     await resync(parts)
-    assert sorted(parts.ledger.pod_uids()) == ["uid-a", "uid-b"]
+    assert sorted(parts.ledger.holders.uids()) == ["uid-a", "uid-b"]
 
 
 async def test_nodes_that_have_gone_unseen_lose_their_free_cards(api: ApiServer, parts: OperatorParts) -> None:

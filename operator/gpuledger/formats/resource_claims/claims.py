@@ -219,7 +219,7 @@ class ClaimObjects(Protocol):
     def holder_of(self, claim: Claim) -> str:
         """Return the UID of the pod that holds the claim's cards in the ledger; empty if none does."""
 
-    def payer(self, namespace: str) -> Payer | None:
+    def payer(self, namespace: str, /) -> Payer | None:
         """Return the payer for selectors of a namespace's pods; None where no other pods wait meanwhile."""
 
 

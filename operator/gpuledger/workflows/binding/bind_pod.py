@@ -356,14 +356,10 @@ class PodBinder(Component):
         attempt = 0
         while True:
             try:
-                found = await self._store.pod(pod.namespace, pod.name)
-            except NotFound:
-                return None
+                return await self._store.pod_now(pod)
             except ApiError as error:
                 await sleep_backoff(attempt, error)
                 attempt += 1
-            else:
-                return found if found["metadata"]["uid"] == pod.uid else None
 
 
 def _never_sent(entered: Sequence[Entered]) -> set[str]:

@@ -258,14 +258,11 @@ class DevicePluginQueue(Component):
         """End the turn of a pod that this process has not bound; another one may have, and its plugin looks for it."""
         node_name, dialect, _ = key
         try:
-            found = await self._store.pod(pod.namespace, pod.name)
-        except NotFound:
-            found = {}
+            found = await self._store.pod_now(pod) or {}
         except ApiError:  # unknown
             self._end_in_time(pod, key)
             return
-        mine = (found.get("metadata") or {}).get("uid") == pod.uid
-        if mine and bound_node(found) == node_name and unmatched(found, dialect, self._answer_names) is not None:
+        if bound_node(found) == node_name and unmatched(found, dialect, self._answer_names) is not None:
             self._end_in_time(pod, key)
             return
         if dialect is Dialect.HAMI:  # before the next attempt of the same pod can set it again

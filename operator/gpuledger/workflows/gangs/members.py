@@ -27,7 +27,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.workflows.context import Component
+from gpuledger.workflows.context import Component, PodFormats
 from gpuledger.workflows.gangs.pod_groups import PodGroups
 
 
@@ -170,15 +170,20 @@ class GangState:
             self.done[pod_uid] = controller
             self.done_of[controller] += 1
 
-    def is_done_no_more(self, pod_uid: str) -> bool:
-        """Record that such a member is gone; return whether it was one."""
+    def is_done_no_more(self, pod_uid: str) -> None:
+        """Record that such a member is gone."""
         controller = self.done.pop(pod_uid, None)
-        if controller is None:
-            return False
-        self.done_of[controller] -= 1
-        if not self.done_of[controller]:
-            del self.done_of[controller]
-        return True
+        if controller is not None:
+            self.done_of[controller] -= 1
+            if not self.done_of[controller]:
+                del self.done_of[controller]
+
+    def asks_for_no_gpus(self, pod_uid: str, is_bound: bool) -> bool:
+        """Record a member that asks for none; return whether it is new. With it, the gang may be complete."""
+        self.waits_no_more(pod_uid)
+        is_new = pod_uid not in self.without_gpus
+        self.without_gpus[pod_uid] = is_bound
+        return is_new
 
     def uids_without_gpus(self, bound: bool) -> Iterator[str]:
         """Yield the UIDs of members that ask for no GPUs, and are bound or not."""
@@ -222,7 +227,7 @@ class Members(Component):
         a member has come that asks for none.
         """
         self._groups.on_change.append(self._group_changes)
-        self._groups.on_read.append(self._groups_are_read)
+        self._groups.on_read.append(lambda way: self._group_changes(*[n for n in self._gangs if n.way is way]))
 
     def all(self) -> Iterator[GangState]:
         """Yield the gangs."""
@@ -276,13 +281,12 @@ class Members(Component):
         return [f"{text}: a kube-scheduler that tries groups as a whole does not try this one"]
 
     def asks(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState | None:
-        """Record that kube-scheduler asks for a member; return its gang, None if the pod was seen to wait no more.
+        """Record a member that waits, by kube-scheduler's question or the watch; return its gang.
 
-        Its question can be older than what the watch has shown: a pod that is gone must not be waited for.
+        None if it was seen to wait no more: a question can be older than what the watch has shown.
         """
-        return None if identity.uid in self._gone else self._waits(pod, identity, gang, request)
-
-    def _waits(self, pod: Mapping[str, Any], identity: Pod, gang: Gang, request: PodRequest) -> GangState:
+        if identity.uid in self._gone:
+            return None
         state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
@@ -313,20 +317,22 @@ class Members(Component):
         return member is not None
 
     def observe_pending(self, pod: Json) -> None:
-        """See PendingPodTracker."""
-        gang, request = self._read(pod)
-        self._gone.drop(pod["metadata"]["uid"])
+        """See Follower."""
+        uid = pod["metadata"]["uid"]
+        gang, request = _gang_and_request(self._formats, pod)
+        self._gone.drop(uid)
         if gang is None:
-            self._waits_no_more(pod["metadata"]["uid"])
+            self._waits_no_more(uid)
         elif request is None:
-            self._comes_without_gpus(pod, gang, is_bound=False)
-        else:
-            identity = pod_identity(pod)
-            member = self._waits(pod, identity, gang, request).pending[identity.uid]
+            state = self._joined(uid, gang.name)
+            if state.asks_for_no_gpus(uid, is_bound=False):
+                self.on_newcomer(state)
+        elif joined := self.asks(pod, pod_identity(pod), gang, request):
+            member = joined.pending[uid]
             member.version, member.ruled_out = resource_version(pod), scheduler_words(pod).rules_out
 
     def forget_pending(self, pod_uid: str) -> None:
-        """See PendingPodTracker."""
+        """See Follower."""
         self._gone.note(pod_uid, None)
         self._waits_no_more(pod_uid)
 
@@ -336,68 +342,48 @@ class Members(Component):
             return
         if state.without_gpus.get(pod_uid) is False:
             del state.without_gpus[pod_uid]
-            self._tidy(state, pod_uid)
-        elif state.waits_no_more(pod_uid):
-            self._tidy(state, pod_uid)
+        has_waited = state.waits_no_more(pod_uid)
+        self._tidy(state, pod_uid)
+        if has_waited:
             self.on_gone(pod_uid, state)
 
     def known_pending(self) -> set[str]:
-        """See PendingPodTracker."""
+        """See Follower."""
         return {uid for state in self._gangs.values() for uid in (*state.pending, *state.uids_without_gpus(False))}
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """See BoundPodTracker."""
+        """See Follower."""
         uid = pod["metadata"]["uid"]
-        gang, request = self._read(pod)
+        gang, request = _gang_and_request(self._formats, pod)
         if gang is None or is_finished(pod):
             self.forget_bound(uid, pod)
             if gang is not None and request is not None and has_succeeded(pod):
                 self._joined(uid, gang.name).has_succeeded(uid, controller_uid(pod))
-        elif request is None:
-            self._comes_without_gpus(pod, gang, is_bound=True)
-        else:
-            state = self._joined(uid, gang.name)
+            return
+        state = self._joined(uid, gang.name)
+        if request is not None:
             state.is_bound(uid, gang.minimum, controller_uid(pod))
             self.on_bound(state)
+        elif state.asks_for_no_gpus(uid, is_bound=True):
+            self.on_newcomer(state)
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """See BoundPodTracker."""
+        """See Follower."""
         state = self.of(pod_uid)
         if state is None:
             return
         if state.without_gpus.get(pod_uid):
             del state.without_gpus[pod_uid]
-            self._tidy(state, pod_uid)
-        elif state.is_done_no_more(pod_uid):
-            self._tidy(state, pod_uid)
-        elif state.is_bound_no_more(pod_uid):
-            if last is None or not has_succeeded(last):
-                self.on_left(pod_uid, state)
-            self._tidy(state, pod_uid)
+        state.is_done_no_more(pod_uid)
+        if state.is_bound_no_more(pod_uid) and (last is None or not has_succeeded(last)):
+            self.on_left(pod_uid, state)
+        self._tidy(state, pod_uid)
 
     def known_bound(self) -> set[str]:
-        """See BoundPodTracker."""
+        """See Follower."""
         return {
             uid for state in self._gangs.values() for uid in (*state.bound, *state.done, *state.uids_without_gpus(True))
         }
-
-    def _read(self, pod: Json) -> tuple[Gang | None, PodRequest | None]:
-        """Return a pod's gang, None if it is of none or can't be read; and what it asks for, None if no GPUs."""
-        try:
-            gang = gang_of(pod)
-            return gang, self._formats.request(pod) if gang else None
-        except BadInput:  # kube-scheduler's question is answered with why
-            return None, None
-
-    def _comes_without_gpus(self, pod: Json, gang: Gang, is_bound: bool) -> None:
-        """Note a member that asks for none. With it, the gang may be complete."""
-        uid = pod["metadata"]["uid"]
-        state = self._joined(uid, gang.name)
-        state.waits_no_more(uid)
-        is_new = uid not in state.without_gpus
-        state.without_gpus[uid] = is_bound
-        if is_new:
-            self.on_newcomer(state)
 
     def _joined(self, pod_uid: str, name: GangName) -> GangState:
         """Return the pod's gang from now on. Any user with rights to edit a pod's labels can change it."""
@@ -413,18 +399,24 @@ class Members(Component):
             state = self._gangs[name] = GangState(name, group=self._groups.of(name))
         return state
 
-    def _group_changes(self, name: GangName) -> None:
-        state = self._gangs.get(name)
-        if state is not None:
-            state.group = self._groups.of(name)
-            self.on_minimum(state)
-
-    def _groups_are_read(self, way: GangWay) -> None:
-        for name in [name for name in self._gangs if name.way is way]:
-            self._group_changes(name)
+    def _group_changes(self, *names: GangName) -> None:
+        for name in names:
+            if (state := self._gangs.get(name)) is not None:
+                state.group = self._groups.of(name)
+                self.on_minimum(state)
 
     def _tidy(self, state: GangState, pod_uid: str) -> None:
-        if not any(pod_uid in known for known in (state.pending, state.bound, state.done, state.without_gpus)):
+        pods = state.pending, state.bound, state.done, state.without_gpus
+        if not any(pod_uid in known for known in pods):
             self._of_pod.pop(pod_uid, None)
-        if not (state.pending or state.bound or state.done or state.without_gpus):
+        if not any(pods):
             self._gangs.pop(state.name, None)
+
+
+def _gang_and_request(formats: PodFormats, pod: Json) -> tuple[Gang | None, PodRequest | None]:
+    """Return a pod's gang, None if it is of none or can't be read; and what it asks for, None if no GPUs."""
+    try:
+        gang = gang_of(pod)
+        return gang, formats.request(pod) if gang else None
+    except BadInput:  # kube-scheduler's question is answered with why
+        return None, None

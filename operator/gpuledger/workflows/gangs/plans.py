@@ -189,7 +189,9 @@ class GangPlans(Component):
 
     def _seen(self, state: GangState, change: int) -> tuple[object, ...]:
         """Return what it depends on whether a gang finds room."""
-        return change, state.asked, self._ledger.quotas.left_of_each(state.name.namespace)
+        quotas, namespace = self._ledger.quotas, state.namespace
+        left = tuple(limit.most - quotas.used(namespace, limit) for limit in quotas.limits(namespace))
+        return change, state.asked, left
 
     def forget(self, state: GangState) -> None:
         """Record that a gang may need fewer members than before: it can be tried again."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -21,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
+from weakref import finalize
 
 from gpuledger.formats.kubernetes.pod import is_finished, resource_version
 from gpuledger.formats.resource_claims.cel import evaluation
@@ -94,7 +94,7 @@ class SpecRoom:
                 return False
             self._counted.add(key)
             self._bytes[namespace] += spec.size_bytes
-            weakref.finalize(spec, self._is_gone, key, spec.size_bytes).atexit = False
+            finalize(spec, self._is_gone, key, spec.size_bytes).atexit = False
         return True
 
     def _is_gone(self, key: tuple[str, int], size_bytes: int) -> None:
@@ -115,6 +115,8 @@ class KeptObjects:
         self._spare: dict[Key, int] = {}  # what no pod names -> about how many bytes, the oldest first
         self._spare_bytes = 0
         self._room = SpecRoom()
+        self.to_read: dict[Key, None] = {}  # what pods name, and is not in memory, or has found no room
+        self.has_to_read = asyncio.Event()  # while there is any
 
     def find(self, kind: Kind, name: Name) -> Any | None:
         """Return an object that is in memory."""
@@ -163,11 +165,8 @@ class KeptObjects:
         self._drop((kind, name))
         return True
 
-    def names(self, pod_uid: str, keys: AbstractSet[Key]) -> list[Key]:
-        """Note what a pod names from now on; return what of it is there, and should be read once more.
-
-        That is what is not in memory, or has found no room.
-        """
+    def names(self, pod_uid: str, keys: AbstractSet[Key] = frozenset()) -> None:
+        """Note what a pod names from now on. What of it is there, and not in memory, is to be read."""
         before = self._named.pop(pod_uid, frozenset())
         if keys:
             self._named[pod_uid] = frozenset(keys)
@@ -179,11 +178,11 @@ class KeptObjects:
             if not self._naming[key]:
                 del self._naming[key]
                 self._settle(key)
-        return [key for key in keys if self._is_wanted(key)]
-
-    def _is_wanted(self, key: Key) -> bool:
-        found = self._objects.get(key)
-        return self.is_there(key) if found is None else _spec_of(found) is _NO_ROOM
+        for key in keys:
+            found = self._objects.get(key)
+            if self.is_there(key) if found is None else _spec_of(found) is _NO_ROOM:
+                self.to_read[key] = None
+                self.has_to_read.set()
 
     def _settle(self, key: Key) -> None:
         """Have an object stay for as long as it should, by who names it."""
@@ -257,6 +256,29 @@ class NamedReads(Protocol):
         """Return a ResourceClaim or a template as it is now. Raises NotFound."""
 
 
+class News:
+    """Wakes those who wait for a key."""
+
+    def __init__(self) -> None:
+        self._awaited: dict[str, set[asyncio.Event]] = {}  # key -> an event for each who waits
+
+    async def of(self, key: str) -> None:
+        """Wait until there is news of a key."""
+        event, here = asyncio.Event(), self._awaited.setdefault(key, set())
+        here.add(event)
+        try:
+            await event.wait()
+        finally:
+            here.discard(event)
+            if not here and self._awaited.get(key) is here:
+                del self._awaited[key]
+
+    def tell(self, key: str) -> None:
+        """Wake all who wait for a key."""
+        for event in self._awaited.pop(key, ()):
+            event.set()
+
+
 class ClaimBook(Follower):
     """All known claims; a cluster whose pods bring none is not asked about them."""
 
@@ -265,12 +287,11 @@ class ClaimBook(Follower):
         self._all_drivers_scheduler_name = all_drivers_scheduler_name
         self._kept = KeptObjects()
         self._tried = {kind: asyncio.Event() for kind in Kind}
-        self._to_read: dict[Key, None] = {}  # what pods name, and is not in memory
-        self._reading = asyncio.Event()  # while there is any
         self._pods: dict[str, WaitingClaims] = {}  # UID of a pod without a node
-        self._news: dict[str, list[asyncio.Future[None]]] = defaultdict(list)  # pod UID -> who waits for its claims
-        self.payer_of: Callable[[str], Payer | None] = lambda _: None
-        """Namespace -> who pays for the selectors of its pods' claims."""
+        self.news = News()
+        """Of a pod, by its UID: it, or a claim that was made for it, has changed."""
+        self.payer: Callable[[str], Payer | None] = lambda _: None
+        """See ClaimObjects."""
         self.wanted = asyncio.Event()
         """Set when a pod has brought a claim."""
         self.on_claim = Listeners[[Name]]()
@@ -286,18 +307,15 @@ class ClaimBook(Follower):
 
     def claim(self, namespace: str, name: str) -> Claim | None:
         """See ClaimObjects."""
-        found: Claim | None = self._kept.asked(Kind.CLAIMS, (namespace, name))
-        return found
+        return self._kept.asked(Kind.CLAIMS, (namespace, name))
 
     def template(self, namespace: str, name: str) -> ClaimSpec | None:
         """See ClaimObjects."""
-        found: ClaimSpec | None = self._kept.asked(Kind.TEMPLATES, (namespace, name))
-        return found
+        return self._kept.asked(Kind.TEMPLATES, (namespace, name))
 
     def device_class(self, name: str) -> DeviceClass | None:
         """See ClaimObjects."""
-        found: DeviceClass | None = self._kept.find(Kind.CLASSES, ("", name))
-        return found
+        return self._kept.find(Kind.CLASSES, ("", name))
 
     def serves_other_drivers(self, scheduler_name: str) -> bool:
         """See ClaimObjects."""
@@ -305,11 +323,8 @@ class ClaimBook(Follower):
 
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects. The holder of a claim's cards is among the pods that may use it."""
-        return next((uid for uid in claim.reserved_for if self._holds(uid, claim.uid)), "")
-
-    def payer(self, namespace: str) -> Payer | None:
-        """See ClaimObjects."""
-        return self.payer_of(namespace)
+        held = ((uid, holder) for uid in claim.reserved_for for _, holder in self._ledger.holders_of(uid))
+        return next((uid for uid, holder in held if holder.share.is_by_claim(claim.uid)), "")
 
     def shares_with_others(self, pod_uid: str) -> bool:
         """Return whether other pods would go on using the cards that a pod holds: it makes no room by leaving."""
@@ -321,91 +336,56 @@ class ClaimBook(Follower):
 
     def stored(self, namespace: str, name: str) -> Claim | None:
         """Return a ResourceClaim, whatever it asks for; None if it is not in memory."""
-        found: Claim | None = self._kept.find(Kind.CLAIMS, (namespace, name))
-        return found
-
-    def _holds(self, pod_uid: str, claim_uid: str) -> bool:
-        return any(holder.share.is_by_claim(claim_uid) for _, holder in self._ledger.holders_of(pod_uid))
+        return self._kept.find(Kind.CLAIMS, (namespace, name))
 
     # Pods.
 
     def observe_pending(self, pod: Json) -> None:
-        """See PendingPodTracker."""
+        """See Follower."""
         if not has_claims(pod):
             return
         self.wanted.set()
         uid = pod["metadata"]["uid"]
         given = named_claims(pod)
         self._pods[uid] = WaitingClaims(resource_version(pod), {name: object_name for name, object_name, _ in given})
-        self._note_names(uid, _keys_of(pod))
-        self._tell(uid)
+        self._kept.names(uid, _keys_of(pod))
+        self.news.tell(uid)
 
     def forget_pending(self, pod_uid: str) -> None:
-        """See PendingPodTracker."""
+        """See Follower."""
         if self._pods.pop(pod_uid, None) is not None:
-            self._kept.names(pod_uid, frozenset())
-            self._tell(pod_uid)
+            self._kept.names(pod_uid)
+            self.news.tell(pod_uid)
             self.on_waits_no_more(pod_uid)
 
     def known_pending(self) -> AbstractSet[str]:
-        """See PendingPodTracker."""
+        """See Follower."""
         return self._pods.keys()
 
     def observe_bound(self, pod: Json, bound_before: bool) -> None:
-        """See BoundPodTracker."""
+        """See Follower."""
         if has_claims(pod):
             self.wanted.set()
-            self._note_names(pod["metadata"]["uid"], frozenset() if is_finished(pod) else _keys_of(pod))
+            self._kept.names(pod["metadata"]["uid"], frozenset() if is_finished(pod) else _keys_of(pod))
 
     def forget_bound(self, pod_uid: str, last: Json | None) -> None:
-        """See BoundPodTracker."""
+        """See Follower."""
         if pod_uid not in self._pods:
-            self._kept.names(pod_uid, frozenset())
+            self._kept.names(pod_uid)
 
     def known_bound(self) -> AbstractSet[str]:
-        """See BoundPodTracker."""
+        """See Follower."""
         return self._kept.pods() - self._pods.keys()
 
     def naming(self, kind: Kind, name: Name) -> AbstractSet[str]:
         """Return the UIDs of the pods that name a claim or a template."""
         return self._kept.naming(kind, name)
 
-    def _note_names(self, pod_uid: str, keys: frozenset[Key]) -> None:
-        for key in self._kept.names(pod_uid, keys):
-            self._to_read[key] = None
-            self._reading.set()
-
     def waiting(self, pod_uid: str) -> WaitingClaims | None:
         """Return a pending pod with claims as the watch has shown it."""
         return self._pods.get(pod_uid)
 
-    async def news_of(self, pod_uid: str) -> None:
-        """Wait until the pod, or a claim that was made for it, has changed."""
-        future = asyncio.get_running_loop().create_future()
-        self._news[pod_uid].append(future)
-        try:
-            await future
-        finally:
-            with suppress(ValueError, KeyError):
-                self._news[pod_uid].remove(future)
-            if not self._news.get(pod_uid):
-                self._news.pop(pod_uid, None)
-
-    def _tell(self, pod_uid: str) -> None:
-        for future in self._news.pop(pod_uid, ()):
-            if not future.done():
-                future.set_result(None)
-
     # Objects.
-
-    async def ready_for(self, pod: Json) -> None:
-        """Know what a pod's claims are that kube-scheduler asks about, even before the watch has shown the pod.
-
-        Raises ApiError.
-        """
-        if has_claims(pod) and pod["metadata"]["uid"] not in self._pods:
-            self.observe_pending(pod)
-        await self.know_claims_of(pod)
 
     async def know_claims_of(self, pod: Json) -> None:
         """Know what the claims of a pod ask for, which need not exist yet. Raises ApiError."""
@@ -421,17 +401,17 @@ class ClaimBook(Follower):
     async def read_what_pods_name(self) -> None:
         """Read what pods name and is not in memory, one after the other, until cancelled."""
         while True:
-            await self._reading.wait()
-            for key in list(self._to_read):
+            await self._kept.has_to_read.wait()
+            for key in list(self._kept.to_read):
                 try:
                     await self._read(key)
                 except ApiError as error:
                     logger.info("%s %s/%s can't be read, retrying: %s", key[0], *key[1], error)
                     await asyncio.sleep(READ_PAUSE_S)
                 else:
-                    del self._to_read[key]
-            if not self._to_read:
-                self._reading.clear()
+                    del self._kept.to_read[key]
+            if not self._kept.to_read:
+                self._kept.has_to_read.clear()
 
     async def _read(self, key: Key) -> None:
         kind, (namespace, name) = key
@@ -458,7 +438,8 @@ class ClaimBook(Follower):
             found = _READERS[kind](obj)
             is_new = self._kept.put(kind, name, metadata["uid"], found)
             if kind is Kind.CLAIMS:
-                self._changed(name, found)
+                self.news.tell(found.owner)
+                self.on_claim(name)
             else:
                 self.changes += 1
             if is_new:
@@ -469,10 +450,6 @@ class ClaimBook(Follower):
     def learn(self, claim: Claim) -> None:
         """Note a claim as the API server has answered, before the watch shows it."""
         self._kept.put(Kind.CLAIMS, (claim.namespace, claim.name), claim.uid, claim)
-
-    def _changed(self, name: Name, claim: Claim) -> None:
-        self._tell(claim.owner)
-        self.on_claim(name)
 
     def listing(self, kind: Kind) -> Listed:
         """See `follow`."""
@@ -516,7 +493,8 @@ async def read_claims(reads: ClaimReads, cards: Collection[StoredCard]) -> tuple
 
     `cards` are the ledger's, with the holders by claim. Raises ApiError.
     """
-    found, seen, uuids = ListedClaims(holders=claim_holders(cards)), list[SeenClaim](), uuids_by_device(cards)
+    found, seen = ListedClaims(holders=claim_holders(cards)), list[SeenClaim]()
+    uuids = {device_name(stored.card.uuid): stored.card.uuid for stored in cards}
     try:
         async for page in reads.claim_objects(Kind.CLAIMS):
             found.add(claims=page)
@@ -559,11 +537,6 @@ def seen_claim(claim: Json, uuids: dict[str, str]) -> SeenClaim:
         consumers=tuple(str(each.get("uid")) for each in consumers),
         consumer_names=tuple(str(each.get("name")) for each in consumers),
     )
-
-
-def uuids_by_device(cards: Iterable[StoredCard]) -> dict[str, str]:
-    """Return the cards' UUIDs by the names of their devices."""
-    return {device_name(stored.card.uuid): stored.card.uuid for stored in cards}
 
 
 class ClaimAllocationLock:

@@ -228,7 +228,10 @@ class ClaimWriter:
 
         It may have seen that a claim was made for the pod before our watch shows the claim. Raises ApiError.
         """
-        await self._book.ready_for(dict(pod))
+        shown = dict(pod)
+        if self._book.waiting(shown["metadata"]["uid"]) is None:  # the watch has not shown the pod either
+            self._book.observe_pending(shown)
+        await self._book.know_claims_of(shown)
 
     async def identified(
         self, pod: Pod, version: str, request: PodRequest, placement: Placement
@@ -261,7 +264,7 @@ class ClaimWriter:
                 raise BindFailed(f"claim {claim.name}: its ResourceClaim has not been created yet")
             try:
                 async with asyncio.timeout(left_s):
-                    await self._book.news_of(pod.uid)
+                    await self._book.news.of(pod.uid)
             except TimeoutError:
                 continue
 
@@ -496,7 +499,7 @@ class ResourceClaims:
     def __init__(self, context: Context) -> None:
         store, ledger, clock = context.store, context.ledger, context.clock
         self.book = ClaimBook(ledger, context.counts, store, context.settings.all_drivers_scheduler_name)
-        self.book.payer_of = SelectorAccounts(clock, context.events).of
+        self.book.payer = SelectorAccounts(clock, context.events).of
         status = ClaimStatusWriter(store, self.book)
         self.writer = ClaimWriter(self.book, ledger, status, context.journal.reader, clock)
         self.ends = ClaimEnds(store, ledger, status)

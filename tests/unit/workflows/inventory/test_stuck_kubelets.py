@@ -264,7 +264,7 @@ async def test_while_a_node_hangs_no_pod_is_bound_to_it_that_had_its_cards_alrea
     parts.api.put_pod(a_pod_object("new"))
     await settled(parts)
     assert parts.filter("new", "node-a").node_names == ["node-a"]
-    parts.ledger.set_hangs("node-a", True)
+    parts.ledger.set_offer("node-a", parts.ledger.offer("node-a"), hangs=True)
     with pytest.raises(BindFailed, match="node node-a starts no pods"):
         await parts.bind("new", "node-a")
 

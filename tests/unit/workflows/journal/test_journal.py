@@ -555,7 +555,7 @@ async def test_a_card_that_is_gone_takes_no_entry_and_every_removal_succeeds(api
     with pytest.raises(ShareRefused, match="is gone"):
         await parts.add("b", a_share(CARD))
     await parts.journal.remove(CARD.uuid, "a")
-    assert parts.ledger.pod_uids() == []
+    assert parts.ledger.holders.uids() == []
 
 
 async def test_a_holder_that_is_remembered_on_a_card_that_is_gone_is_not_taken_for_entered(api: ApiServer) -> None:
@@ -747,7 +747,7 @@ async def test_what_the_journal_wrote_is_known_without_a_watch(api: ApiServer) -
     api.put_card(CARD)
     parts = an_operator(api)
     await parts.add("a", a_share(CARD, 4_000))
-    assert parts.entry(CARD).stored_use() == Amounts(4_000, 0, 1)
+    assert [holder.share.amounts for holder in parts.entry(CARD).holders.values()] == [Amounts(4_000, 0, 1)]
     stale = api.changes[0].object
     parts.observer.allocation(stale, gone=False)
     assert list(parts.entry(CARD).holders) == ["a"]

@@ -809,7 +809,7 @@ async def test_a_pod_with_an_amount_of_0_is_bound_without_cards(api: ApiServer, 
     api.put_pod(a_pod_object("a", {GPU: "0"}))
     await parts.bind("a", "node-a")
     assert api.pods["default", "a"]["spec"]["nodeName"] == "node-a"
-    assert not parts.ledger.pod_uids()
+    assert not parts.ledger.holders.uids()
 
 
 async def test_a_bind_costs_one_ledger_write_for_each_card_one_binding_and_no_read(

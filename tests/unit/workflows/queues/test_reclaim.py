@@ -202,7 +202,8 @@ async def test_what_was_evicted_a_moment_ago_is_not_evicted_for_again(scene: Que
     scene.submit("wants", WHOLE, queue="high")
     for _ in range(5):
         await scene.later(2.0)
-        scene.ledger.set_hangs("node-a", hangs=not scene.ledger.hangs("node-a"))  # something changes
+        ledger = scene.ledger
+        ledger.set_offer("node-a", ledger.offer("node-a"), hangs=not ledger.hangs("node-a"))  # something changes
     assert len(scene.evicted()) == 1
 
 

@@ -135,28 +135,28 @@ async def test_news_of_a_pod_are_its_own_change_and_that_of_a_claim_made_for_it(
         lambda: book.forget_pending("uid-a"),
     ]
     for happens in changes:
-        waiting = [asyncio.create_task(book.news_of("uid-a")) for _ in range(2)]
-        other = asyncio.create_task(book.news_of("uid-b"))
+        waiting = [asyncio.create_task(book.news.of("uid-a")) for _ in range(2)]
+        other = asyncio.create_task(book.news.of("uid-b"))
         await asyncio.sleep(0)
         happens()
         await asyncio.gather(*waiting)
         assert not other.done()
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)
-    assert book._news == {}
+    assert book.news._awaited == {}
 
 
 async def test_a_pod_without_claims_waits_for_no_list() -> None:
     book = a_book()
     pod = a_claiming_pod("a", named="ours")
     del pod["spec"]["resourceClaims"]
-    await book.ready_for(pod)
+    await book.know_claims_of(pod)
     assert not book.wanted.is_set()
 
 
 async def test_the_first_question_waits_until_each_kind_was_read_or_could_not_be() -> None:
     book = a_book()
-    asking = asyncio.create_task(book.ready_for(a_claiming_pod("a", named="ours")))
+    asking = asyncio.create_task(book.know_claims_of(a_claiming_pod("a", named="ours")))
     await asyncio.sleep(0)
     assert book.wanted.is_set()
     book.listing(Kind.CLAIMS)(set())
@@ -168,7 +168,7 @@ async def test_the_first_question_waits_until_each_kind_was_read_or_could_not_be
 
 
 async def test_a_question_does_not_wait_for_ever() -> None:
-    await a_book().ready_for(a_claiming_pod("a", named="ours"))
+    await a_book().know_claims_of(a_claiming_pod("a", named="ours"))
 
 
 async def test_what_a_pod_names_is_read_if_it_came_before_and_is_not_in_memory_any_more() -> None:
@@ -194,8 +194,8 @@ async def test_a_question_reads_what_its_pod_names_and_asks_for_nothing_that_is_
     book = a_book(None, a_resource_claim("made", owner="a"))
     for kind in Kind:
         book.listing(kind)(set())
-    await book.ready_for(a_claiming_pod("a", template="quarter", made="made"))
-    await book.ready_for(a_claiming_pod("b", named="nowhere"))
+    await book.know_claims_of(a_claiming_pod("a", template="quarter", made="made"))
+    await book.know_claims_of(a_claiming_pod("b", named="nowhere"))
     assert book.claim("default", "made") is not None
     assert isinstance(book._reads, Stored)
     assert book._reads.asked == ["made"]

@@ -27,8 +27,9 @@ def put(kept: KeptObjects, name: str, spec: ClaimSpec, namespace: str = "default
 
 def names(kept: KeptObjects, pod: str, *templates: str, namespace: str = "default") -> list[str]:
     """Have a pod name templates; return which of them should be read."""
-    found = kept.names(pod, frozenset((Kind.TEMPLATES, (namespace, name)) for name in templates))
-    return sorted(name for _, (_, name) in found)
+    kept.to_read.clear()
+    kept.names(pod, frozenset((Kind.TEMPLATES, (namespace, name)) for name in templates))
+    return sorted(name for _, (_, name) in kept.to_read)
 
 
 def in_memory(kept: KeptObjects, *templates: str) -> list[str]:
