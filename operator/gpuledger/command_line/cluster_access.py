@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
-from queue import SimpleQueue
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from queue import Empty, SimpleQueue
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gpuledger.model.errors import ApiError, BadInput, GpuledgerError, Unreachable
 from gpuledger.model.json_object import Json
@@ -40,6 +40,11 @@ END_TIMEOUT_S = 2.0
 DIRECT_TIMEOUT_S = 60.0
 
 SERVES = re.compile("Starting to serve")
+
+ENDING = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+"""The signals that end a command."""
+
+Result = TypeVar("Result")
 
 
 class Kubectl:
@@ -74,7 +79,9 @@ class Helper:
         self._ready = ready
         self._found: re.Match[str] | GpuledgerError | None = None
         self._lock = threading.Lock()
-        self._listener: threading.Thread | None = None
+        self._said: list[str] = []
+        # What says that it is ready, None if nothing ever will. A signal may interrupt its `get`, unlike an Event's.
+        self._answers: SimpleQueue[re.Match[str] | None] = SimpleQueue()
         setpriv = shutil.which("setpriv")  # Linux' way to end it even after a SIGKILL of this program
         self._process = subprocess.Popen(
             [setpriv, "--pdeathsig", "TERM", *argv] if setpriv else argv,
@@ -84,58 +91,154 @@ class Helper:
             text=True,
             errors="replace",
         )
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def wait(self) -> re.Match[str]:
         """Wait until it is ready; return what has said so. Raises BadInput or ApiError, in kubectl's words."""
         with self._lock:  # several threads may wait for it, and each is told
             if self._found is None:
-                try:
-                    self._found = self._first()
-                except GpuledgerError as error:
-                    self._found = error
+                self._found = self._first() or self._complaint()
         if isinstance(self._found, GpuledgerError):
             raise self._found
         return self._found
 
-    def _first(self) -> re.Match[str]:
-        assert self._process.stdout  # noqa: S101 - it was asked for
-        said: list[str] = []
-        too_late = threading.Timer(START_TIMEOUT_S, self._process.kill)
-        too_late.start()
+    def _first(self) -> re.Match[str] | None:
         try:
-            for line in self._process.stdout:
-                if found := self._ready.search(line):
-                    self._listener = threading.Thread(target=self._listen, daemon=True)
-                    self._listener.start()
-                    return found
-                said.append(line)
-        finally:
-            too_late.cancel()
-        self._process.stdout.close()  # `end` leaves that to whoever reads
-        if not said:
-            raise BadInput(f"{self._name} does not serve, and does not say why")
-        raise error_of("".join(said))
+            return self._answers.get(timeout=START_TIMEOUT_S)
+        except Empty:
+            self._process.kill()
+        try:
+            return self._answers.get(timeout=END_TIMEOUT_S)
+        except Empty:  # what it has started itself holds the pipe
+            return None
+
+    def _complaint(self) -> GpuledgerError:
+        said = "".join(self._said)
+        return error_of(said) if said else BadInput(f"{self._name} does not serve, and does not say why")
 
     def _listen(self) -> None:
-        """Read its later output until all writers have closed the pipe, so that it never blocks."""
+        """Read its output until all writers have closed the pipe, so that it never blocks."""
         assert self._process.stdout  # noqa: S101 - it was asked for
-        with self._process.stdout as said:
-            for _ in said:
-                pass
+        ready = False
+        with self._process.stdout as lines:
+            for line in lines:
+                if ready:
+                    continue
+                if found := self._ready.search(line):
+                    ready = True
+                    self._answers.put(found)
+                else:
+                    self._said.append(line)
+        if not ready:
+            self._answers.put(None)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
 
     def end(self) -> None:
         """End it, however it takes that."""
-        self._process.terminate()
+        self.terminate()
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         # What it has started itself, to log in for example, can live on and hold the pipe: no one waits for that.
-        if self._listener:
-            self._listener.join(END_TIMEOUT_S)
-        elif self._process.stdout and not self._lock.locked():
-            self._process.stdout.close()
+        self._listener.join(END_TIMEOUT_S)
+
+
+class Ending:
+    """SIGINT, SIGTERM and SIGHUP while a `with` lasts: each ends this program, with 128 and its number.
+
+    A signal raises SystemExit wherever the main thread is, and there the exception can get lost, in a callback of a
+    weak reference, or become another: a Condition of threading makes a RuntimeError of it. So a signal ends the helpers
+    at once, which nobody then waits for in vain, and the end of the `with` raises SystemExit for any signal that came.
+    """
+
+    def __init__(self) -> None:
+        self._helpers: list[Helper] = []
+        self._number = 0  # of the first signal that came
+        self._held = False
+        self._cancel: Callable[[], object] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Take the signals, but none that is ignored, as under nohup or in the background. Only the main thread can."""
+        if threading.current_thread() is threading.main_thread():
+            for number in ENDING:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._told)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the signals back. Raises SystemExit if one came, whatever was raised since."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._number:
+            sys.exit(128 + self._number)
+
+    def start(self, argv: list[str], ready: re.Pattern[str]) -> Helper:
+        """Return a new helper, which ends with a signal or by `end_helpers`. Raises SystemExit if a signal came."""
+        with self.held():
+            helper = Helper(argv, ready)
+            self._helpers.append(helper)
+        return helper
+
+    def end_helpers(self) -> None:
+        """End all helpers, however it takes that; a signal that comes meanwhile counts when the `with` ends."""
+        self._held = True
+        try:
+            for helper in self._helpers:
+                helper.end()
+        finally:
+            self._held = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Have signals wait while something is started, until we know of it. Raises SystemExit then if one came.
+
+        A thread that starts must not be interrupted either: `Thread.start` waits at a Condition.
+        """
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._number:
+            self._end()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Return the result of a coroutine in an event loop. The first signal cancels it, as asyncio has Ctrl-C do."""
+        import asyncio
+
+        async def go() -> Result:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task  # noqa: S101 - it is this one
+            self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+            try:
+                return await work()
+            finally:
+                self._cancel = None
+
+        return asyncio.run(go())
+
+    def _told(self, number: int, _: FrameType | None) -> None:
+        self._number = self._number or number
+        if not self._held:
+            self._end()
+
+    def _end(self) -> None:
+        cancel, self._cancel = self._cancel, None
+        if cancel:
+            cancel()
+            return
+        for helper in self._helpers:
+            helper.terminate()
+        sys.exit(128 + self._number)
 
 
 class Objects:
@@ -175,9 +278,10 @@ class Objects:
 class ClusterAccess:
     """The way to one cluster. Its kubectl starts with the first request; all of it raises BadInput and ApiError."""
 
-    def __init__(self, kubectl: Kubectl | None, kubeconfig: str | None, context: str | None) -> None:
+    def __init__(self, kubectl: Kubectl | None, kubeconfig: str | None, context: str | None, ending: Ending) -> None:
         """Take what the user has named; None is as kubectl has it."""
         self.kubectl = kubectl
+        self._ending = ending
         self._named = kubeconfig, context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._proxy: Helper | None = None
@@ -186,8 +290,7 @@ class ClusterAccess:
 
     def close(self) -> None:
         """End what was started."""
-        if self._proxy:
-            self._proxy.end()
+        self._ending.end_helpers()
         if self._direct:
             self._direct.end()
         for objects in self._lists:
@@ -197,8 +300,10 @@ class ClusterAccess:
 
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
         """Start to read a list."""
-        objects = Objects(self._items_of(path, parameters))
-        self._lists = [*(each for each in self._lists if each.is_being_read), objects]
+        items = self._items_of(path, parameters)
+        with self._ending.held():
+            objects = Objects(items)
+            self._lists = [*(each for each in self._lists if each.is_being_read), objects]
         return objects
 
     def _items_of(self, path: str, parameters: Mapping[str, str] | None) -> Callable[[], Iterator[list[Json]]]:
@@ -259,6 +364,14 @@ class ClusterAccess:
 
             proxy.wait()
 
+    def helper(self, argv: list[str], ready: re.Pattern[str]) -> Helper:
+        """Return a kubectl that starts now, and ends with this access at the latest."""
+        return self._ending.start(argv, ready)
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Return the result of a coroutine in an event loop, which a signal cancels. `open` comes first."""
+        return self._ending.run(work)
+
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[KubeClient]:
         """Yield a client for many requests, until the `async with` ends. `open` comes first."""
@@ -293,7 +406,8 @@ class ClusterAccess:
         if self._direct is None:
             from gpuledger.kube_api.client import DirectRequests
 
-            self._direct = DirectRequests(self._connected, DIRECT_TIMEOUT_S)
+            with self._ending.held():
+                self._direct = DirectRequests(self._connected, DIRECT_TIMEOUT_S)
         return self._direct
 
     def _plain(self, kubectl: Kubectl) -> tuple[Helper, PlainClient]:
@@ -312,7 +426,7 @@ class ClusterAccess:
             self._directory = tempfile.TemporaryDirectory(prefix="gpuledger-")  # no other user may enter it
         socket = f"{self._directory.name}/proxy"
         if self._proxy is None:
-            self._proxy = Helper(kubectl.argv("proxy", f"--unix-socket={socket}"), SERVES)
+            self._proxy = self.helper(kubectl.argv("proxy", f"--unix-socket={socket}"), SERVES)
         return self._proxy, socket
 
 
@@ -320,8 +434,9 @@ class ClusterAccess:
 def cluster_access(kubeconfig: str | None, context: str | None = None) -> Iterator[ClusterAccess]:
     """Yield the way to the cluster until the `with` ends."""
     program = shutil.which("kubectl")
-    access = ClusterAccess(Kubectl(program, kubeconfig, context) if program else None, kubeconfig, context)
-    with ended_by_signals():
+    with Ending() as ending:
+        kubectl = Kubectl(program, kubeconfig, context) if program else None
+        access = ClusterAccess(kubectl, kubeconfig, context, ending)
         try:
             yield access
         finally:
@@ -332,24 +447,6 @@ def namespace_of(kubeconfig: str | None, context: str | None) -> str:
     """Return the namespace that is meant where none is named. Raises BadInput."""
     with cluster_access(kubeconfig, context) as cluster:
         return cluster.namespace()
-
-
-@contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this program as Ctrl-C does, so that what it has started ends, too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

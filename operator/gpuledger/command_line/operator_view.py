@@ -150,7 +150,7 @@ def forwarded(cluster: ClusterAccess) -> Iterator[str]:
         f"pod/{pod}",
         f":{VIEW_PORT}",
     )
-    forward = Helper(argv, FORWARDING)
+    forward = cluster.helper(argv, FORWARDING)
     try:
         yield f"http://127.0.0.1:{_port_of(forward, pod)}"
     finally:

@@ -119,8 +119,6 @@ def in_cluster(kubeconfig: str | None, context: str | None, work: Callable[[Kube
 
     An error ends the program with a message and 2.
     """
-    import asyncio
-
     from gpuledger.command_line.cluster_access import cluster_access, where_asked
 
     async def go(access: ClusterAccess) -> Result:
@@ -130,7 +128,7 @@ def in_cluster(kubeconfig: str | None, context: str | None, work: Callable[[Kube
     with errors_shown(), cluster_access(kubeconfig, context) as access:
         access.open()
         with _crd_asked(), where_asked():
-            return asyncio.run(go(access))
+            return access.run(lambda: go(access))
 
 
 @contextlib.contextmanager

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from importlib import import_module
+from typing import Any
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, ZshComplete, add_completion_class
@@ -78,6 +80,13 @@ class SectionedGroup(click.Group):
         """Return the completions of a word: a command, or an option of the program itself."""
         named = [CompletionItem(name, help=COMMANDS[name]) for name in sorted(COMMANDS) if name.startswith(incomplete)]
         return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a Ctrl-C, also while it is imported, ends with 130. Click's 1 would be an answer."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, section by section."""

@@ -88,13 +88,8 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
         while not (tmp_path / "proxy.pid").exists() or not (tmp_path / "proxy.pid").read_text():
             assert process.poll() is None
             time.sleep(0.01)
-        # The proxy can be there before the program knows of it, and a Ctrl-C gets lost in an import, now and then.
-        # Once the program waits for the proxy, a timer has a thread.
-        while len(os.listdir(f"/proc/{process.pid}/task")) < 2:
-            assert process.poll() is None
-            time.sleep(0.01)
-        process.send_signal(number)
-        process.wait(timeout=30)
+        process.send_signal(number)  # whatever the program does: it may not know yet that the proxy is there
+        process.wait(timeout=60)
     assert process.returncode == 128 + number
     assert not kubectl.proxy_runs
 

@@ -180,7 +180,7 @@ class Reading:
 
     def __call__(self) -> Any:
         if not self._names:
-            raise KeyboardInterrupt
+            raise SystemExit(130)
         name = self._names.pop(0)
         if isinstance(name, Exception):
             raise name
@@ -199,8 +199,8 @@ def test_a_watch_prints_what_has_changed_and_outlives_an_outage(
     output: str, lines: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpuledger.command_line.top.teams.PAUSE_S", 0)
-    status = watch_teams(Reading("a", "a", Unreachable("no way"), "b"), Terminal(), output)
+    with pytest.raises(SystemExit):
+        watch_teams(Reading("a", "a", Unreachable("no way"), "b"), Terminal(), output)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lines
     assert shown.err.splitlines() == ["no news: no way"]
-    assert status == 130

@@ -95,8 +95,6 @@ def _examined(
     context: str | None,
     as_init: bool,
 ) -> Examination:
-    import asyncio
-
     async def look(access: ClusterAccess) -> Examination:
         from gpuledger.doctor.examination import BEFORE_THE_OPERATOR, CHECKS, examine
         from gpuledger.doctor.reading import Reading
@@ -110,7 +108,7 @@ def _examined(
     with cluster_access(kubeconfig, context) as access:
         access.open()
         with where_asked():
-            return asyncio.run(look(access))
+            return access.run(lambda: look(access))
 
 
 def _answering(url: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Container, Iterable, Iterator
 
 import click
@@ -105,12 +104,14 @@ def top(
             coming = rows.begin_nodes(cluster, node, only_cordoned=view == "cards")
         terminal = out.terminal_of(no_color)
         if watch:
-            from gpuledger.command_line.top.live import TopOptions, run_watch
+            from gpuledger.command_line.top.live import TopOptions, watch_top
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
             cards, nodes = list(items), None if coming is None else rows.nodes_read(coming)
             with_gpus = rows.other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
-            sys.exit(run_watch(cluster, TopOptions(view, output, sort, terminal, node, with_gpus), cards, nodes))
+            options = TopOptions(view, output, sort, terminal, node, with_gpus)
+            cluster.run(lambda: watch_top(cluster, options, cards, nodes))
+            return
         with uncollected():
             found = list(chosen or ())
             names = {item["metadata"]["name"] for item in found} if chosen else None
@@ -161,7 +162,8 @@ def _show_teams(
         if watch:
             from gpuledger.command_line.top.teams import watch_teams
 
-            sys.exit(watch_teams(lambda: Teams(cluster, by, sort), out.terminal_of(no_color), output))
+            watch_teams(lambda: Teams(cluster, by, sort), out.terminal_of(no_color), output)
+            return
         teams = Teams(cluster, by, sort)
         for note in teams.notes:
             click.echo(note, err=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -196,30 +195,6 @@ class TopOptions:
             replace(node, cordoned=node.name in cordoned) for node in self.with_gpus if node.name not in in_ledger
         ]
         return lines_of(self.view, reports, self.sort, others, cordoned)
-
-
-def run_watch(
-    cluster: ClusterAccess, options: TopOptions, objects: list[Json], nodes: Sequence[Json] | None = None
-) -> int:
-    """Show a view and every change of it until a signal comes; return the exit status. Raises as `watch_top`."""
-    ended_by = signal.SIGINT  # as asyncio's own handler takes it
-
-    async def work() -> None:
-        task = asyncio.current_task()
-
-        def end(number: signal.Signals) -> None:
-            nonlocal ended_by
-            ended_by = number
-            if task:
-                task.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, end, number)
-        await watch_top(cluster, options, objects, nodes)
-
-    with contextlib.suppress(asyncio.CancelledError, KeyboardInterrupt):
-        asyncio.run(work())
-    return 128 + ended_by
 
 
 async def watch_top(

@@ -6,7 +6,6 @@ seconds.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import sys
 import time
@@ -362,22 +361,16 @@ PAUSE_S = 5.0
 """Between two readings: each is of all cards, and of the pods concerned."""
 
 
-ENDED = 130
-"""Exit status after Ctrl-C."""
-
-
-def watch_teams(read: Callable[[], Teams], terminal: Terminal, output: str) -> int:
-    """Show a view until Ctrl-C; return the exit status. Raises what the first reading raises.
+def watch_teams(read: Callable[[], Teams], terminal: Terminal, output: str) -> None:
+    """Show a view until a signal comes. Raises SystemExit then, and what the first reading raises.
 
     On a terminal one picture that changes; anywhere else it is printed again when it has changed.
     """
-    with contextlib.suppress(KeyboardInterrupt):
-        teams = read()
-        if sys.stdout.isatty() and output in ("table", "wide"):
-            with Screen(sys.stdout) as screen:
-                _draw(screen, read, teams, terminal, output == "wide")
-        _append(read, teams, terminal, output)
-    return ENDED
+    teams = read()
+    if sys.stdout.isatty() and output in ("table", "wide"):
+        with Screen(sys.stdout) as screen:
+            _draw(screen, read, teams, terminal, output == "wide")
+    _append(read, teams, terminal, output)
 
 
 def _draw(screen: Screen, read: Callable[[], Teams], teams: Teams, terminal: Terminal, wide: bool) -> None:

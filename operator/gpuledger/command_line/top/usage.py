@@ -267,7 +267,7 @@ def agents_asked(cluster: ClusterAccess, pods: Iterable[Json], nodes: Collection
     if to_ask:
         cluster.open()
         with where_asked():
-            asyncio.run(_ask_all(cluster, to_ask, answers))
+            cluster.run(lambda: _ask_all(cluster, to_ask, answers))
     return answers
 
 
