@@ -256,7 +256,12 @@ class ClusterObserver:
                     tracker.observe_bound(pod, bound_before=not self.synced)
 
     def any_pod(self, pod: Json, gone: bool) -> None:
-        """Observe a pod, whether it waits or has a node: one that has does not wait any more."""
+        """Observe a pod, whether it waits or has a node: one that has does not wait any more.
+
+        Before the cards are read, its own would be unknown, and the lists of all pods come after.
+        """
+        if not self.cards_read:
+            return
         if bound_node(pod):
             self.pending_pod(pod, gone=True)
             self.pod(pod, gone)
@@ -357,8 +362,8 @@ class ClusterObserver:
         await self._list_pending(take_pending)
         self.on_compared()
 
-    async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
-        """Resync for ever, and soon after it is said to be needed. After an error, soon again.
+    async def resync_every(self, interval_s: float | None, needed: asyncio.Event) -> None:
+        """Resync for ever, and soon after it is said to be needed; None: only then. After an error, soon again.
 
         Raises StateRolledBack.
         """

@@ -61,8 +61,6 @@ class NamespaceQuotas:
         self._counts = counts
         self._known: dict[str, KnownQuota] = {}  # UID -> what it says
         self._of_namespace: dict[str, set[str]] = {}  # namespace -> UIDs of its quotas
-        self.listed = asyncio.Event()
-        """Set once all are known."""
         self.on_seen = Listeners[[str]]()
         """Called with the UID of a quota that the API server has in another version than before."""
 
@@ -105,7 +103,7 @@ class NamespaceQuotas:
 
     def listing(self) -> Listed:
         """Note what is known; return what forgets those that are not in the list read since."""
-        return forgetting(self._known, self._forget, self.listed.set)
+        return forgetting(self._known, self._forget)
 
     def observe_pending(self, pod: Json) -> None:
         """See PendingPodTracker: what is on hold for a pod counts for its namespace."""

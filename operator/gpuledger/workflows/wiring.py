@@ -67,8 +67,6 @@ class Queues:
     writer: CheckWriter
     check: CardCheck
     lost: WorkloadRequeuer
-    listed: asyncio.Event
-    """Set when workloads were read once, or there are none."""
 
     def next_due_s(self) -> float | None:
         """Return when something is to be done though nothing has changed; None: never, as far as is known."""
@@ -120,7 +118,6 @@ def connect_queues(
         writer=writer,
         check=check,
         lost=lost,
-        listed=asyncio.Event(),
     )
 
 

@@ -69,7 +69,7 @@ async def parts(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> OperatorPart
         found.ledger.set_offer(name, NodeOffer(resources=frozenset({DRIVER})))
     know(found, Kind.CLASSES, OUR_CLASS)
     for kind in Kind:
-        found.workflows.claim_book.listing(kind)({f"{Kind.CLASSES} {DEVICE_CLASS}"})
+        found.workflows.claim_book.followers[kind].begin_list()({f"{Kind.CLASSES} {DEVICE_CLASS}"})
     return found
 
 
