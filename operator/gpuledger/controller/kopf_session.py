@@ -165,17 +165,14 @@ class SteadyAnswers:
             answer = orjson.loads(body)
             version = (answer.get("metadata") or {}).get("resourceVersion")
         except (AnswerTooLong, orjson.JSONDecodeError, AttributeError) as error:
-            return await self._failed(error)
+            logger.warning("a response to Kopf can't be read: %r; retrying", error)
+            await asyncio.sleep(PAUSE_S)
+            return False
         if is_list:
             body = orjson.dumps({"metadata": {"resourceVersion": version}, "items": []})
             self._lists.read(request.url.name)
         response.content = cast(aiohttp.StreamReader, _Read(response.content, body))
         return True
-
-    async def _failed(self, error: Exception) -> bool:
-        logger.warning("a response to Kopf can't be read: %r; retrying", error)
-        await asyncio.sleep(PAUSE_S)
-        return False
 
 
 class _Content:

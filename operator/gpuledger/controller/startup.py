@@ -121,15 +121,15 @@ def followers_of(
     pods_listing = partial(all_of, observer.pending_listing, lists.listing)
     cards_listing = partial(all_of, observer.cards_listing, lists.listing)
     found = [
-        Follower(kind=NODES, observe=observer.node),
-        Follower(kind=pods, observe=observer.any_pod, listing=pods_listing, since=observer.first_pods.version),
-        Follower(kind=CARDS, observe=observer.allocation, listing=cards_listing, since=observer.first_cards.version),
-        Follower(kind=AGENT_PODS, observe=workflows.agents.observe, listing=workflows.agents.listing),
-        Follower(kind=QUOTAS, observe=workflows.quotas.observe, listing=workflows.quotas.listing),
+        Follower(NODES, observer.node),
+        Follower(pods, observer.any_pod, pods_listing, observer.first_pods.version),
+        Follower(CARDS, observer.allocation, cards_listing, observer.first_cards.version),
+        Follower(AGENT_PODS, workflows.agents.observe, workflows.agents.listing),
+        Follower(QUOTAS, workflows.quotas.observe, workflows.quotas.listing),
         *workflows.pod_groups.followers(workflows.members.names),
     ]
     if host_name is not None:
-        found.append(Follower(kind=LEASE, observe=workflows.leadership.observe))
+        found.append(Follower(LEASE, workflows.leadership.observe))
     if settings.kueue:
         found += queue_followers(workflows.queues.objects, workflows.queues.check)
     if settings.resource_claims:

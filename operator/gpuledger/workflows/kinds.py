@@ -37,7 +37,7 @@ class Watcher(Enum):
     BY_SIZE = "Kopf up to kopf_pods_most_nodes nodes, the plain watch beyond"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of objects, or those of a kind that a selector leaves."""
 
@@ -51,10 +51,10 @@ class Kind:
     """What is reported where the API server has no such kind; empty: it always has."""
     pause_s: float = 0.0
     """Between two looks whether it can be read by now."""
-    silence_s: float = SILENCE_S
-    """A watch that shows nothing for so long is broken."""
     start_wait_s: float = 0.0
     """How long the operator's start waits for its first list, if the kind is followed by then."""
+    silence_s: float = SILENCE_S
+    """A watch that shows nothing for so long is broken."""
 
     @property
     def plural(self) -> str:
@@ -68,51 +68,42 @@ class Kind:
         return {name: selector for name, selector in selectors.items() if selector}
 
 
-NODES = Kind(paths=(reads.NODES,), watcher=Watcher.KOPF)
-PODS = Kind(paths=(reads.PODS,), watcher=Watcher.BY_SIZE)
-CARDS = Kind(paths=(reads.ALLOCATIONS,))
-QUOTAS = Kind(
-    paths=(reads.RESOURCE_QUOTAS,),
-    start_wait_s=30.0,  # no namespace gets more than it may have; an account of an older release may not read them
-)
-AGENT_PODS = Kind(
-    paths=(reads.pods_in(LEASE_NAMESPACE),),
-    labels=AGENT_SELECTOR,
-    start_wait_s=5.0,  # nodes are not opened that would be closed at once; without it, the kubelets' word alone counts
-)
+NODES = Kind((reads.NODES,), Watcher.KOPF)
+PODS = Kind((reads.PODS,), Watcher.BY_SIZE)
+CARDS = Kind((reads.ALLOCATIONS,))
+# No namespace gets more than it may have. But an account of an older release may not read them.
+QUOTAS = Kind((reads.RESOURCE_QUOTAS,), start_wait_s=30.0)
+# Nodes are not opened that would be closed at once. Without this list, the kubelets' word alone counts.
+AGENT_PODS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=AGENT_SELECTOR, start_wait_s=5.0)
+# Its holder renews it all the time.
 LEASE = Kind(
-    paths=(reads.leases_in(LEASE_NAMESPACE),),
-    fields=f"metadata.name={LEASE_NAME}",
-    silence_s=float(LEASE_DURATION_S),  # its holder renews it all the time
+    (reads.leases_in(LEASE_NAMESPACE),), fields=f"metadata.name={LEASE_NAME}", silence_s=float(LEASE_DURATION_S)
 )
+# Members of gangs are not refused for want of what is about to be known.
 POD_GROUPS = {
     words.way: Kind(
-        paths=tuple(reads.pod_groups_of(words.api_group, version) for version in words.versions),
+        tuple(reads.pod_groups_of(words.api_group, version) for version in words.versions),
         absent="the API server has no such kind",
         pause_s=5.0,
-        start_wait_s=5.0,  # members of gangs are not refused for want of what is about to be known
+        start_wait_s=5.0,
     )
     for words in PODGROUPS
 }
+# What pods with claims have is compared with what they ask for.
+NO_CLAIMS = "the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34"
 CLAIM_OBJECTS = {
-    plural: Kind(
-        paths=(reads.claim_objects_of(plural),),
-        absent="the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34",
-        pause_s=30.0,
-        start_wait_s=5.0,  # what pods with claims have is compared with what they ask for
-    )
+    plural: Kind((reads.claim_objects_of(plural),), absent=NO_CLAIMS, pause_s=30.0, start_wait_s=5.0)
     for plural in ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 }
-NO_KUEUE = "Kueue is not installed"
-WORKLOADS = Kind(
-    paths=(writes.WORKLOADS,),
-    absent=NO_KUEUE,
-    pause_s=5.0,
-    start_wait_s=5.0,  # no pod gets what is reserved for others
-)
-ADMISSION_CHECKS, FLAVORS, CLUSTER_QUEUES = (
-    Kind(paths=(path,), absent=NO_KUEUE, pause_s=5.0)
-    for path in (writes.ADMISSION_CHECKS, writes.FLAVORS, writes.CLUSTER_QUEUES)
+# No pod gets what is reserved for others.
+WORKLOADS, ADMISSION_CHECKS, FLAVORS, CLUSTER_QUEUES = (
+    Kind((path,), absent="Kueue is not installed", pause_s=5.0, start_wait_s=wait_s)
+    for path, wait_s in (
+        (writes.WORKLOADS, 5.0),
+        (writes.ADMISSION_CHECKS, 0.0),
+        (writes.FLAVORS, 0.0),
+        (writes.CLUSTER_QUEUES, 0.0),
+    )
 )
 
 DENIED = "the operator's account may not list these: apply rbac.yaml of this release"
@@ -120,12 +111,7 @@ DENIED = "the operator's account may not list these: apply rbac.yaml of this rel
 logger = logging.getLogger(__name__)
 
 
-async def from_the_list() -> str:
-    """Return that no list was read elsewhere: the watch reads one itself."""
-    return ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Follower:
     """What is called of the objects of a kind, and when."""
 
@@ -134,8 +120,8 @@ class Follower:
     """Called with an object, and whether it is gone."""
     listing: Listing = lambda: lambda _: None
     """See kube_api/watch.py: `follow`."""
-    since: Callable[[], Awaitable[str]] = from_the_list
-    """Awaited before the kind is followed; returns the version of a list that was read elsewhere, if one was."""
+    since: Callable[[], Awaitable[str]] | None = None
+    """Awaited before the kind is followed; returns the version of a list that was read elsewhere, or nothing."""
     wanted: asyncio.Event | None = None
     """The kind is read only while this is set; None: always."""
     is_wanted: Callable[[], bool] = lambda: True
@@ -163,8 +149,8 @@ async def follow_kind(api: Api, follower: Follower) -> None:
             await follower.wanted.wait()
         path = await _served_path(api, follower) if kind.absent else kind.paths[0]
         if path:
-            version, is_optional = await follower.since(), bool(kind.absent)
-            watched = follower.observe, follower.begin_list, kind.silence_s, is_optional, version
+            version = await follower.since() if follower.since else ""
+            watched = follower.observe, follower.begin_list, kind.silence_s, bool(kind.absent), version
             await follow(api, path, kind.parameters, *watched)
             continue  # another version may be there
         await asyncio.sleep(kind.pause_s)
@@ -174,22 +160,17 @@ async def follow_kind(api: Api, follower: Follower) -> None:
 
 async def _served_path(api: Api, follower: Follower) -> str:
     """Return the first path of the kind that the API server has; nothing if it can't be read, which is reported."""
-    *others, last = follower.kind.paths
+    last = follower.kind.paths[-1]
     try:
-        for path in others:
-            with suppress(NotFound):
+        for path in follower.kind.paths:
+            with suppress(*([] if path is last else [NotFound])):
                 await api.request("GET", path, parameters={"limit": "1"})
-                break
-        else:
-            path = last
-            await api.request("GET", path, parameters={"limit": "1"})
+                logger.info("following %s", path)
+                return path
     except NotFound:
         follower.fail(follower.kind.absent)
     except Denied:
         follower.fail(DENIED)
     except ApiError as error:  # what was known stays
         logger.info("%s can't be listed, retrying: %s", last, error)
-    else:
-        logger.info("following %s", path)
-        return path
     return ""

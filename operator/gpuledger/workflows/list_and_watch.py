@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,29 +102,6 @@ class WatchedUpTo:
         while self._version < version:
             self._moved.clear()
             await self._moved.wait()
-
-
-class NodeVersions:
-    """The newest version that was shown of each Node: a watch that starts again may begin with what it was before."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
-
-    def is_news(self, node: Json) -> bool:
-        """Observe a version of a Node; return whether it is not older than what was shown before."""
-        name, version = node["metadata"]["name"], version_of(node)
-        if version < self._newest.get(name, 0):
-            return False
-        self._newest[name] = version
-        return True
-
-    def known(self) -> dict[str, int]:
-        """Return them: name -> version."""
-        return dict(self._newest)
-
-    def keep(self, names: AbstractSet[str]) -> None:
-        """Forget all other Nodes."""
-        self._newest = {name: version for name, version in self._newest.items() if name in names}
 
 
 def version_of(found: Json) -> int:

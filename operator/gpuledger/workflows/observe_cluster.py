@@ -45,7 +45,6 @@ from gpuledger.workflows.journal.journal import check_age, state_rolled_back
 from gpuledger.workflows.list_and_watch import (
     EventsDuringList,
     FirstList,
-    NodeVersions,
     WatchedUpTo,
     skipping_bad_objects,
     version_of,
@@ -154,7 +153,7 @@ class ClusterObserver:
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = EventsDuringList()  # names
-        self._node_versions = NodeVersions()
+        self._node_versions: dict[str, int] = {}  # name -> newest version shown, also of one gone since the last list
         self._pods_shown = EventsDuringList()  # UIDs of bound pods
         self._cards_shown = EventsDuringList()  # UUIDs
         self._wait_no_more_shown = EventsDuringList()  # UIDs of pods that are bound or gone
@@ -176,13 +175,15 @@ class ClusterObserver:
 
     def _take_node(self, node: Json, gone: bool) -> None:
         with skipping_bad_objects("node", node, self._counts):
-            if not self._node_versions.is_news(node):
+            name, version = node["metadata"]["name"], version_of(node)
+            if version < self._node_versions.get(name, 0):
                 return
+            self._node_versions[name] = version
             if gone:
-                self._forget_node(node["metadata"]["name"])
+                self._forget_node(name)
             else:
                 self._node_rules.observe(node)
-                self._ledger.zones.observe(node["metadata"]["name"], node["metadata"].get("labels") or {})
+                self._ledger.zones.observe(name, node["metadata"].get("labels") or {})
                 self._inventory.observe(node_facts(node, self._dialects))
                 self._ends.observe(node)
 
@@ -399,7 +400,7 @@ class ClusterObserver:
 
     async def _resync_nodes(self) -> None:
         """Observe all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
-        missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
+        missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), dict(self._node_versions)
         with self._nodes_shown.since_now() as shown:
             async for page in self._reader.nodes():
                 for node in page:
@@ -410,7 +411,8 @@ class ClusterObserver:
                     self._take_node(node, gone=False)
         for name in missing - shown:
             self._forget_node(name)
-        self._node_versions.keep(self._inventory.known_nodes())
+        names = self._inventory.known_nodes()
+        self._node_versions = {name: version for name, version in self._node_versions.items() if name in names}
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:

@@ -93,9 +93,9 @@ class PodGroups:
         """Return a follower for each kind; `is_named` returns whether a pod names one of a kind at the moment."""
         return [
             Follower(
-                kind=POD_GROUPS[words.way],
-                observe=partial(self.observe, words),
-                listing=partial(self.listing, words),
+                POD_GROUPS[words.way],
+                partial(self.observe, words),
+                partial(self.listing, words),
                 wanted=self.named[words.way],
                 is_wanted=partial(is_named, words.way),
                 can_not_be_read=partial(self.can_not_be_read, words),

@@ -34,7 +34,7 @@ from gpuledger.placement.fit import why_it_waits
 from gpuledger.placement.group import Asking, GroupPlanner, Trial
 from gpuledger.placement.sketch import Sketch
 from gpuledger.reports.explanation import quota_text
-from gpuledger.workflows.kinds import DENIED, WORKLOADS, Follower, from_the_list
+from gpuledger.workflows.kinds import DENIED, WORKLOADS, Follower
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import (
@@ -446,7 +446,7 @@ def queue_followers(objects: KueueObjects, check: CardCheck) -> list[Follower]:
             async with asyncio.timeout(LISTS_WAIT_S):
                 for each in others:
                     await each.listed.wait()
-        return await from_the_list()
+        return ""
 
     def can_not_be_read(why: str) -> None:
         if why == DENIED:
@@ -455,13 +455,7 @@ def queue_followers(objects: KueueObjects, check: CardCheck) -> list[Follower]:
             event.clear()
         check.listing()(set())  # Kueue is gone, and its workloads with it
 
-    workloads = Follower(
-        kind=WORKLOADS,
-        observe=check.observe,
-        listing=check.listing,
-        since=since,
-        can_not_be_read=can_not_be_read,
-    )
+    workloads = Follower(WORKLOADS, check.observe, check.listing, since, can_not_be_read=can_not_be_read)
     return [workloads, *others]
 
 

@@ -143,14 +143,10 @@ class KueueObjects:
 
     def followers(self, are_there: asyncio.Event) -> list[Follower]:
         """Return a follower for each kind; they are read while Kueue is there."""
-        seen = (
-            (ADMISSION_CHECKS, self.check, self._checks),
-            (FLAVORS, self.flavor, self._flavors),
-            (CLUSTER_QUEUES, self.queue, self._queues),
-        )
         return [
-            Follower(kind=kind, observe=observe, listing=partial(_listing, known), wanted=are_there)
-            for kind, observe, known in seen
+            Follower(ADMISSION_CHECKS, self.check, partial(_listing, self._checks), wanted=are_there),
+            Follower(FLAVORS, self.flavor, partial(_listing, self._flavors), wanted=are_there),
+            Follower(CLUSTER_QUEUES, self.queue, partial(_listing, self._queues), wanted=are_there),
         ]
 
 

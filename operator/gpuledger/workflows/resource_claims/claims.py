@@ -266,9 +266,9 @@ class ClaimBook:
         self._is_loaded = asyncio.Event()  # the library for selectors
         self.followers = {
             kind: Follower(
-                kind=CLAIM_OBJECTS[kind],
-                observe=partial(self.observe, kind),
-                listing=partial(self.listing, kind),
+                CLAIM_OBJECTS[kind],
+                partial(self.observe, kind),
+                partial(self.listing, kind),
                 wanted=self._is_loaded,
                 can_not_be_read=partial(self.can_not_be_read, kind),
             )
