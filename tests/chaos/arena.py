@@ -99,16 +99,16 @@ class Arena:
             yield pairs, rival
 
     def _pair(self, plan: Plan, name: str, replicated: bool) -> Pair:
-        parts = (name, "budgets-ignored" if plan.despite_budgets else "")
-        installation = self.installation("-".join(filter(None, parts)), replicated, plan.despite_budgets)
+        parts = (name, "budgets-ignored" if plan.despite_budgets else "", "" if plan.kopf_pods else "plain")
+        others = {"preempt_despite_budgets": plan.despite_budgets, "kopf_pods_most_nodes": 100 if plan.kopf_pods else 0}
+        installation = self.installation("-".join(filter(None, parts)), replicated, **others)
         return Pair(installation, plan.api_rates, plan.extender_rates, plan.seed)
 
-    def installation(self, name: str, replicated: bool, despite_budgets: bool = False) -> Installation:
-        """Return an installation of that name."""
+    def installation(self, name: str, replicated: bool, **others: Any) -> Installation:
+        """Return an installation of that name, with other settings."""
         found = self._installations.get(name)
         if found is None:
-            settings = {**SETTINGS, "preempt_despite_budgets": despite_budgets}
-            found = self._installations[name] = Installation(self.plane, settings, name, replicated)
+            found = self._installations[name] = Installation(self.plane, {**SETTINGS, **others}, name, replicated)
             found.install()
         return found
 

@@ -122,6 +122,8 @@ class Plan:
     """Whether a second operator and kube-scheduler stand by, and a Lease says who works."""
     despite_budgets: bool
     """Whether the operator evicts pods that a budget protects if nothing else helps."""
+    kopf_pods: bool
+    """Whether Kopf watches pods, and not the plain watch."""
 
 
 def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
@@ -155,6 +157,7 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         extender_rates=extender_rates(_dice(seed, "extender weather"), severity),
         has_standby=has_standby,
         despite_budgets=_dice(seed, "despite budgets").random() < 0.3,
+        kopf_pods=_dice(seed, "who watches pods").random() < 0.5,
     )
 
 

@@ -160,7 +160,7 @@ class SharedPlane:
             self._delete(new)
             time.sleep(0.1)
         missing = sorted(self._before.keys() - found.keys())
-        changed = sorted(path for path, kept in self._before.items() if path in found and found[path] != kept)
+        changed = {path: (kept, found[path]) for path, kept in self._before.items() if found.get(path, kept) != kept}
         assert not missing, f"the module has deleted what was there before: {missing}"
         assert not changed, f"the module has changed what was there before: {changed}"
         if standing and CARDS in kinds:

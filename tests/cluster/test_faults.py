@@ -12,7 +12,7 @@ from cluster.shared import SharedPlane
 from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Answer, ApplyLate, Delay, Drop, EndWatch, Fault, Hold, LoseAnswer
 from faults.proxy import Armed
-from faults.requests import FOLLOWED, Match, binding, entering, leaving, ledger_write, listing, of_kind, watching
+from faults.requests import FOLLOWED, Match, binding, entering, leaving, ledger_write, of_kind, watching
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 RETRY_AFTER_S = 3
@@ -240,24 +240,11 @@ def test_the_proxy_survives_restarts_of_both_sides(cluster: FaultyCluster) -> No
     assert sum(map(len, cluster.holders().values())) == 2
 
 
-def test_a_share_is_free_soon_when_its_pod_goes_while_the_watch_has_a_gap(cluster: FaultyCluster) -> None:
-    """The watch ends with 410, the pod is deleted before the new list is read: no event ever tells of it."""
-    cluster.create(pod("pod", {COUNT: 1, MEMORY: 4000}))
-    cluster.wait_bound("pod")
-    cluster.settle(QUIET_S)
-    new_list = cluster.api.arm(listing("pods", FOLLOWED), Hold())
-    cluster.api.arm(watching("pods", FOLLOWED), EndWatch(410)).wait()
-    new_list.wait()
-    cluster.delete("pod")
-    new_list.release()
-    cluster.wait(lambda: not any(cluster.holders().values()), "its share is free")
-
-
 @pytest.mark.promise("operator crashes")
-@pytest.mark.parametrize("resource", ["nodes", "pods", "gpuallocations"])
+@pytest.mark.parametrize("resource", ["nodes", "gpuallocations"])
 def test_the_operator_goes_on_when_a_watch_fails(cluster: FaultyCluster, resource: str) -> None:
     """The watch tells of an error, and is then refused because what it asks for is too old. Kopf ends with either."""
-    watch = watching(resource, FOLLOWED) if resource == "pods" else watching(resource)
+    watch = watching(resource)
     operator = cluster.installation.operator
     too_old = cluster.api.arm(watch, Answer(410))
     cluster.api.arm(watch, EndWatch(500)).wait()

@@ -10,7 +10,7 @@ from fakes.objects import DIALECTS
 from fakes.virtual_time import LoopClock, settle
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_session import ListsRead
-from gpuledger.controller.startup import Operator
+from gpuledger.controller.startup import Operator, subscriptions_of
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
@@ -19,6 +19,7 @@ from gpuledger.model.clock import BoundedMap, Clock
 from gpuledger.model.share import DEFAULT_GRACE_S, Holder, Pod, Share
 from gpuledger.placement.policy import Preference
 from gpuledger.workflows.context import Context
+from gpuledger.workflows.kinds import Watcher
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.placing.place_pod import FilterResult
 from gpuledger.workflows.wiring import connect
@@ -118,16 +119,18 @@ class OperatorParts:
 
     def as_operator(self) -> Operator:
         """Return the parts as start-up has them, for the loops that it runs. They have no connection and no server."""
-        lists = ListsRead()
+        lists = ListsRead([])
         lists.first.set()
-        self.agents.listed.set()
-        self.workflows.quotas.listed.set()
+        followers = subscriptions_of(self.workflows, self.settings, lists, None, Watcher.PLAIN)
+        for each in followers:
+            each.listed.set()
         return Operator(
             client=cast(Any, None),
             settings=self.settings,
             clock=self.clock,
             workflows=self.workflows,
             lists=lists,
+            subscriptions=followers,
             view_source=cast(Any, None),
             gc_tuning=cast(Any, None),
             server=cast(Any, None),

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, cast
 
 from fakes.virtual_time import LoopClock
 from gpuledger.controller import startup
-from gpuledger.controller.kopf_session import NODES
 from gpuledger.controller.startup import Operator, build_operator
 from gpuledger.formats.scheduler import BindArguments, FilterArguments, PreemptArguments
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import BindFailed, GpuledgerError
+from gpuledger.workflows.kinds import LEASE, Watcher, follow_kind
 from gpuledger.workflows.placing.place_pod import FilterResult
-from simulation.api_server import Json, Kind, everything
+from simulation.api_server import Json, Kind, everything, selector_of
 from simulation.network import Client
 from simulation.nodes import NodesSeen
 from simulation.process_loop import new_loop
@@ -23,7 +24,7 @@ from simulation.watches import KopfWatch, Watch
 if TYPE_CHECKING:
     from simulation.world import World
 
-NEVER_ENDING = ("resync_every", "wait_passive")
+NEVER_ENDING = ("resync_every", "wait_active", "wait_passive")
 """Coroutines that the parts of an operator run beside themselves."""
 
 NO_CONNECTION = "connection refused"
@@ -49,14 +50,18 @@ class OperatorProcess:
         """How often etcd had been restored when it was started."""
         self._world = world
         self._ended = ended
-        client = cast(KubeClient, Client(world, self))
-        self.operator: Operator = self.loop.call(build_operator, client, world.scenario.settings, self.clock, host)
-        self.loop.call(self._start, host)
+        self._client = client = cast(KubeClient, Client(world, self))
+        pods_by = Watcher.KOPF if world.scenario.kopf_pods else Watcher.PLAIN
+        given = client, world.scenario.settings, self.clock, host, pods_by
+        self.operator: Operator = self.loop.call(build_operator, *given)
+        self.loop.call(self._start)
 
-    def _start(self, host: str | None) -> None:
+    def _start(self) -> None:
         operator = self.operator
         observer = operator.workflows.observer
         quota_mib = self._world.scenario.quota_mib
+        followed = {each.kind.paths[0]: each for each in operator.subscriptions}
+        plain = [PODS, LEASE.paths[0]]
         self.watches.append(KopfWatch(self._world, self, Kind.NODE, everything, observer.node))
         if quota_mib:  # then what the watch of cards leaves out matters, and nothing may be
             operator.workflows.quotas.observe(quota_object(quota_mib), gone=False)
@@ -64,15 +69,19 @@ class OperatorProcess:
             self.watches.append(KopfWatch(self._world, self, Kind.CARD, everything, observer.allocation))
         for watch in self.watches:
             watch.start(None)
-        operator.lists.read(NODES)
-        operator.workflows.agents.listed.set()
-        operator.workflows.quotas.listed.set()
-        parts = [startup._keep_in_sync(operator), startup._follow_pods(operator), startup._give_room(operator)]
-        parts.append(startup._preempt(operator))
+        if self._world.scenario.kopf_pods:
+            watch = KopfWatch(self._world, self, Kind.POD, selector_of(followed[PODS].kind.fields), observer.any_pod)
+            watch.start(self._world.api.version)
+            self.watches.append(watch)
+            plain.remove(PODS)
         if quota_mib:
-            parts.append(startup._follow_cards(operator))
-        if host is not None:
-            parts.append(startup._follow_lease(operator))
+            plain.append(ALLOCATIONS)
+        for kind in ("nodes", "pods"):
+            operator.lists.read(kind)
+        for each in operator.subscriptions:
+            each.listed.set()
+        parts = [startup._keep_in_sync(operator), startup._give_room(operator), startup._preempt(operator)]
+        parts += [follow_kind(self._client, each) for each in operator.subscriptions if each.kind.paths[0] in plain]
         self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]
         for task in self.parts:
             task.add_done_callback(self._part_ended)

@@ -93,6 +93,8 @@ class Scenario:
     """Objects of a page of a list; 0: all are in one. Lists of several pages can expire in between."""
     behind: int = 0
     """By how many changes the API server is behind that answers a watch which begins anew, without a version."""
+    kopf_pods: bool = False
+    """Kopf watches pods, and not the plain watch."""
     preemption: str = "own"
     """Who preempts: `own`, the operator; or `native`, kube-scheduler, which asks it."""
     nominate_ahead_nodes: int = 0

@@ -257,6 +257,15 @@ LAGS = (
         page=1,
     ),
     Scenario(
+        "Kopf watches pods",
+        {"node-a": 1, "node-b": 2},
+        HALVES,
+        (Crash(), Delete("a"), LeaseMoves(2), Create(Wish("c", cards=2))),
+        replicas=2,
+        follows_lease=True,
+        kopf_pods=True,
+    ),
+    Scenario(
         "an API server is behind",
         TWO_NODES,
         (A, Wish("b")),
@@ -359,7 +368,18 @@ def random_scenario(seed: int) -> Scenario:
     preemption = random.choice(("own", "own", "native"))
     name, lease = f"{RANDOM} {seed}", follows_lease and replicas > 1
     page, behind = random.choice((0, 0, 1, 2)), random.choice((0, 0, 3, 10))
-    return Scenario(name, nodes, wishes, acts, replicas, lease, page=page, behind=behind, preemption=preemption)
+    return Scenario(
+        name,
+        nodes,
+        wishes,
+        acts,
+        replicas,
+        lease,
+        page=page,
+        behind=behind,
+        kopf_pods=bool(seed % 2),
+        preemption=preemption,
+    )
 
 
 def _random_wish(random: Random, name: str) -> Wish:

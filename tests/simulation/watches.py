@@ -123,7 +123,7 @@ class Watch(Item):
 
 
 class KopfWatch(Watch):
-    """A watch of Kopf, which lists everything again when it breaks, and never learns what is gone by then."""
+    """A watch of Kopf, which begins anew when it breaks, and never learns what is gone by then."""
 
     __slots__ = ("_process", "_taker")
 
@@ -145,14 +145,19 @@ class KopfWatch(Watch):
         self._process.loop.call(self._taker, found, kind == "DELETED")
 
     def break_off(self) -> None:
-        """Begin anew without a version: with what the API server's cache has, which may be behind, and all since."""
+        """Begin anew: of pods with what happens from now on.
+
+        Of others with what the API server's cache has, which may be behind, and all since: more than Kopf does by now.
+        """
         self.queue.clear()
+        self._process.operator.lists.again.set()
+        if self.kind is Kind.POD:
+            return
         objects, version = self.world.api.as_of(self.kind, self.world.scenario.behind)
         self.queue.extend(("ADDED", found) for found in objects.values() if self.selector(found))
         for change in self.world.api.history:
             if change.version > version:
                 self._take(change)
-        self._process.operator.lists.again.set()
 
 
 class PlainWatch(Watch):

@@ -33,6 +33,9 @@ REQUEST_S = 120.0
 PATIENCE_S = 1800.0
 """How long anything may take. Never how long it should."""
 
+ONE_WATCH = {"kopf_pods_most_nodes": 0}
+"""Pods are watched in the same way at each size."""
+
 WARM_UP_PODS = 8
 POLL_S = 0.1
 QUIET_SHARE = 0.05
@@ -60,7 +63,8 @@ class Site:
         """Start a control plane with this many nodes registered. Neither operator nor scheduler run yet."""
         nodes = fake_nodes("bench", node_count, CARDS_PER_NODE, "A100-40GB")
         with ControlPlane.run() as plane:
-            installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, "view_port": free_port()})
+            settings = {**NO_KUBELET, **NOTHING_RUNS, **ONE_WATCH, "view_port": free_port()}
+            installation = Installation(plane, settings)
             installation.install()
             site = cls(plane, installation, nodes)
             site.admin = await KubeClient.connect(plane.kubeconfig)

@@ -190,6 +190,10 @@ class Settings:
         1_500, "Feasible nodes from which on queued pods are nominated before kube-scheduler asks for them; 0: never."
     )
 
+    kopf_pods_most_nodes: int = option(
+        100, "Nodes, counted at the start, up to which Kopf watches pods; beyond, the plain watch does; 0: never Kopf."
+    )
+
     preemption: str = option(
         "auto",
         "Which program evicts pods of lower priority from cards: own (the operator), native (kube-scheduler, from "

@@ -1,9 +1,8 @@
-"""The operator as Kopf runs it: built by `on.startup`, stopped by `on.cleanup`, and shown nodes in between.
+"""The operator as Kopf runs it: built by `on.startup`, stopped by `on.cleanup`, and shown Nodes and Pods in between.
 
-Of the watches, Kopf has that of nodes. Pods and GPUAllocations have plain ones, for the reasons and figures in
-docs/decisions/09-what-kopf-does.md.
-The handler of nodes is an `on.event` one, which returns None: all other kinds make Kopf write annotations or finalizers
-to the objects that they watch. What a watch may miss, a comparison with full lists finds.
+Kopf watches Nodes, and Pods where the cluster has few nodes; workflows/kinds.py has the table.
+Their handlers are `on.event` ones, which return None: all others make Kopf write annotations or finalizers to the
+objects that they watch. What a watch may miss, a comparison with full lists finds.
 
 `kopf run -m gpuledger.controller.kopf_frame -A` starts the same operator as `gpuledger run`, with that command's
 options from the environment.
@@ -14,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
 import socket
@@ -24,13 +24,19 @@ from typing import Any
 
 import kopf
 
-from gpuledger.controller.kopf_session import session
+from gpuledger.controller.kopf_session import InHand, session
 from gpuledger.controller.startup import Operator, RunOptions, build_operator, options_from, run_parts, serve
 from gpuledger.controller.webhook import serve_webhook
 from gpuledger.kube_api import lean_import
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.reads import KubeReads
+from gpuledger.model.errors import ApiError
+from gpuledger.model.json_object import Json
+from gpuledger.workflows.kinds import Watcher
 from gpuledger.workflows.list_and_watch import settings_in_cluster
 from gpuledger.workflows.system_clock import SystemClock
+
+logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """Pause before a request of Kopf's is repeated that had no answer."""
@@ -43,6 +49,11 @@ IDLE_S = 0.01
 
 LONGEST_EXIT_S = 10.0
 """From a signal to the end of the process, after which Kopf kills it."""
+
+
+NO_FINALIZER = "none: no object has this one"
+"""Kopf removes its finalizer from any object that it watches, and by default every Kopf operator has the same. This is
+no valid name."""
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
@@ -71,6 +82,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = itertools.repeat(RETRY_S)  # its own grow to 21 s, and end the process then
     settings.persistence.diffbase_storage = NoDiffBase()
+    settings.persistence.finalizer = NO_FINALIZER
     settings.process.ultimate_exiting_timeout = LONGEST_EXIT_S
 
 
@@ -89,7 +101,6 @@ class KopfFrame:
         kopf.on.cleanup(registry=registry)(self.stop)
         kopf.on.login(registry=registry)(self.log_in)
         kopf.on.probe(registry=registry, id="ledger")(self.probe)
-        kopf.on.event("", "v1", "nodes", registry=registry)(self.node)
 
     async def start(self, settings: kopf.OperatorSettings, **_: Any) -> None:
         """Build the parts and let them run. If that fails, Kopf begins, and ends at once."""
@@ -105,7 +116,9 @@ class KopfFrame:
             started.push_async_callback(client.close)
             settings_now = await settings_in_cluster(client, options.settings, options.settings_file)
             options = replace(options, settings=settings_now)
-            operator = build_operator(client, options.settings, SystemClock(), options.host_name)
+            pods_by = await _watcher_of_pods(client, options.settings.kopf_pods_most_nodes)
+            operator = build_operator(client, options.settings, SystemClock(), options.host_name, pods_by)
+            self._watch(operator, settings)
             serve_webhook(self._registry, settings, options.settings)
             await serve(operator, options, started)
             parts = asyncio.create_task(run_parts(operator, options), name="parts of gpuledger")
@@ -128,10 +141,14 @@ class KopfFrame:
         """Return the state of the ledger for Kopf's own liveness endpoint, where that is served."""
         return "read" if (await self._built()).workflows.observer.synced else "not read yet"
 
-    async def node(self, event: kopf.RawEvent, **_: Any) -> None:
-        """Observe a Node."""
-        operator = await self._built()
-        operator.workflows.observer.node(dict(event["object"]), gone=event["type"] == "DELETED")
+    def _watch(self, operator: Operator, settings: kopf.OperatorSettings) -> None:
+        """Have Kopf watch its kinds."""
+        for each in operator.subscriptions:
+            if each.kind.watcher is Watcher.KOPF:
+                what = ("", "v1", each.kind.plural)
+                settings.watching.field_selectors[what] = each.kind.fields
+                shown = partial(_show, each.observe, operator.lists.in_hand[each.kind.plural])
+                kopf.on.event(*what, registry=self._registry, id=each.kind.plural)(shown)
 
     async def _built(self) -> Operator:
         """Return the operator. Where there is none, because its start has failed, wait for the end."""
@@ -148,6 +165,25 @@ class KopfFrame:
         self.failure = why
         # Not at once: Kopf may not listen for signals yet.
         asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGTERM)
+
+
+async def _watcher_of_pods(client: KubeClient, most_nodes: int) -> Watcher:
+    """Return what is to watch pods, by the number of nodes; without an answer, what can do it in any cluster."""
+    try:
+        is_small = most_nodes > 0 and await KubeReads(client).number_of_nodes() <= most_nodes
+    except ApiError as error:
+        logger.warning("nodes can't be counted: %s", error)
+        is_small = False
+    watcher = Watcher.KOPF if is_small else Watcher.PLAIN
+    logger.info("pods are watched by %s", watcher.value)
+    return watcher
+
+
+async def _show(observe: Callable[[Json, bool], None], in_hand: InHand, event: kopf.RawEvent, **_: Any) -> None:
+    try:
+        observe(dict(event["object"]), event["type"] == "DELETED")
+    finally:
+        in_hand.handled()
 
 
 async def _stopped(task: asyncio.Task[None]) -> None:

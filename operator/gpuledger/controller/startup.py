@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,32 +24,21 @@ from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_
 from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
 from gpuledger.controller.web.feed import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import DeveloperServer, ViewServer, access_for
-from gpuledger.formats.kubernetes.other import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.kube_api.reads import (
-    ALLOCATIONS,
-    PODS,
-    RESOURCE_QUOTAS,
-    KubeReads,
-    KubeReviews,
-    followed_pods,
-    leases_in,
-    pods_in,
-)
-from gpuledger.kube_api.watch import all_of, follow
+from gpuledger.kube_api.reads import KubeReads, KubeReviews, followed_pods
+from gpuledger.kube_api.watch import all_of
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Unreachable
 from gpuledger.serving import Limits, application_served
 from gpuledger.workflows.context import Context
-from gpuledger.workflows.inventory import AGENT_SELECTOR
 from gpuledger.workflows.journal.journal import GATHER_S
+from gpuledger.workflows.kinds import AGENT_PODS, CARDS, LEASE, NODES, PODS, QUOTAS, Subscription, Watcher, follow_kind
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import until_settings_differ
 from gpuledger.workflows.preemption.preempt import SETTLE_S
-from gpuledger.workflows.queues.card_check import follow_queues
+from gpuledger.workflows.queues.card_check import keep_checks_active, queue_subscriptions
 from gpuledger.workflows.reporting import EventRecorder
-from gpuledger.workflows.resource_claims.claims import follow_claims
 from gpuledger.workflows.tasks import started_again, wait_first, yield_to_loop
 from gpuledger.workflows.wiring import Workflows, connect
 
@@ -114,12 +103,48 @@ class Operator:
     clock: Clock
     workflows: Workflows
     lists: ListsRead
+    subscriptions: Sequence[Subscription]
     view_source: LedgerSource
     gc_tuning: GcTuning
     server: ExtenderServer
 
 
-def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_name: str | None = None) -> Operator:
+def subscriptions_of(
+    workflows: Workflows, settings: Settings, lists: ListsRead, host_name: str | None, pods_by: Watcher
+) -> list[Subscription]:
+    """Return who follows each kind, by Kopf or by the plain watch; with a host name, the Lease, too.
+
+    Pods have one watch, from the first time that they are seen waiting to their end. The plain watches of cards and
+    pods begin where the observer has read their first lists.
+    """
+    observer = workflows.observer
+    pods = replace(PODS, fields=followed_pods(observer.follows_all), watcher=pods_by)
+    pods_listing = partial(all_of, observer.pending_listing, lists.listing)
+    cards_listing = partial(all_of, observer.cards_listing, lists.listing)
+    found = [
+        Subscription(NODES, observer.node),
+        Subscription(pods, observer.any_pod, pods_listing, observer.first_pods.version),
+        Subscription(CARDS, observer.allocation, cards_listing, observer.first_cards.version),
+        Subscription(AGENT_PODS, workflows.agents.observe, workflows.agents.listing),
+        Subscription(QUOTAS, workflows.quotas.observe, workflows.quotas.listing),
+        *workflows.gangs.pod_groups.subscriptions(workflows.gangs.members.names),
+    ]
+    if host_name is not None:
+        found.append(Subscription(LEASE, workflows.context.leadership.observe))
+    if settings.kueue:
+        found += queue_subscriptions(workflows.queues.objects, workflows.queues.check)
+    if settings.resource_claims:
+        found += workflows.claims.book.subscriptions.values()
+    return found
+
+
+def build_operator(
+    client: KubeClient,
+    settings: Settings,
+    clock: Clock,
+    host_name: str | None = None,
+    pods_by: Watcher = Watcher.PLAIN,
+) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
     store = KubeStore(client)
     events, leadership = EventRecorder(store, clock), Leadership(host_name)
@@ -156,7 +181,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         is_ready=lambda: workflows.observer.synced,
         scheduler=SchedulerHealth(settings.scheduler_livez_url),
     )
-    lists = ListsRead()
+    lists = ListsRead([NODES.plural, PODS.plural] if pods_by is Watcher.KOPF else [NODES.plural])
     workflows.context.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
     return Operator(
         client=client,
@@ -164,6 +189,7 @@ def build_operator(client: KubeClient, settings: Settings, clock: Clock, host_na
         clock=clock,
         workflows=workflows,
         lists=lists,
+        subscriptions=subscriptions_of(workflows, settings, lists, host_name, pods_by),
         view_source=view_source,
         gc_tuning=GcTuning(metrics.garbage_seconds.observe),
         server=server,
@@ -177,19 +203,6 @@ START_PAUSE_S = 1.0
 
 PAUSE_TO_WORK = 3.0
 """How long the search for victims pauses, by how long it took."""
-
-AGENTS_WAIT_S = 5.0
-"""How long the start waits for the list of the node agents' pods: without it, the kubelets' word alone counts."""
-
-POD_GROUPS_WAIT_S = 5.0
-"""How long it waits for the lists of PodGroups that pods have named."""
-
-QUOTAS_WAIT_S = 30.0
-"""How long it waits for the list of ResourceQuotas: without it, namespaces may have more than they should. It is not
-waited for without end, as an account of an older release may not read it."""
-
-QUEUES_WAIT_S = 5.0
-"""How long it waits for the list of Kueue's workloads."""
 
 
 async def serve(operator: Operator, options: RunOptions, started: contextlib.AsyncExitStack) -> None:
@@ -230,25 +243,18 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     Raises StateRolledBack when nothing that is remembered can be trusted.
     """
     client, workflows, settings = operator.client, operator.workflows, options.settings
-    agents, quotas, queues = workflows.agents, workflows.quotas, workflows.queues
-    agents_pods, selector = pods_in(LEASE_NAMESPACE), {"labelSelector": AGENT_SELECTOR}
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "_keep_in_sync": partial(_keep_in_sync, operator),
-        "_follow_pods": partial(_follow_pods, operator),
-        "_follow_cards": partial(_follow_cards, operator),
-        "_follow_agents": partial(follow, client, agents_pods, selector, agents.observe, agents.listing),
-        "_follow_pod_groups": partial(workflows.gangs.pod_groups.follow, client, workflows.gangs.members.names),
-        "_follow_quotas": partial(follow, client, RESOURCE_QUOTAS, {}, quotas.observe, quotas.listing),
-        "_give_room": partial(_give_room, operator),
-        "_preempt": partial(_preempt, operator),
+        f"follow {each.kind.paths[0]}": partial(follow_kind, client, each)
+        for each in operator.subscriptions
+        if each.kind.watcher is not Watcher.KOPF
     }
-    if options.host_name is not None:
-        parts["_follow_lease"] = partial(_follow_lease, operator)
+    parts["_keep_in_sync"] = partial(_keep_in_sync, operator)
+    parts["_give_room"] = partial(_give_room, operator)
+    parts["_preempt"] = partial(_preempt, operator)
     if settings.kueue:
-        store = KubeStore(client)
-        parts["_follow_queues"] = partial(follow_queues, client, store, queues.objects, queues.check, queues.listed)
+        parts["keep_checks_active"] = partial(keep_checks_active, KubeStore(client), workflows.queues.objects)
     if settings.resource_claims:
-        parts["_follow_claims"] = partial(follow_claims, client, workflows.claims.book)
+        parts["read_what_pods_name"] = workflows.claims.book.read_what_pods_name
     if config_maps(settings):
         parts["_follow_settings"] = partial(_until_settings_change, operator, options)
     await wait_first(*(started_again(name, part, operator.clock) for name, part in parts.items()))
@@ -257,27 +263,22 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
 async def _keep_in_sync(operator: Operator) -> None:
     """Read everything once, at the start and whenever this operator becomes active; then compare now and then.
 
-    Nodes are read after the list from which Kopf watches them; cards and pods are watched from the lists that are read
-    here. So no change in between goes unseen.
+    What Kopf watches is read after the list from which it watches; other cards and pods are watched from the lists that
+    are read here. So no change in between goes unseen.
     """
     workflows = operator.workflows
     await operator.lists.first.wait()
-    # Nodes are not opened that would be closed at once; but no one has to wait.
-    await _for_a_while(AGENTS_WAIT_S, workflows.agents.listed.wait())
-    # Members of gangs are not refused for want of what is about to be known.
-    await _for_a_while(POD_GROUPS_WAIT_S, workflows.gangs.pod_groups.first_tried())
-    if operator.settings.resource_claims:
-        await workflows.claims.book.lists_are_read()  # what pods with claims have is compared with what they ask for
-    await _for_a_while(QUOTAS_WAIT_S, workflows.quotas.listed.wait())  # no namespace gets more than it may have
-    if operator.settings.kueue:
-        await _for_a_while(QUEUES_WAIT_S, workflows.queues.listed.wait())  # no pod gets what is reserved for others
+    for each in operator.subscriptions:
+        if each.wanted is None or each.wanted.is_set():
+            await _for_a_while(each.kind.start_wait_s, each.listed.wait())
     if operator.settings.preemption == "auto":
         await _until_it_works(lambda: _find_out_who_preempts(operator))
     while True:
         if not workflows.context.leadership.is_active():
             await _until_it_works(workflows.observer.resync)
             logger.info("the ledger is read; ready to take over")
-            await workflows.context.leadership.wait_active()
+            comparing = workflows.observer.resync_every(None, operator.lists.again)
+            await wait_first(workflows.context.leadership.wait_active(), comparing)
         await _until_it_works(workflows.observer.take_over)
         workflows.context.room_has_changed.set()  # for those who wait since before
         workflows.quota_status.look_again()
@@ -315,22 +316,6 @@ async def _until_it_works(step: Callable[[], Awaitable[None]]) -> None:
             await asyncio.sleep(START_PAUSE_S)
 
 
-async def _follow_pods(operator: Operator) -> None:
-    """Follow pods in one watch, from the first time that they are seen waiting to their end."""
-    observer = operator.workflows.observer
-
-    listing = partial(all_of, observer.pending_listing, operator.lists.listing)
-    selector, version = followed_pods(observer.follows_all), await observer.first_pods.version()
-    await follow(operator.client, PODS, selector, observer.any_pod, listing, version=version)
-
-
-async def _follow_cards(operator: Operator) -> None:
-    observer = operator.workflows.observer
-    listing = partial(all_of, observer.cards_listing, operator.lists.listing)
-    version = await observer.first_cards.version()
-    await follow(operator.client, ALLOCATIONS, {}, observer.allocation, listing, version=version)
-
-
 async def _until_settings_change(operator: Operator, options: RunOptions) -> None:
     """Follow the ConfigMaps that the settings name, until one makes other settings of them."""
     count_refused = operator.workflows.context.counts.bad_input.labels("config").inc
@@ -340,14 +325,6 @@ async def _until_settings_change(operator: Operator, options: RunOptions) -> Non
         return found != options.settings
 
     await until_settings_differ(operator.client, options.settings, options.settings_file, differ, count_refused)
-
-
-async def _follow_lease(operator: Operator) -> None:
-    path, selector = leases_in(LEASE_NAMESPACE), {"fieldSelector": f"metadata.name={LEASE_NAME}"}
-    # Its holder renews it all the time: a watch that shows nothing for as long as it lasts is broken.
-    silence_s = float(LEASE_DURATION_S)
-    observe = operator.workflows.context.leadership.observe
-    await follow(operator.client, path, selector, observe, lambda: lambda _: None, silence_s)
 
 
 async def _give_room(operator: Operator) -> None:

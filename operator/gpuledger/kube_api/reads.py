@@ -36,12 +36,12 @@ CLUSTERS_OWN = "default-scheduler"
 NOT_THE_CLUSTERS_OWN = f"spec.schedulerName!={CLUSTERS_OWN}"
 
 
-def followed_pods(of_all: bool) -> dict[str, str]:
-    """Return the query for the pods that the operator follows, with a node or without: `pods_of` says why those.
+def followed_pods(of_all: bool) -> str:
+    """Return the field selector for the pods that the operator follows, bound or not: `pods_of` says why those.
 
     `of_all`: those of the cluster's own scheduler, too, as they count on nodes whose plugin only counts its cards.
     """
-    return {} if of_all else {"fieldSelector": NOT_THE_CLUSTERS_OWN}
+    return "" if of_all else NOT_THE_CLUSTERS_OWN
 
 
 def pods_of(scheduler_names: Sequence[str], bound: bool) -> str:
@@ -99,6 +99,11 @@ class KubeReads:
     def nodes(self) -> AsyncIterator[list[Json]]:
         """Yield all Nodes, page by page."""
         return self._client.pages(NODES)
+
+    async def number_of_nodes(self) -> int:
+        """Return how many Nodes there are."""
+        page = await self._client.request("GET", NODES, parameters={"limit": "1"})
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
 
     def allocations(self) -> AsyncIterator[Page]:
         """Yield all GPUAllocations, page by page."""

@@ -242,10 +242,6 @@ def _time(text: str) -> datetime | None:
     return found if found.tzinfo else None
 
 
-AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
-"""Label of the agents' pods, in our own namespace: no user can write there."""
-
-
 @define(eq=False, slots=False)
 class AgentPods(Component):
     """The nodes that have an agent's pod, and those of them whose pod is Ready."""
@@ -253,8 +249,6 @@ class AgentPods(Component):
     def __attrs_post_init__(self) -> None:
         self._known: dict[str, AgentPod] = {}  # UID of an agent's pod -> where it is
         self._pods: dict[str, dict[str, bool]] = {}  # node name -> UID of an agent's pod -> whether it is Ready
-        self.listed = asyncio.Event()
-        """Set once all pods were shown: before, nothing can be said of a node."""
 
     def not_ready(self, node_name: str) -> bool:
         """Return whether the node has an agent's pod, and none that is Ready."""
@@ -278,7 +272,7 @@ class AgentPods(Component):
 
     def listing(self) -> Listed:
         """Return a function that forgets the present pods that are missing in a later list."""
-        return forgetting(self._known, self._forget, self.listed.set)
+        return forgetting(self._known, self._forget)
 
     def _forget(self, uid: str) -> None:
         agent = self._known.pop(uid, None)

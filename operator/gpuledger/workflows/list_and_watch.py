@@ -1,8 +1,7 @@
 """Helpers of everything that follows objects: lists and watches, objects that can't be processed, ConfigMaps.
 
 Between a list and its watch, the newer resourceVersion wins. A watch begins where the first full list has ended. An
-object that can't be processed is skipped, so that it affects no other. Kinds that the API server need not have are
-followed once it has them: their CustomResourceDefinitions may be installed, and deleted, at any time.
+object that can't be processed is skipped, so that it affects no other.
 
 The ConfigMaps that the settings name are read before a program begins. What depends on the settings is built once, at
 the start. So a change that matters ends the program in good order, and it begins again with the ConfigMap of then. A
@@ -13,18 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpuledger.configuration.files import config_maps, settings_of
 from gpuledger.configuration.settings import ConfigMapName, Settings, config_map_text, content_of
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads, config_maps_in
-from gpuledger.kube_api.watch import Api, Listed, Listing, follow
-from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound, StateRolledBack, Unreachable
+from gpuledger.kube_api.watch import Listed, follow
+from gpuledger.model.errors import BadInput, Denied, NotFound, StateRolledBack, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import sleep_backoff
@@ -107,29 +104,6 @@ class WatchedUpTo:
             await self._moved.wait()
 
 
-class NodeVersions:
-    """The newest version that was shown of each Node: a watch that starts again may begin with what it was before."""
-
-    def __init__(self) -> None:
-        self._newest: dict[str, int] = {}  # name -> version, also of a Node that has gone since the last full list
-
-    def is_news(self, node: Json) -> bool:
-        """Observe a version of a Node; return whether it is not older than what was shown before."""
-        name, version = node["metadata"]["name"], version_of(node)
-        if version < self._newest.get(name, 0):
-            return False
-        self._newest[name] = version
-        return True
-
-    def known(self) -> dict[str, int]:
-        """Return them: name -> version."""
-        return dict(self._newest)
-
-    def keep(self, names: AbstractSet[str]) -> None:
-        """Forget all other Nodes."""
-        self._newest = {name: version for name, version in self._newest.items() if name in names}
-
-
 def version_of(found: Json) -> int:
     """Return the version of an object, as a number."""
     return int(found["metadata"].get("resourceVersion") or 0)
@@ -161,59 +135,6 @@ def _name(found: Json) -> str:
     if not isinstance(metadata, dict):
         return "without a name"
     return "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key))
-
-
-DENIED = "the operator's account may not list these: apply rbac.yaml of this release"
-
-
-async def served_path(api: Api, paths: Sequence[str]) -> str:
-    """Return the first of these paths that the API server has. Raises NotFound if it has none, and other ApiErrors."""
-    for path in paths[:-1]:
-        with suppress(NotFound):
-            await api.request("GET", path, parameters={"limit": "1"})
-            return path
-    await api.request("GET", paths[-1], parameters={"limit": "1"})
-    return paths[-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionalKind:
-    """A kind that the API server may lack, or not let the operator list. It is read only while it is wanted."""
-
-    paths: Sequence[str]
-    """In the versions of its API; the first that there is counts."""
-    wanted: asyncio.Event
-    observe: Callable[[Json, bool], None]
-    listing: Listing
-    can_not_be_read: Callable[[str], None]
-    """Called with the reason at each look in vain, unless it may pass by itself."""
-    missing: str
-    """The reason, where the API server has no such kind."""
-    look_s: float
-    """Between two looks whether it can be read by now."""
-    is_wanted: Callable[[], bool] = lambda: True
-    """Asked after a look in vain: if it says no, `wanted` is waited for again."""
-
-
-async def follow_optional(api: Api, kind: OptionalKind) -> None:
-    """Follow a kind, whenever it is wanted and can be read, until cancelled."""
-    while True:
-        await kind.wanted.wait()
-        try:
-            path = await served_path(api, kind.paths)
-        except NotFound:
-            kind.can_not_be_read(kind.missing)
-        except Denied:
-            kind.can_not_be_read(DENIED)
-        except ApiError as error:  # what was known stays
-            logger.info("%s can't be listed, retrying: %s", kind.paths[-1], error)
-        else:
-            logger.info("following %s", path)
-            await follow(api, path, {}, kind.observe, kind.listing, while_served=True)
-            continue  # another version may be there
-        await asyncio.sleep(kind.look_s)
-        if not kind.is_wanted():
-            kind.wanted.clear()
 
 
 GONE = "it is gone"

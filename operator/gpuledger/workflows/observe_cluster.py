@@ -36,7 +36,6 @@ from gpuledger.workflows.journal.journal import check_age, state_rolled_back
 from gpuledger.workflows.list_and_watch import (
     EventsDuringList,
     FirstList,
-    NodeVersions,
     skipping_bad_objects,
     version_of,
 )
@@ -166,7 +165,7 @@ class ClusterObserver(Component):
         self._maybe_refused: set[str] = set()  # UIDs of pods that others may have refused before
         self._takes_over = False
         self._nodes_shown = EventsDuringList()  # names
-        self._node_versions = NodeVersions()
+        self._node_versions: dict[str, int] = {}  # name -> newest version shown, also of one gone since the last list
         self._pods_shown = EventsDuringList()  # UIDs of bound pods
         self._cards_shown = EventsDuringList()  # UUIDs
         self._wait_no_more_shown = EventsDuringList()  # UIDs of pods that are bound or gone
@@ -188,12 +187,14 @@ class ClusterObserver(Component):
 
     def _take_node(self, node: Json, gone: bool) -> None:
         with skipping_bad_objects("node", node, self._counts):
-            if not self._node_versions.is_news(node):
+            name, version = node["metadata"]["name"], version_of(node)
+            if version < self._node_versions.get(name, 0):
                 return
+            self._node_versions[name] = version
             if gone:
-                self._forget_node(node["metadata"]["name"])
+                self._forget_node(name)
             else:
-                self._ledger.zones.observe(node["metadata"]["name"], node["metadata"].get("labels") or {})
+                self._ledger.zones.observe(name, node["metadata"].get("labels") or {})
                 for follower in self._of_nodes:
                     follower.observe_node(node)
 
@@ -264,7 +265,12 @@ class ClusterObserver(Component):
                     follower.observe_bound(pod, bound_before=not self.synced)
 
     def any_pod(self, pod: Json, gone: bool) -> None:
-        """Observe a pod, whether it waits or has a node: one that has does not wait any more."""
+        """Observe a pod, whether it waits or has a node: one that has does not wait any more.
+
+        Before the cards are read, its own would be unknown, and the lists of all pods come after.
+        """
+        if not self.cards_read:
+            return
         if bound_node(pod):
             self.pending_pod(pod, gone=True)
             self.pod(pod, gone)
@@ -365,8 +371,8 @@ class ClusterObserver(Component):
         await self._list_pending(take_pending)
         self.on_compared()
 
-    async def resync_every(self, interval_s: float, needed: asyncio.Event) -> None:
-        """Resync for ever, and soon after it is said to be needed. After an error, soon again.
+    async def resync_every(self, interval_s: float | None, needed: asyncio.Event) -> None:
+        """Resync for ever, and soon after it is said to be needed; None: only then. After an error, soon again.
 
         Raises StateRolledBack.
         """
@@ -402,7 +408,7 @@ class ClusterObserver(Component):
 
     async def _resync_nodes(self) -> None:
         """Observe all nodes, and forget others that the watch does not show meanwhile. Raises StateRolledBack."""
-        missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), self._node_versions.known()
+        missing, known = self._inventory.known_nodes() | set(self._ledger.node_names()), dict(self._node_versions)
         with self._nodes_shown.since_now() as shown:
             async for page in self._store.nodes():
                 for node in page:
@@ -413,7 +419,8 @@ class ClusterObserver(Component):
                     self._take_node(node, gone=False)
         for name in missing - shown:
             self._forget_node(name)
-        self._node_versions.keep(self._inventory.known_nodes())
+        names = self._inventory.known_nodes()
+        self._node_versions = {name: version for name, version in self._node_versions.items() if name in names}
         self._inventory.all_seen()
 
     async def _resync_pods(self) -> None:

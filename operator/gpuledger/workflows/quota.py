@@ -58,8 +58,6 @@ class NamespaceQuotas(Component):
         self._quotas = self._ledger.quotas
         self._known: dict[str, KnownQuota] = {}  # UID -> what it says
         self._of_namespace: dict[str, set[str]] = {}  # namespace -> UIDs of its quotas
-        self.listed = asyncio.Event()
-        """Set once all are known."""
         self.on_seen = Listeners[[str]]()
         """Called with the UID of a quota that the API server has in another version than before."""
 
@@ -102,7 +100,7 @@ class NamespaceQuotas(Component):
 
     def listing(self) -> Listed:
         """Note what is known; return what forgets those that are not in the list read since."""
-        return forgetting(self._known, self._forget, self.listed.set)
+        return forgetting(self._known, self._forget)
 
     def observe_pending(self, pod: Json) -> None:
         """See Follower: what is on hold for a pod counts for its namespace."""

@@ -53,6 +53,7 @@ def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
     assert SPECS.keys() == SHAPES.keys()
     assert {made.has_standby for made in plans} == {True, False}
     assert {made.despite_budgets for made in plans} == {True, False}
+    assert {made.kopf_pods for made in plans} == {True, False}
 
 
 def test_the_plans_together_have_every_hostile_kind_and_each_has_few_at_a_time() -> None:

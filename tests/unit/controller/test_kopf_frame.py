@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +17,12 @@ from fakes.objects import a_node_object
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import kopf_frame
 from gpuledger.controller.kopf_frame import KopfFrame, NoDiffBase, configure
+from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.startup import RunOptions
 from gpuledger.kube_api.client import KubeClient
-from gpuledger.model.errors import BadInput, StateRolledBack
+from gpuledger.model.errors import BadInput, StateRolledBack, Unreachable
+from gpuledger.workflows import kinds as kinds_table
+from gpuledger.workflows.kinds import Subscription, Watcher
 
 Json = dict[str, Any]
 
@@ -57,12 +61,25 @@ class StubOperator:
     def __init__(self) -> None:
         self.client = self
         self.workflows = SimpleNamespace(observer=self)
+        self.lists = ListsRead(["nodes"])
+        self.nodes: int | None = 1
+        """How many there are; None: the API server does not answer."""
         self.synced = False
         self.seen: list[tuple[Json, bool]] = []
         self.done: list[str] = []
 
     def node(self, node: Json, gone: bool) -> None:
         self.seen.append((node, gone))
+
+    def subscriptions(self, pods_by: Watcher) -> list[Subscription]:
+        pods = replace(kinds_table.PODS, watcher=pods_by, fields="spec.schedulerName!=x")
+        return [Subscription(kind=kind, observe=self.node) for kind in (kinds_table.NODES, pods, kinds_table.CARDS)]
+
+    async def request(self, method: str, path: str, *, parameters: Json) -> Json:
+        """Answer the question for the number of nodes."""
+        if self.nodes is None:
+            raise Unreachable(path)
+        return {"items": [{}], "metadata": {"remainingItemCount": self.nodes - 1}}
 
     async def close(self) -> None:
         self.done.append("connection closed")
@@ -89,7 +106,12 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> StubOperator:
         started.callback(built.done.append, "ports closed")
 
     monkeypatch.setattr(KubeClient, "connect", connect)
-    monkeypatch.setattr(kopf_frame, "build_operator", lambda *_: built)
+
+    def build(*given: Any) -> SimpleNamespace:
+        parts = {"client": built, "workflows": built.workflows, "lists": built.lists}
+        return SimpleNamespace(**parts, subscriptions=built.subscriptions(given[-1]))
+
+    monkeypatch.setattr(kopf_frame, "build_operator", build)
     monkeypatch.setattr(kopf_frame, "serve", serve)
     monkeypatch.setattr(kopf_frame, "run_parts", lambda *_, **__: built.run_parts())
     return built
@@ -164,15 +186,38 @@ async def test_options_that_cannot_be_read_are_a_start_that_fails(signals: list[
     assert (signals, str(frame.failure)) == ([signal.SIGTERM], "settings: no such option")
 
 
+def handlers_of(frame: KopfFrame) -> dict[str, Any]:
+    """Return the handlers of raw events: plural of their kind -> the function."""
+    return {str(each.id): each.fn for each in frame._registry._watching.get_all_handlers()}
+
+
 @pytest.mark.parametrize("kind", [None, "ADDED", "MODIFIED", "DELETED"])
 async def test_a_node_is_handed_on_and_nothing_is_returned(
     operator: StubOperator, signals: list[int], kind: Any
 ) -> None:
     frame, node = a_frame(), a_node_object("node-a")
     await frame.start(settings())
-    handed_on: Any = await frame.node(event={"type": kind, "object": cast(Any, node)}, other=1)  # type: ignore[func-returns-value]
-    assert handed_on is None
+    await operator.lists.in_hand["nodes"].show(100)
+    assert await handlers_of(frame)["nodes"](event={"type": kind, "object": node}, other=1) is None
     assert operator.seen == [(node, kind == "DELETED")]
+    assert operator.lists.in_hand["nodes"]._events == 0
+    await frame.stop()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most", "kinds"),
+    [(100, 100, {"nodes", "pods"}), (101, 100, {"nodes"}), (1, 0, {"nodes"}), (None, 100, {"nodes"})],
+)
+async def test_kopf_watches_pods_up_to_a_number_of_nodes(
+    operator: StubOperator, signals: list[int], nodes: int | None, most: int, kinds: set[str]
+) -> None:
+    """Without an answer, the plain watch does, which can in any cluster."""
+    operator.nodes = nodes
+    found, options = settings(), RunOptions(settings=Settings(kopf_pods_most_nodes=most))
+    frame = a_frame(lambda: options)
+    await frame.start(found)
+    assert handlers_of(frame).keys() == kinds
+    assert [*found.watching.field_selectors.values()] == ["", "spec.schedulerName!=x"][: len(kinds)]
     await frame.stop()
 
 
@@ -193,12 +238,11 @@ async def test_without_an_operator_nobody_logs_in() -> None:
             await a_frame().log_in()
 
 
-def test_only_a_handler_of_raw_events_of_nodes_is_registered() -> None:
+async def test_only_handlers_of_raw_events_are_registered(operator: StubOperator, signals: list[int]) -> None:
     """All other kinds make Kopf write annotations or finalizers to what they watch."""
-    registry = kopf.OperatorRegistry()
-    KopfFrame(registry, lambda: RunOptions(settings=Settings()))
-    (watching,) = registry._watching.get_all_handlers()
-    assert "any_name='nodes'" in str(watching.selector)
+    frame = a_frame()
+    await frame.start(settings())
+    registry = frame._registry
     for others in (registry._changing, registry._spawning, registry._indexing, registry._webhooks):
         assert list(others.get_all_handlers()) == []
     assert sorted(each.id for each in registry._activities.get_all_handlers()) == [
@@ -207,6 +251,12 @@ def test_only_a_handler_of_raw_events_of_nodes_is_registered() -> None:
         "KopfFrame.stop",
         "ledger",
     ]
+    await frame.stop()
+
+
+def test_kopf_takes_no_finalizer_away() -> None:
+    """The API server accepts none by this name."""
+    assert " " in settings().persistence.finalizer
 
 
 def test_kopf_asks_for_no_users_name(monkeypatch: pytest.MonkeyPatch) -> None:

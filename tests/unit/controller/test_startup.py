@@ -1,9 +1,7 @@
 """The watches of cards and pods, as start-up connects them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,47 +12,28 @@ from fakes.objects import GPU, a_pod_object
 from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import settle
 from gpuledger.controller import startup
-from gpuledger.controller.kopf_session import NODES, ListsRead
 from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
+from gpuledger.kube_api.reads import ALLOCATIONS, PODS
 from gpuledger.model.errors import ApiError, Conflict, Unreachable
-
-Json = dict[str, Any]
-Taker = Callable[[Json, bool], None]
-Listing = Callable[[], Callable[[set[str]], None]]
-
-FIRST = "7"
-"""The version of the first lists."""
+from gpuledger.workflows import kinds
+from gpuledger.workflows.kinds import Subscription, follow_kind
 
 
-async def watched(
-    part: Callable[[Operator], Awaitable[None]], operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> tuple[str, Json, Taker, Listing]:
-    """Return how a part follows what it follows: path, parameters, and what is called."""
-    asked: list[tuple[str, Json, Taker, Listing]] = []
-
-    async def follow(_: object, path: str, parameters: Json, changed: Taker, listing: Listing, version: str) -> None:
-        assert version == FIRST
-        asked.append((path, parameters, changed, listing))
-
-    monkeypatch.setattr(startup, "follow", follow)
-    observer = operator.workflows.observer
-    for first in (observer.first_cards, observer.first_pods):
-        first.read(FIRST)
-    await part(operator)
-    (found,) = asked
+def subscription_of(operator: Operator, path: str) -> Subscription:
+    """Return who follows what is at a path."""
+    (found,) = (each for each in operator.subscriptions if each.kind.paths == (path,))
     return found
 
 
-async def test_a_card_that_cannot_be_read_is_counted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_that_cannot_be_read_is_counted_and_stops_nothing() -> None:
     api = ApiServer()
     parts, card = OperatorParts(api), a_card()
     api.put_card(card, a_holder("a", a_share(card)))
-    path, parameters, changed, _ = await watched(startup._follow_cards, parts.as_operator(), monkeypatch)
-    assert path.endswith("/gpuallocations")
-    assert parameters == {}
-    changed(new_allocation(a_card(1)), False)
-    changed(api.cards[card.object_name], False)
+    subscription = subscription_of(parts.as_operator(), ALLOCATIONS)
+    assert subscription.kind.parameters == {}
+    subscription.observe(new_allocation(a_card(1)), False)
+    subscription.observe(api.cards[card.object_name], False)
     assert by_label(parts.counts.bad_input) == {"allocation": 1}
     assert list(parts.entry(card).holders) == ["a"]
 
@@ -65,23 +44,28 @@ async def test_a_watch_begins_where_the_first_list_has_ended_and_not_before_it_w
     api, begun = ApiServer(), dict[str, str]()
     parts = OperatorParts(api)
 
-    async def follow(_: object, path: str, *_rest: object, version: str) -> None:
-        begun[path.rpartition("/")[2]] = version
+    async def follow(_: object, path: str, *rest: object) -> None:
+        begun[path.rpartition("/")[2]] = str(rest[-1])
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(startup, "follow", follow)
+    monkeypatch.setattr(kinds, "follow", follow)
     api.put_card(a_card())
     api.put_pod(a_pod_object("bound", limits={GPU: 1}))
     read_by = {"gpuallocations": Operation.LIST_CARDS, "pods": Operation.LIST_PODS}
+    operator = parts.as_operator()
     watching = [
-        asyncio.create_task(part(parts.as_operator())) for part in (startup._follow_cards, startup._follow_pods)
+        asyncio.create_task(follow_kind(cast(Any, api), subscription_of(operator, path)))
+        for path in (ALLOCATIONS, PODS)
     ]
     await settle()
     assert begun == {}
     version = str(api._version)
     await parts.observer.take_over()
-    await asyncio.gather(*watching)
+    await settle()
     assert begun == dict.fromkeys(read_by, version)
     assert [len(api.called(operation)) for operation in read_by.values()] == [1, 2], "bound and pending pods are two"
+    for task in watching:
+        task.cancel()
 
 
 @pytest.mark.parametrize("error", [Unreachable("away"), Conflict("the list has expired between two pages", 410)])
@@ -100,28 +84,30 @@ async def test_the_first_comparison_is_tried_until_all_pages_of_all_lists_were_r
     assert outcomes == []
 
 
-async def test_pods_have_one_watch_that_selects_on_a_field_that_nobody_can_edit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_pods_have_one_watch_that_selects_on_a_field_that_nobody_can_edit() -> None:
     """A pod that left a label selector would look deleted. Other schedulers' pods may use cards without the ledger."""
-    operator = OperatorParts(ApiServer()).as_operator()
-    path, parameters, _, _ = await watched(startup._follow_pods, operator, monkeypatch)
-    assert (path, parameters) == ("/api/v1/pods", {"fieldSelector": "spec.schedulerName!=default-scheduler"})
+    subscription = subscription_of(OperatorParts(ApiServer()).as_operator(), PODS)
+    assert subscription.kind.parameters == {"fieldSelector": "spec.schedulerName!=default-scheduler"}
 
 
-async def test_a_pod_that_waits_is_forgotten_when_it_is_in_no_list_any_more_and_the_list_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parts, lists = OperatorParts(ApiServer()), ListsRead()
-    operator = replace(parts.as_operator(), lists=lists)
-    lists.read(NODES)
-    _, _, changed, listing = await watched(startup._follow_pods, operator, monkeypatch)
+async def test_a_pod_that_waits_is_forgotten_when_it_is_in_no_list_any_more_and_the_list_counts() -> None:
+    parts = OperatorParts(ApiServer())
+    operator = parts.as_operator()
+    subscription = subscription_of(operator, PODS)
     pods = [a_pod_object(name, limits={GPU: 1}) for name in ("stays", "leaves")]
     for pod in pods:
-        changed(pod, False)
+        subscription.observe(pod, False)
     known = {tracker: set(tracker.known_pending()) for tracker in parts.observer._of_pending}
     assert any("uid-leaves" in uids for uids in known.values())
-    listing()({"uid-stays"})
-    assert lists.again.is_set()  # for bound pods, a comparison finds out
+    subscription.begin_list()({"uid-stays"})
+    assert operator.lists.again.is_set()  # for bound pods, a comparison finds out
     for tracker, before in known.items():
         assert set(tracker.known_pending()) == before - {"uid-leaves"}
+
+
+def test_pods_say_nothing_before_the_cards_are_read() -> None:
+    """Kopf may show them by then; the lists of all pods come after."""
+    parts = OperatorParts(ApiServer())
+    parts.observer.cards_read = False
+    subscription_of(parts.as_operator(), PODS).observe(a_pod_object("early", limits={GPU: 1}), False)
+    assert not any(tracker.known_pending() for tracker in parts.observer._of_pending)

@@ -153,3 +153,21 @@ async def test_an_operator_that_is_active_no_more_keeps_no_room_for_those_it_was
     await live(parts, 10 * GRACE_S)
     assert called(api) == []
     assert parts.ledger.seats.of("uid-waits") is None
+
+
+async def test_a_passive_operator_compares_with_full_lists_after_a_gap_of_a_watch(api: ApiServer) -> None:
+    """What was deleted in the gap is in no event."""
+    parts = OperatorParts(api, leadership=Leadership(OURS))
+    api.put_pod(a_pod_object("gone", node_name="node-a", limits=SHARE))
+    operator = parts.as_operator()
+    running = asyncio.create_task(startup._keep_in_sync(operator))
+    await asyncio.sleep(1)
+    assert parts.lives.known_bound() == {"uid-gone"}
+    api.delete_pod("gone")
+    await asyncio.sleep(1_000)
+    assert parts.lives.known_bound() == {"uid-gone"}
+    operator.lists.again.set()
+    await asyncio.sleep(10)
+    assert parts.lives.known_bound() == set()
+    assert api.writes() == []
+    running.cancel()

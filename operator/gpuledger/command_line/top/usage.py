@@ -30,7 +30,7 @@ from gpuledger.model.node import NodeUsage
 from gpuledger.model.request import entry_text
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, UseState, by_node, node_use, report_of_stored
 from gpuledger.reports.tables import Cell, Column, Terminal, harmless, listed, table
-from gpuledger.workflows.inventory import AGENT_SELECTOR
+from gpuledger.workflows.kinds import AGENT_SELECTOR
 from gpuledger.workflows.tasks import all_within
 
 MIB_PER_GIB = 1024

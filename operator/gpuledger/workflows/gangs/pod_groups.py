@@ -13,23 +13,18 @@ from functools import partial
 from typing import NamedTuple
 
 from gpuledger.formats.kubernetes.gang import OF_WAY, PODGROUPS, GroupWords, name_of, pod_group
-from gpuledger.kube_api.reads import pod_groups_of
-from gpuledger.kube_api.watch import Api, Listed, forgetting
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, GangWay, PodGroup
 from gpuledger.model.json_object import Json
-from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional
+from gpuledger.workflows.kinds import POD_GROUPS, Subscription
 from gpuledger.workflows.reporting import Counts
 
 logger = logging.getLogger(__name__)
 
 
 NOT_READ_YET = "PodGroups have not been read yet"
-NO_SUCH_KIND = "the API server has no such kind"
-
-LOOK_S = 5.0
-"""Between two looks whether a kind is there by now."""
 
 
 class _Known(NamedTuple):
@@ -46,7 +41,6 @@ class PodGroups:
         self._unread = {words.way: NOT_READ_YET for words in PODGROUPS}  # why a kind is not known; not those that are
         self.named = {words.way: asyncio.Event() for words in PODGROUPS}
         """Set when a pod has named one of a kind."""
-        self._tried = {words.way: asyncio.Event() for words in PODGROUPS}
         self.on_change = Listeners[[GangName]]()
         """Called with the gang of a PodGroup that has come, has changed, or is gone."""
         self.on_read = Listeners[[GangWay]]()
@@ -95,33 +89,24 @@ class PodGroups:
             del self._known[name]
         self._tell(words.way, why)
 
-    async def follow(self, api: Api, is_named: Callable[[GangWay], bool]) -> None:
-        """Follow PodGroups until cancelled; `is_named` returns whether a pod names one of a kind at the moment."""
-        async with asyncio.TaskGroup() as following:
-            for words in PODGROUPS:
-                kind = OptionalKind(
-                    paths=[pod_groups_of(words.api_group, version) for version in words.versions],
-                    wanted=self.named[words.way],
-                    observe=partial(self.observe, words),
-                    listing=partial(self.listing, words),
-                    can_not_be_read=partial(self.can_not_be_read, words),
-                    missing=NO_SUCH_KIND,
-                    look_s=LOOK_S,
-                    is_wanted=partial(is_named, words.way),
-                )
-                following.create_task(follow_optional(api, kind), name=f"follow PodGroups of {words.api_group}")
-
-    async def first_tried(self) -> None:
-        """Wait until each kind that a pod has named was read, or could not be."""
-        for way, named in self.named.items():
-            if named.is_set():
-                await self._tried[way].wait()
+    def subscriptions(self, is_named: Callable[[GangWay], bool]) -> list[Subscription]:
+        """Return a subscription for each kind; `is_named` returns whether a pod names one of a kind at the moment."""
+        return [
+            Subscription(
+                POD_GROUPS[words.way],
+                partial(self.observe, words),
+                partial(self.listing, words),
+                wanted=self.named[words.way],
+                is_wanted=partial(is_named, words.way),
+                can_not_be_read=partial(self.can_not_be_read, words),
+            )
+            for words in PODGROUPS
+        ]
 
     def _tell(self, way: GangWay, why: str) -> None:
         before = self._unread.pop(way, "")
         if why:
             self._unread[way] = why
-        self._tried[way].set()
         if before != why:
             self.on_read(way)
 

@@ -14,16 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
 
 from attrs import define
 
 from gpuledger.formats.kubernetes.other import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, check_patch, workload
-from gpuledger.kube_api.watch import Api, Listed, Listing, all_of, follow, forgetting
-from gpuledger.kube_api.writes import WORKLOADS, KubeStore
+from gpuledger.kube_api.watch import Listed, forgetting
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.quotas import Tally
 from gpuledger.ledger.seats import Seat, Strength
 from gpuledger.model.clock import Listeners
@@ -36,7 +35,7 @@ from gpuledger.placement.sketch import Sketch
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.events import MemberRefused, PodRefused, SelectorsAllowed
-from gpuledger.workflows.list_and_watch import served_path
+from gpuledger.workflows.kinds import DENIED, WORKLOADS, Subscription
 from gpuledger.workflows.pending.queue import Attempts, RoomQueue
 from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import (
@@ -450,58 +449,44 @@ class Queues:
         self.check = CardCheck(context, queue, self.objects, self.reservations, self.pods, self.reader, self.writer)
         claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else self.check.on_due())
         self.requeuer = WorkloadRequeuer(context, self.check, self.pods, self.writer)
-        self.listed = asyncio.Event()
-        """Set when workloads were read once, or there are none."""
 
-
-LOOK_S = 5.0
-"""Between two looks whether Kueue is installed by now."""
 
 LISTS_WAIT_S = 10.0
 """Workloads are read after what says which of them are ours, unless that takes longer."""
 
 
-async def follow_queues(
-    api: Api, store: KubeStore, objects: KueueObjects, check: CardCheck, listed: asyncio.Event
-) -> None:
-    """Follow them until cancelled. `listed` is set when all were read once, or there are none."""
-    while True:
-        try:
-            await served_path(api, [WORKLOADS])
-        except ApiError as error:
-            if not isinstance(error, NotFound):
-                logger.warning("Kueue's workloads can't be listed, retrying: %s", error)
-            listed.set()
-            await asyncio.sleep(LOOK_S)
-            continue
-        logger.info("Kueue is installed: following its workloads")
-        async with asyncio.TaskGroup() as kinds, AsyncExitStack() as listening:
-            changed = asyncio.Event()
-            objects.on_change.append(changed.set)
-            listening.callback(objects.on_change.remove, changed.set)
-            active = kinds.create_task(_keep_active(store, objects, changed), name="say that checks are active")
-            known, others = list[asyncio.Event](), list[asyncio.Task[None]]()
-            for path, observe, listing in objects.followed():
-                known.append(asyncio.Event())
-                steps = follow(api, path, {}, observe, _listing(listing, known[-1]), while_served=True)
-                others.append(kinds.create_task(steps))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LISTS_WAIT_S):
-                    for each in known:
-                        await each.wait()
-            await follow(api, WORKLOADS, {}, check.observe, _listing(check.listing, listed), while_served=True)
-            for task in (active, *others):
-                task.cancel()
+def queue_subscriptions(objects: KueueObjects, check: CardCheck) -> list[Subscription]:
+    """Return a subscription for each kind of Kueue's, workloads first."""
+    are_there = asyncio.Event()
+    others = objects.subscriptions(are_there)
+
+    async def since() -> str:
+        are_there.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTS_WAIT_S):
+                for each in others:
+                    await each.listed.wait()
+        return ""
+
+    def can_not_be_read(why: str) -> None:
+        if why == DENIED:
+            logger.warning("Kueue's workloads can't be read: %s", why)
+        for event in (are_there, *(each.listed for each in others)):
+            event.clear()
         check.listing()(set())  # Kueue is gone, and its workloads with it
 
-
-async def _keep_active(store: KubeStore, objects: KueueObjects, changed: asyncio.Event) -> None:
-    while True:
-        await changed.wait()
-        changed.clear()
-        await objects.report_active(store)
+    workloads = Subscription(WORKLOADS, check.observe, check.listing, since, can_not_be_read=can_not_be_read)
+    return [workloads, *others]
 
 
-def _listing(listing: Listing, done: asyncio.Event) -> Listing:
-    """Return the same, which sets an event when a list was read."""
-    return partial(all_of, listing, lambda: lambda _: done.set())
+async def keep_checks_active(store: KubeStore, objects: KueueObjects) -> None:
+    """Write the Active condition of the AdmissionChecks whenever one has changed, until cancelled."""
+    changed = asyncio.Event()
+    objects.on_change.append(changed.set)
+    try:
+        while True:
+            await changed.wait()
+            changed.clear()
+            await objects.report_active(store)
+    finally:
+        objects.on_change.remove(changed.set)

@@ -7,8 +7,9 @@ what is reserved for the workload, and which pods leave when Kueue evicts it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,8 +37,8 @@ from gpuledger.formats.kubernetes.workload import (
     workload_of,
     workload_text,
 )
-from gpuledger.kube_api.watch import Listed, Listing, forgetting
-from gpuledger.kube_api.writes import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, KubeStore
+from gpuledger.kube_api.watch import Listed, forgetting
+from gpuledger.kube_api.writes import KubeStore
 from gpuledger.model.clock import Clock, Listeners
 from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound
 from gpuledger.model.gang import MOST_MEMBERS, WorkloadName
@@ -46,6 +47,7 @@ from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
 from gpuledger.workflows.context import Component, Follower
+from gpuledger.workflows.kinds import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, Subscription
 from gpuledger.workflows.queues.reservations import pod_set_of, seat_key
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
@@ -140,12 +142,12 @@ class KueueObjects(Component):
                 self._checks[uid] = name, None
         return failed
 
-    def followed(self) -> list[tuple[str, Callable[[Json, bool], None], Listing]]:
-        """Return each kind's path, and what is called of it: see `follow`."""
+    def subscriptions(self, are_there: asyncio.Event) -> list[Subscription]:
+        """Return a follower for each kind; they are read while Kueue is there."""
         return [
-            (ADMISSION_CHECKS, self.check, partial(_listing, self._checks)),
-            (FLAVORS, self.flavor, partial(_listing, self._flavors)),
-            (CLUSTER_QUEUES, self.queue, partial(_listing, self._queues)),
+            Subscription(ADMISSION_CHECKS, self.check, partial(_listing, self._checks), wanted=are_there),
+            Subscription(FLAVORS, self.flavor, partial(_listing, self._flavors), wanted=are_there),
+            Subscription(CLUSTER_QUEUES, self.queue, partial(_listing, self._queues), wanted=are_there),
         ]
 
 

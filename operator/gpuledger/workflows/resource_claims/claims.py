@@ -37,8 +37,7 @@ from gpuledger.formats.resource_claims.claims import (
     read_template,
 )
 from gpuledger.formats.resource_claims.slices import device_name
-from gpuledger.kube_api.reads import claim_objects_of
-from gpuledger.kube_api.watch import Api, Listed, forgetting
+from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.card import Payer
 from gpuledger.model.clock import Listeners
@@ -47,7 +46,8 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest, SeenClaim
 from gpuledger.model.share import Pod, StoredCard
 from gpuledger.workflows.context import Follower
-from gpuledger.workflows.list_and_watch import OptionalKind, follow_optional, skipping_bad_objects
+from gpuledger.workflows.kinds import CLAIM_OBJECTS, Subscription
+from gpuledger.workflows.list_and_watch import skipping_bad_objects
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import gather_all
 
@@ -286,7 +286,17 @@ class ClaimBook(Follower):
         self._ledger, self._counts, self._reads = ledger, counts, reads
         self._all_drivers_scheduler_name = all_drivers_scheduler_name
         self._kept = KeptObjects()
-        self._tried = {kind: asyncio.Event() for kind in Kind}
+        self._is_loaded = asyncio.Event()  # the library for selectors
+        self.subscriptions = {
+            kind: Subscription(
+                CLAIM_OBJECTS[kind],
+                partial(self.observe, kind),
+                partial(self.listing, kind),
+                wanted=self._is_loaded,
+                can_not_be_read=partial(self.can_not_be_read, kind),
+            )
+            for kind in Kind
+        }
         self._pods: dict[str, WaitingClaims] = {}  # UID of a pod without a node
         self.news = News()
         """Of a pod, by its UID: it, or a claim that was made for it, has changed."""
@@ -399,7 +409,13 @@ class ClaimBook(Follower):
         await gather_all([self._read(key) for key in unknown if self._kept.is_there(key) or key[1][1] in made])
 
     async def read_what_pods_name(self) -> None:
-        """Read what pods name and is not in memory, one after the other, until cancelled."""
+        """Read what pods name and is not in memory, one after the other, until cancelled; and let objects be followed.
+
+        The library that evaluates selectors is loaded first, in a thread: else nothing would be answered meanwhile.
+        """
+        await self.wanted.wait()
+        await asyncio.to_thread(evaluation.load)
+        self._is_loaded.set()
         while True:
             await self._kept.has_to_read.wait()
             for key in list(self._kept.to_read):
@@ -424,8 +440,8 @@ class ClaimBook(Follower):
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(LISTS_WAIT_S):
-                for tried in self._tried.values():
-                    await tried.wait()
+                for each in self.subscriptions.values():
+                    await each.listed.wait()
 
     def observe(self, kind: Kind, obj: Json, gone: bool) -> None:
         """Observe an object of a kind."""
@@ -454,13 +470,12 @@ class ClaimBook(Follower):
     def listing(self, kind: Kind) -> Listed:
         """See `follow`."""
         before = {uid: name for name, uid in self._kept.uids(kind).items()}
-        return forgetting(before, lambda uid: self._forget(kind, before[uid], uid), self._tried[kind].set)
+        return forgetting(before, lambda uid: self._forget(kind, before[uid], uid))
 
     def can_not_be_read(self, kind: Kind, why: str) -> None:
         """Record that a kind can't be read."""
-        if not self._tried[kind].is_set():
+        if not self.subscriptions[kind].listed.is_set():
             logger.warning("%s can't be read: %s; pods that bring claims get no cards by them", kind, why)
-        self._tried[kind].set()
 
     def _forget(self, kind: Kind, name: Name, uid: str) -> None:
         if not self._kept.forget(kind, name, uid):
@@ -559,28 +574,3 @@ class ClaimAllocationLock:
         if any(claim.shared for claim in request.claims):
             self._first = {uid: first for uid, first in self._first.items() if self._is_under_way(first)}
             self._first.update({claim.uid: pod.uid for claim in request.claims if claim.shared})
-
-
-LOOK_S = 30.0
-"""Between two looks whether a kind can be read by now."""
-
-NO_SUCH_KIND = "the API server has no resource.k8s.io/v1, which came with Kubernetes 1.34"
-
-
-async def follow_claims(api: Api, book: ClaimBook) -> None:
-    """Follow all three kinds until cancelled."""
-    await book.wanted.wait()
-    await asyncio.to_thread(evaluation.load)
-    async with asyncio.TaskGroup() as following:
-        following.create_task(book.read_what_pods_name(), name="read claims that pods name")
-        for kind in Kind:
-            optional = OptionalKind(
-                paths=[claim_objects_of(kind)],
-                wanted=book.wanted,
-                observe=partial(book.observe, kind),
-                listing=partial(book.listing, kind),
-                can_not_be_read=partial(book.can_not_be_read, kind),
-                missing=NO_SUCH_KIND,
-                look_s=LOOK_S,
-            )
-            following.create_task(follow_optional(api, optional), name=f"follow {kind}")

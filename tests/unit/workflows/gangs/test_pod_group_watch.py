@@ -17,12 +17,13 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.kube_api.reads import pod_groups_of
 from gpuledger.model.errors import ApiError, Denied, NotFound, Unreachable
-from gpuledger.workflows.gangs.pod_groups import LOOK_S, NO_SUCH_KIND
+from gpuledger.model.gang import GangWay
 from gpuledger.workflows.gangs.turns import QUIET_S
-from gpuledger.workflows.list_and_watch import DENIED
+from gpuledger.workflows.kinds import DENIED, POD_GROUPS, follow_kind
 
 Json = dict[str, Any]
 COSCHEDULING = pod_groups_of("scheduling.x-k8s.io", "v1alpha1")
+KIND = POD_GROUPS[GangWay.COSCHEDULING]
 OLD, NEW = pod_groups_of("scheduling.k8s.io", "v1alpha2"), pod_groups_of("scheduling.k8s.io", "v1beta1")
 
 
@@ -84,14 +85,16 @@ def server(parts: OperatorParts) -> Server:
 
 @contextlib.asynccontextmanager
 async def followed(server: Server, parts: OperatorParts) -> AsyncIterator[None]:
-    task = asyncio.create_task(parts.workflows.gangs.pod_groups.follow(server, parts.workflows.gangs.members.names))
+    followers = parts.workflows.gangs.pod_groups.subscriptions(parts.workflows.gangs.members.names)
+    tasks = [asyncio.create_task(follow_kind(server, each)) for each in followers]
     try:
         await settle()
         yield
-        assert not task.done()
+        assert not any(task.done() for task in tasks)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def group(minimum: int, name: str = "train") -> Json:
@@ -149,9 +152,9 @@ async def test_a_kind_that_is_installed_later_is_found_while_a_pod_waits_for_it(
     async with followed(server, parts):
         come(api, parts, "a")
         await settle()
-        assert NO_SUCH_KIND in why(parts)
+        assert KIND.absent in why(parts)
         server.served = {COSCHEDULING: [group(1)]}
-        await asyncio.sleep(LOOK_S + 1)
+        await asyncio.sleep(KIND.pause_s + 1)
         assert why(parts) == ""
 
 
@@ -161,10 +164,10 @@ async def test_a_kind_that_does_not_exist_is_not_looked_for_once_nobody_waits_fo
     async with followed(server, parts):
         come(api, parts, "a")
         await asyncio.sleep(60)
-        assert 2 <= len(server.asked) <= 60 / LOOK_S + 1
+        assert 2 <= len(server.asked) <= 60 / KIND.pause_s + 1
         api.delete_pod("a")
         parts.watch()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(KIND.pause_s)
         server.asked.clear()
         await asyncio.sleep(600)
         assert server.asked == []
@@ -181,10 +184,10 @@ async def test_a_kind_can_be_deleted_and_come_back(api: ApiServer, parts: Operat
         await asyncio.sleep(QUIET_S)
         assert "fewer than 2 members" in why(parts)
         server.uninstall(COSCHEDULING)
-        await asyncio.sleep(LOOK_S)
-        assert NO_SUCH_KIND in why(parts)
+        await asyncio.sleep(KIND.pause_s)
+        assert KIND.absent in why(parts)
         server.served = {COSCHEDULING: [group(3)]}
-        await asyncio.sleep(2 * LOOK_S)
+        await asyncio.sleep(2 * KIND.pause_s)
         assert "fewer than 3 members" in why(parts)
 
 
@@ -202,7 +205,7 @@ async def test_the_version_is_read_that_the_api_server_has(
         assert "fewer than 2 members" in why(parts)
         server.uninstall(OLD)
         server.served = {NEW: [native(3)]}
-        await asyncio.sleep(LOOK_S + 1)
+        await asyncio.sleep(KIND.pause_s + 1)
         assert "fewer than 3 members" in why(parts)
         assert server.watched == [OLD, NEW]
 
@@ -220,18 +223,18 @@ async def test_what_can_not_be_read_keeps_its_pods_waiting_with_the_reason_and_i
         await settle()
         assert said in why(parts)
         server.error = None
-        await asyncio.sleep(LOOK_S + 1)
+        await asyncio.sleep(KIND.pause_s + 1)
         assert why(parts) == ""
 
 
-async def test_the_start_waits_for_what_pods_have_named_alone(
+async def test_what_pods_have_named_is_listed_or_known_to_be_missing(
     api: ApiServer, parts: OperatorParts, server: Server
 ) -> None:
-    groups = parts.workflows.gangs.pod_groups
-    await groups.first_tried()
+    """The start waits for that."""
     come(api, parts, "a")
-    waiting = asyncio.create_task(groups.first_tried())
-    await settle()
-    assert not waiting.done()
-    async with followed(server, parts):
-        await waiting
+    followers = parts.workflows.gangs.pod_groups.subscriptions(parts.workflows.gangs.members.names)
+    named = [each for each in followers if each.wanted and each.wanted.is_set()]
+    assert [each.kind for each in named] == [KIND]
+    task = asyncio.create_task(follow_kind(server, named[0]))
+    await named[0].listed.wait()
+    task.cancel()

@@ -16,8 +16,8 @@ from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL, OF_WAY, GroupWords
 from gpuledger.model.gang import MOST_MEMBERS, GangWay
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
-from gpuledger.workflows.gangs.pod_groups import NO_SUCH_KIND
 from gpuledger.workflows.gangs.turns import QUIET_S
+from gpuledger.workflows.kinds import POD_GROUPS
 from unit.workflows.gangs.test_gangs import come
 
 Json = dict[str, Any]
@@ -115,9 +115,9 @@ async def test_a_pod_whose_group_does_not_exist_waits_and_is_woken_when_it_comes
 async def test_a_kind_that_the_api_server_does_not_have_is_said_and_comes_later(
     api: ApiServer, parts: OperatorParts
 ) -> None:
-    parts.workflows.gangs.pod_groups.can_not_be_read(COSCHEDULING, NO_SUCH_KIND)
+    parts.workflows.gangs.pod_groups.can_not_be_read(COSCHEDULING, POD_GROUPS[COSCHEDULING.way].absent)
     come(api, parts, *map(member, "ab"))
-    assert NO_SUCH_KIND in refusal(parts, "a")
+    assert POD_GROUPS[COSCHEDULING.way].absent in refusal(parts, "a")
     listed = parts.workflows.gangs.pod_groups.listing(COSCHEDULING)
     show(parts, group(2))
     listed({"1"})

@@ -26,7 +26,7 @@ def book(scene: QueueScene) -> ClaimBook:
     book = scene.parts.workflows.claims.book
     book.observe(Kind.CLASSES, {**OUR_CLASS, "metadata": {**OUR_CLASS["metadata"], "uid": "class"}}, gone=False)
     for kind in Kind:
-        book.listing(kind)({"class"})
+        book.subscriptions[kind].begin_list()({"class"})
     return book
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ async def test_what_a_new_list_does_not_have_is_forgotten_and_what_has_come_mean
     objects.flavor(a_flavor("old"), gone=False)
     objects.queue(a_cluster_queue("old"), gone=False)
     objects.check(a_check("old"), gone=False)
-    listed = [listing() for _, _, listing in objects.followed()]
+    listed = [each.listing() for each in objects.subscriptions(asyncio.Event())]
     objects.flavor(a_flavor("new"), gone=False)
     objects.queue(a_cluster_queue("new"), gone=False)
     objects.check(a_check("new"), gone=False)

@@ -193,7 +193,7 @@ async def test_what_a_pod_names_is_read_if_it_came_before_and_is_not_in_memory_a
 async def test_a_question_reads_what_its_pod_names_and_asks_for_nothing_that_is_not_there() -> None:
     book = a_book(None, a_resource_claim("made", owner="a"))
     for kind in Kind:
-        book.listing(kind)(set())
+        book.subscriptions[kind].begin_list()(set())
     await book.know_claims_of(a_claiming_pod("a", template="quarter", made="made"))
     await book.know_claims_of(a_claiming_pod("b", named="nowhere"))
     assert book.claim("default", "made") is not None

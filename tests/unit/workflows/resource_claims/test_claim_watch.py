@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,8 +10,9 @@ from fakes.api_server import ApiServer
 from fakes.operator_parts import an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.resource_claims.cel import evaluation
+from gpuledger.kube_api.watch import Api
 from gpuledger.model.errors import Unreachable
-from gpuledger.workflows.resource_claims.claims import follow_claims
+from gpuledger.workflows.kinds import follow_kind
 
 
 async def test_the_library_for_selectors_is_loaded_before_the_first_claim_is_read(
@@ -27,7 +28,9 @@ async def test_the_library_for_selectors_is_loaded_before_the_first_claim_is_rea
 
     monkeypatch.setattr(evaluation, "load", lambda: happened.append("loaded"))
     book = an_operator(api).workflows.claims.book
-    following = asyncio.ensure_future(follow_claims(NotReached(), book))  # type: ignore[arg-type]
+    api_server = cast(Api, NotReached())
+    parts = [book.read_what_pods_name(), *(follow_kind(api_server, each) for each in book.subscriptions.values())]
+    following = asyncio.gather(*parts)
     await settle()
     assert happened == []
     book.wanted.set()

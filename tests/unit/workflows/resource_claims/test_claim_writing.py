@@ -305,7 +305,7 @@ async def test_a_claim_that_the_watch_does_not_show_yet_is_read_and_one_that_is_
 ) -> None:
     """kube-scheduler's own watch can be ahead of ours, and a pod that names a deleted claim has to be told so."""
     for kind in Kind:
-        scene.book.listing(kind)(set())
+        scene.book.subscriptions[kind].begin_list()(set())
     scene.put(a_resource_claim(owner="uid-a"), seen=False)
     pod = a_claiming_pod("a", template="quarter")
     for name in ("ours", "gone"):

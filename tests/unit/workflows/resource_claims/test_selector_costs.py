@@ -70,7 +70,7 @@ async def parts(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> OperatorPart
         found.ledger.set_offer(name, NodeOffer(resources=frozenset({DRIVER})))
     know(found, Kind.CLASSES, OUR_CLASS)
     for kind in Kind:
-        found.workflows.claims.book.listing(kind)({f"{Kind.CLASSES} {DEVICE_CLASS}"})
+        found.workflows.claims.book.subscriptions[kind].begin_list()({f"{Kind.CLASSES} {DEVICE_CLASS}"})
     return found
 
 
