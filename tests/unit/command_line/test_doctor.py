@@ -83,14 +83,13 @@ def test_no_proxy_stays_when_it_is_told_to_end(kubectl: FakeKubectl, tmp_path: P
     argv = [sys.executable, "-m", "gpuledger", "doctor"]
     with interrupts.heeded():
         process = subprocess.Popen(argv, env={**os.environ, "PATH": str(tmp_path)}, stderr=subprocess.PIPE)
-    assert process.stderr
-    with process.stderr:
+    with process:
         while not (tmp_path / "proxy.pid").exists() or not (tmp_path / "proxy.pid").read_text():
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)  # whatever the program does: it may not know yet that the proxy is there
-        process.wait(timeout=60)
-    assert process.returncode == 128 + number
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
     assert not kubectl.proxy_runs
 
 

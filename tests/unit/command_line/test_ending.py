@@ -81,8 +81,11 @@ def test_a_proxy_that_was_being_started_when_the_signal_came_is_ended(
             signal.raise_signal(number)  # before anybody has this object
 
     monkeypatch.setattr("gpuledger.command_line.cluster_access.subprocess.Popen", Interrupted)
+    served = False
     with ends_with(number), cluster_access(None, None) as cluster:
         cluster.open()
+        served = True
+    assert not served
     (proxy,) = started
     assert not list(scratch.iterdir())
     assert proxy.returncode is not None
@@ -101,6 +104,7 @@ def test_a_signal_does_not_disturb_a_thread_that_starts(
     """
     release: Callable[[threading.Condition], None] = threading.Condition._release_save  # type: ignore[attr-defined]
     sent: list[int] = []
+    raised: list[BaseException] = []
 
     def interrupted(self: threading.Condition) -> None:
         release(self)
@@ -114,9 +118,11 @@ def test_a_signal_does_not_disturb_a_thread_that_starts(
         monkeypatch.setattr(threading.Condition, "_release_save", interrupted)
         try:
             cluster.begin("/api/v1/nodes")
-        except SystemExit as error:
-            assert error.__context__ is None  # noqa: PT017 - it is raised for the signal, and in place of nothing else
+        except BaseException as error:
+            raised.append(error)
             raise
+    assert [type(error) for error in raised] == [SystemExit]
+    assert raised[0].__context__ is None  # it is raised for the signal, and in place of nothing else
     assert sent
     assert not ((kubectl.directory / "proxy.pid").exists() and kubectl.proxy_runs)
 

@@ -21,6 +21,9 @@ from gpuledger.model.errors import BadInput
 
 pytestmark = pytest.mark.thorough  # processes and timeouts: seconds in which one waits
 
+PATIENCE_S = 60.0
+"""What only a failure waits for: each daemon, and each question to it, is a Python that starts."""
+
 NVIDIAS = shutil.which(control_program.NAME)
 """NVIDIA's own program, which starts without a card, where it is installed."""
 
@@ -73,7 +76,7 @@ class Running:
         return [each.sentence for each in self.status.faults]
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not holds():
                 assert self._task is None or not self._task.done(), self._task.result()
                 await asyncio.sleep(0.01)
@@ -88,7 +91,7 @@ class Running:
 
         def ask() -> str:
             told = subprocess.run(
-                [program], input=f"{command}\n", env=environment, stdout=subprocess.PIPE, text=True, timeout=20
+                [program], input=f"{command}\n", env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S
             )
             return told.stdout.strip()
 

@@ -20,7 +20,7 @@ SHELLS = [
     for argv in (["/bin/sh"], ["/bin/dash"], ["/bin/bash", "--posix"], ["/bin/busybox", "sh"])
     if shutil.which(argv[0])
 ]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Agent:

@@ -131,7 +131,7 @@ async def test_a_disk_that_hangs_stops_neither_the_event_loop_nor_the_end(
     try:
         await until(lambda: "hangs" in caplog.text)
         assert [thread.name for thread in threading.enumerate()].count("regions") == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await stopped(running)
     finally:
         goes_on.set()
