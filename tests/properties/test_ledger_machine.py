@@ -385,7 +385,7 @@ class LedgerMachine(RuleBasedStateMachine):
         holding = {pod for line in self.naive.lines.values() for pod, _ in line.holders}
         assert set(self.ledger.holders.uids()) == holding
         for pod in PODS:
-            assert self.ledger.holders_of(pod) == self.naive.held_at_server(pod)
+            assert self.ledger.holders.of(pod) == self.naive.held_at_server(pod)
             hold, held = self.ledger.seats.of(pod), self.naive.holds.get(pod)
             assert (hold is None) == (held is None)
             if hold and held:

@@ -369,7 +369,7 @@ class ChooserMachine(RuleBasedStateMachine):
 
     @rule(pod=st.sampled_from(PODS))
     def release(self, pod: str) -> None:
-        for card, _ in self.ledger.holders_of(pod):
+        for card, _ in self.ledger.holders.of(pod):
             self.tell(card, drop=pod)
 
     @rule(data=st.data(), memory_mib=st.sampled_from([2, 8, 12]), healthy=st.booleans())

@@ -66,7 +66,7 @@ def _most(ledger: Ledger, pod: str, counted: Counted) -> int:
     """Return what a pod has, by whichever placement of its hold it has most."""
     promised = {entry.card.uuid: entry.promises[pod] for entry in ledger.entries() if pod in entry.promises}
     promised |= {card.uuid: claim.share for card, claim in ledger.promises.claims_of(pod)}
-    held = promised | {card.uuid: holder.share for card, holder in ledger.holders_of(pod)}
+    held = promised | {card.uuid: holder.share for card, holder in ledger.holders.of(pod)}
     hold = ledger.seats.of(pod)
     placements = [[each for each in one.shares if ledger.entry(each.uuid)] for one in hold.placements] if hold else [[]]
     return max(

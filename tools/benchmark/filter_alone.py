@@ -146,7 +146,7 @@ class Ledger:
         """Take in that the oldest pod has left its cards."""
         uid = self.pods.popleft()
         self.parts.learner.forget_bound(uid, None)
-        for card, _ in self.parts.ledger.holders_of(uid):
+        for card, _ in self.parts.ledger.holders.of(uid):
             self._change(card.uuid, uid, None)
 
     def _change(self, uuid: str, uid: str, holder: Holder | None) -> None:

@@ -120,7 +120,7 @@ def subscriptions_of(
     observer = workflows.observer
     pods = replace(PODS, fields=followed_pods(observer.follows_all), watcher=pods_by)
     pods_listing = partial(all_of, observer.pending_listing, lists.listing)
-    cards_listing = partial(all_of, observer.cards_listing, lists.listing)
+    cards_listing = partial(all_of, workflows.context.cards_watched.listing, lists.listing)
     found = [
         Subscription(NODES, observer.node),
         Subscription(pods, observer.any_pod, pods_listing, observer.first_pods.version),

@@ -158,7 +158,6 @@ class Ledger:
         self._with_misfits: set[str] = set()  # UUIDs of cards that list a share that does not fit
         self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
         self.holders = HoldersByPod(self._entries)
-        self.holders_of = self.holders.of
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
         self._topologies = Topologies()
@@ -170,9 +169,9 @@ class Ledger:
         self.seats = Seats(self._entries, self.hosts, self._touch)
         self.quotas = self.seats.quotas
         self.promises = Promises(
-            self._entries, self.hosts, self._touch, self.quotas.promises_changed, lambda uid: bool(self.holders_of(uid))
+            self._entries, self.hosts, self._touch, self.quotas.promises_changed, lambda uid: bool(self.holders.of(uid))
         )
-        self.strangers = UnaccountedPods(self, self._touch)
+        self.strangers = UnaccountedPods(self, self.holders.of, self._touch)
         self.zones = Zones(zone_labels)
         self.on_change = Listeners[[]]()
         """Called after each change of the room on a node."""
@@ -224,10 +223,6 @@ class Ledger:
         """Return the nodes of which only the number of cards is known."""
         return [name for name in self.hosts.node_names() if self.only_counts(name)]
 
-    def lowest_priority(self) -> int:
-        """Return the priority of the least important holder of the cluster; a very high one if there is none."""
-        return self.holders.lowest_priority()
-
     def node_room(self, node_name: str) -> NodeRoom:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
         if (room := self._rooms.get(node_name)) is None:
@@ -245,7 +240,7 @@ class Ledger:
 
     def has_place(self, pod_uid: str) -> bool:
         """Return whether a pod holds something, has a seat, or is promised something by the API server."""
-        return bool(self.seats.of(pod_uid) or self.holders_of(pod_uid) or self.promises.claims_of(pod_uid))
+        return bool(self.seats.of(pod_uid) or self.holders.of(pod_uid) or self.promises.claims_of(pod_uid))
 
     def touched_since(self, change: int) -> Iterator[str]:
         """Return the nodes with a change later than this one, latest first. Costs what it returns."""

@@ -28,9 +28,6 @@ class CardLookup(Protocol):
     def entries_of_node(self, node_name: str) -> list[CardEntry]:
         """Return the lines of one node's cards, by index."""
 
-    def holders_of(self, pod_uid: str) -> list[tuple[Card, Holder]]:
-        """Return the cards that the API server says a pod holds, by index."""
-
     def offer(self, node_name: str) -> NodeOffer | None:
         """Return the offer of the node's device plugin, None while it does not answer."""
 
@@ -38,9 +35,13 @@ class CardLookup(Protocol):
 class UnaccountedPods:
     """All strangers of a ledger. `touch` is called with the name of a node on which one comes, changes, or goes."""
 
-    def __init__(self, cards: CardLookup, touch: Callable[[str], None]) -> None:
-        self._cards = cards
-        self._touch = touch
+    def __init__(
+        self,
+        cards: CardLookup,
+        holders_of: Callable[[str], list[tuple[Card, Holder]]],
+        touch: Callable[[str], None],
+    ) -> None:
+        self._cards, self._holders_of, self._touch = cards, holders_of, touch
         self._of_node: dict[str, dict[str, UnaccountedPod]] = {}  # node name -> pod UID -> stranger
         self._nodes: dict[str, str] = {}  # pod UID -> name of its node
         self.listed = False
@@ -97,7 +98,7 @@ class UnaccountedPods:
         """Return whether a container of a pod has fewer cards in the ledger, on the pod's node, than it counts."""
         held = Counter(
             container.name
-            for card, holder in self._cards.holders_of(stranger.pod.uid)
+            for card, holder in self._holders_of(stranger.pod.uid)
             if card.node_name == stranger.node_name
             for container in holder.share.containers
         )

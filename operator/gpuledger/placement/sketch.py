@@ -139,7 +139,7 @@ class Sketch:
             for uid in self._gone:
                 if isinstance(uid, str):
                     claims = [card for card, _ in ledger.promises.claims_of(uid)]
-                    cards = [card for card, _ in ledger.holders_of(uid)]
+                    cards = [card for card, _ in ledger.holders.of(uid)]
                     found.update(dict.fromkeys(card.node_name for card in (*cards, *claims)))
             self._differing = found
         return self._differing

@@ -217,7 +217,7 @@ class StuckKubelets(Component):
         """Close the pod's node, if it still waits for its kubelet."""
         waiting = self._waiting.get(pod_uid)
         # A pod that holds no card is no proof: how it came to the node is unknown.
-        if waiting is None or not self._ledger.holders_of(pod_uid):
+        if waiting is None or not self._ledger.holders.of(pod_uid):
             return
         before = self.problem(waiting.node_name)
         self._late.setdefault(waiting.node_name, set()).add(pod_uid)

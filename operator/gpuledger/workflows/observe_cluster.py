@@ -107,7 +107,7 @@ class DemandHistory(Component):
             return
         if uid in self._running:
             return
-        holders = self._ledger.holders_of(uid)
+        holders = self._ledger.holders.of(uid)
         if not holders:  # asks for no card, or its shares are still to be found
             return
         self._running[uid] = sum(part_of_card(holder.share, card) for card, holder in holders)
@@ -156,6 +156,8 @@ class ClusterObserver(Component):
     def __attrs_post_init__(self) -> None:
         self._host_tracker = HostTracker(self._context)
         self._cards_watched = self._context.cards_watched
+        self.follows_all = bool(self._formats.dialects.elsewhere)
+        """Whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
         followers = (self._host_tracker, *self._followers)
         self._of_bound = [each for each in followers if follows(each, Follower.observe_bound)]
         of_pending = Follower.observe_pending, Follower.forget_pending
@@ -209,10 +211,6 @@ class ClusterObserver(Component):
             self._take_card(stored_card(allocation), gone)
         self._cards_watched.note(version_of(allocation))
 
-    def cards_listing(self) -> Listed:
-        """Record that the watch of cards lists them; return what notes that it has."""
-        return self._cards_watched.listing()
-
     def _take_card(self, stored: StoredCard, gone: bool) -> None:
         uuid = stored.card.uuid
         if gone:
@@ -232,11 +230,6 @@ class ClusterObserver(Component):
             return
         for follower in self._of_cards:
             follower.observe_card(entry)
-
-    @property
-    def follows_all(self) -> bool:
-        """Return whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
-        return bool(self._formats.dialects.elsewhere)
 
     def pod(self, pod: Json, gone: bool) -> None:
         """Observe a bound pod; of another scheduler's only that it may use cards is our business."""
@@ -280,17 +273,11 @@ class ClusterObserver(Component):
     def pending_pod(self, pod: Json, gone: bool) -> None:
         """Observe a pod without a node; `gone` says that it has one now, or was deleted."""
         with skipping_bad_objects("pod", pod, self._counts):
-            self._take_pending_pod(pod, gone)
-
-    def _take_pending_pod(self, pod: Json, gone: bool) -> None:
-        if not self._is_ours(pod):
-            return
-        uid = pod["metadata"]["uid"]
-        if gone:
-            self._wait_no_more(uid)
-            self._wait_no_more_shown.note(uid)
-            return
-        self._observe_pending(pod)
+            if gone and self._is_ours(pod):
+                self._wait_no_more(pod["metadata"]["uid"])
+                self._wait_no_more_shown.note(pod["metadata"]["uid"])
+            elif self._is_ours(pod):
+                self._observe_pending(pod)
 
     def pending_listing(self) -> Listed:
         """Note who waits; return what forgets those of them that are not in the list read since."""
@@ -303,6 +290,7 @@ class ClusterObserver(Component):
             self._maybe_refused.add(uid)
         for follower in self._of_pending:
             follower.observe_pending(pod)
+        # Who takes over lets those wait, too, that were tried: who failed last may have written over a refusal.
         if was_tried(pod) and (uid in self._maybe_refused or self._takes_over):
             self._maybe_refused.discard(uid)
             self._remember(pod)
@@ -316,13 +304,13 @@ class ClusterObserver(Component):
         """Catch up with everything that may have been left undone, as an operator does that has become active."""
         self._takes_over = True
         try:
-            await self._compare(self._take_over_pending)
+            await self.resync()
         finally:
             self._takes_over = False
         for follower in self._followers:
             follower.became_active()
 
-    async def _list_pending(self, take: Callable[[Json], None]) -> None:
+    async def _list_pending(self) -> None:
         """Forget pods that no longer wait, and observe the others. What the watch shows meanwhile is newer."""
         listed, uids = self.pending_listing(), set[str]()
         with self._wait_no_more_shown.since_now() as gone:
@@ -333,14 +321,11 @@ class ClusterObserver(Component):
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in gone:
                         with skipping_bad_objects("pod", pod, self._counts):
-                            take(pod)
+                            self._observe_pending(pod)
+                            # It may have been refused already, and the scheduler has not written it down yet.
+                            if self._takes_over and not was_tried(pod):
+                                self._maybe_refused.add(pod["metadata"]["uid"])
         listed(uids)
-
-    def _take_over_pending(self, pod: Json) -> None:
-        """Let those wait, too, that were tried: who failed last may have written over a scheduler's refusal."""
-        self._observe_pending(pod)
-        if not was_tried(pod):  # it may have been refused already, and the scheduler has not written it down yet
-            self._maybe_refused.add(pod["metadata"]["uid"])
 
     def _remember(self, pod: Json) -> None:
         """Let a pod wait that a scheduler has refused before this operator could see it."""
@@ -355,9 +340,6 @@ class ClusterObserver(Component):
 
     async def resync(self) -> None:
         """Compare memory with full lists, and correct what the watches have missed. Reads only, if nothing was."""
-        await self._compare(self._observe_pending)
-
-    async def _compare(self, take_pending: Callable[[Json], None]) -> None:
         await self._resync_allocations()
         if not self.synced:
             self._starts.cards_read()
@@ -368,7 +350,7 @@ class ClusterObserver(Component):
         self.synced = True
         for uuid in cards:  # who holds them was not among those that were looked for
             self._notice(uuid)
-        await self._list_pending(take_pending)
+        await self._list_pending()
         self.on_compared()
 
     async def resync_every(self, interval_s: float | None, needed: asyncio.Event) -> None:

@@ -291,7 +291,7 @@ class PodReleaser(Component):
         """Observe a bound pod: once it is finished, its shares are released."""
         self._counts.pods_examined.inc()
         uid = pod["metadata"]["uid"]
-        holders = self._ledger.holders_of(uid)
+        holders = self._ledger.holders.of(uid)
         if is_finished(pod):
             wrong = bool(holders)
             if has_ended(pod):
@@ -317,14 +317,14 @@ class PodReleaser(Component):
     def _node_has_reported(self, event: EndsReported) -> None:
         """Record that another word may be known of pods of a node whose shares are to end."""
         for uid in self._departures.pods():
-            if any(card.node_name == event.node_name for card, _ in self._ledger.holders_of(uid)):
+            if any(card.node_name == event.node_name for card, _ in self._ledger.holders.of(uid)):
                 self.recheck(uid)
 
     def recheck(self, pod_uid: str) -> None:
         """Find out whether a pod that holds shares still has a right to them."""
         if pod_uid in self._binding:
             self._binding[pod_uid] = True
-        elif self._ledger.holders_of(pod_uid):
+        elif self._ledger.holders.of(pod_uid):
             self.worker.mark(pod_uid)
         else:
             self._bound.pop(pod_uid, None)
@@ -350,7 +350,7 @@ class PodReleaser(Component):
 
     def _note_ended(self, pod_uid: str) -> None:
         self._bound.pop(pod_uid, None)
-        if self._ledger.holders_of(pod_uid):
+        if self._ledger.holders.of(pod_uid):
             self._bound[pod_uid] = _Bound(ended=True)
 
     def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
@@ -371,10 +371,10 @@ class PodReleaser(Component):
 
     def _due(self, pod_uid: str) -> None:
         del self._timers[pod_uid]
-        if not self._ledger.holders_of(pod_uid):
+        if not self._ledger.holders.of(pod_uid):
             self._departures.forget(pod_uid)
             self._bound.pop(pod_uid, None)
-        if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders_of(pod_uid)):
+        if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders.of(pod_uid)):
             self.worker.mark(pod_uid)
 
     # Judging.
@@ -389,7 +389,7 @@ class PodReleaser(Component):
         while True:
             try:
                 await self._mark([Holder(pod, share) for share in shares])
-                if self._ledger.holders_of(pod.uid):
+                if self._ledger.holders.of(pod.uid):
                     await self._settle(pod, await self._read(pod), lambda holder: holder.attempt not in unbound)
                 return
             except GpuledgerError as error:
@@ -465,7 +465,7 @@ class PodReleaser(Component):
             await self._remove(pod_uid, idle)
         if not self._holders(pod_uid):
             return
-        wait_s = self._departures.wait_s(pod_uid, self._ledger.holders_of(pod_uid))
+        wait_s = self._departures.wait_s(pod_uid, self._ledger.holders.of(pod_uid))
         if wait_s <= 0:
             await self._remove(pod_uid)
             return
@@ -484,7 +484,7 @@ class PodReleaser(Component):
 
     async def _keep(self, pod_uid: str, found: JudgedPod) -> None:
         """Leave a bound pod what it is bound with, and nothing else."""
-        holders = self._ledger.holders_of(pod_uid)
+        holders = self._ledger.holders.of(pod_uid)
         kept = rightful(holders, found)
         self._note_bound(pod_uid, kept)
         for _, holder in holders:
@@ -500,7 +500,7 @@ class PodReleaser(Component):
 
         With `only`, off those cards where nothing has changed since: it may be bound with what is entered now.
         """
-        before = self._ledger.holders_of(pod_uid)
+        before = self._ledger.holders.of(pod_uid)
         if only is None:
             why = "the pod has ended, or is gone"
             for _ in range(REMOVALS):  # another pod may hand over its part of a claim, which goes to the next one
@@ -508,7 +508,7 @@ class PodReleaser(Component):
         else:
             why, before = "the pod is not bound with them", [each for each in before if each[1] in only]
             await self._take_off(only, was_bound)
-        left = self._ledger.holders_of(pod_uid)
+        left = self._ledger.holders.of(pod_uid)
         self._trail.released(before, left, why)
         if left:
             return  # those of a newer attempt, or of another operator
@@ -536,7 +536,7 @@ class PodReleaser(Component):
         await asyncio.gather(*writes)
 
     def _holders(self, pod_uid: str) -> list[Holder]:
-        return [holder for _, holder in self._ledger.holders_of(pod_uid)]
+        return [holder for _, holder in self._ledger.holders.of(pod_uid)]
 
 
 def _differ(holders: Sequence[tuple[Card, Holder]], pod: Json) -> bool:

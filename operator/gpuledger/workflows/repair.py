@@ -233,7 +233,7 @@ class Adopter(Component):
         return lacks_cards(self._held(facts), facts.request)
 
     def _held(self, facts: PodFacts) -> list[Share]:
-        held = self._ledger.holders_of(facts.pod.uid)
+        held = self._ledger.holders.of(facts.pod.uid)
         return [holder.share for card, holder in held if card.node_name == facts.node_name]
 
     async def _look(self, pod_uid: str) -> None:
@@ -430,7 +430,7 @@ class Repairer:
             raise NotFound(f"pod {pod} is gone", 404)
         claims = facts.request.claims if facts.request is not None else ()
         claim = next((each for each in claims if each.uid == ref.uid), None)
-        held = [each for each in self._ledger.holders_of(pod.uid) if each[0].node_name == facts.node_name]
+        held = [each for each in self._ledger.holders.of(pod.uid) if each[0].node_name == facts.node_name]
         if claim is None or self._claims is None or not held:
             return False
         cards, shares = {card.uuid: card for card, _ in held}, [holder.share for _, holder in held]

@@ -43,7 +43,7 @@ def test_a_stored_share_stays_when_its_hold_is_dropped() -> None:
     commit(ledger, "p")
     assert not ledger.seats.give_up("p")
     assert line(ledger).used() == Amounts(4_000, 0, 1)
-    assert [(card, holder.pod.uid) for card, holder in ledger.holders_of("p")] == [(CARD, "p")]
+    assert [(card, holder.pod.uid) for card, holder in ledger.holders.of("p")] == [(CARD, "p")]
 
 
 def test_a_released_share_is_free() -> None:
@@ -52,7 +52,7 @@ def test_a_released_share_is_free() -> None:
     ledger.load(stored(CARD, version=3))
     assert line(ledger).room().idle
     assert ledger.holders.uids() == []
-    assert ledger.holders_of("p") == []
+    assert ledger.holders.of("p") == []
 
 
 @pytest.mark.parametrize("share", [a_share(CARD, 1_001), a_share(CARD, 1, 51), a_share(CARD, 1, 0, 10)])

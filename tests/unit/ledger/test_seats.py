@@ -109,7 +109,7 @@ def test_a_pod_that_sits_down_in_a_seat_of_its_group_takes_no_more(ledger: Ledge
     assert there(ledger) == {"pod"}
     commit(ledger, "pod")
     assert there(ledger) == set()
-    assert [card.uuid for card, _ in ledger.holders_of("pod")] == [CARDS[0].uuid]
+    assert [card.uuid for card, _ in ledger.holders.of("pod")] == [CARDS[0].uuid]
 
 
 def test_seats_of_pods_to_come_count_for_the_quota_of_their_namespace_until_others_take_them(ledger: Ledger) -> None:

@@ -162,7 +162,7 @@ class LedgerSource:
 
     def note_pod(self, pod_uid: str) -> None:
         """Record that something is shown of a pod, wherever it holds a card, that has changed."""
-        for card, _ in self.ledger.holders_of(pod_uid):
+        for card, _ in self.ledger.holders.of(pod_uid):
             self.note(card.node_name)
 
     def note(self, node_name: str) -> None:

@@ -238,7 +238,7 @@ class GangExplainer(Component):
     def _running(self, state: GangState) -> Iterator[MemberState]:
         """Yield the running members, as far as the ledger knows them."""
         for uid in state.bound:
-            for card, holder in self._ledger.holders_of(uid)[:1]:
+            for card, holder in self._ledger.holders.of(uid)[:1]:
                 yield MemberState(holder.pod.name, uid, "running", card.node_name)
 
     def _member_state(self, member: Member, trial: Trial, left: Collection[str]) -> MemberState:
@@ -349,7 +349,7 @@ class PodExplainer(Component):
             explained,
             requests=[asked(name, demand) for name, demand in pairs],
             shared_claims=list(map(shared, request.joined)),
-            holds=list(starmap(held, self._ledger.holders_of(identity.uid))),
+            holds=list(starmap(held, self._ledger.holders.of(identity.uid))),
         )
 
     async def _explain_request(self, pod: Json, identity: Pod, request: PodRequest, of_now: bool) -> Explanation:
@@ -358,7 +358,7 @@ class PodExplainer(Component):
             text = f"spec.schedulerName is {scheduler_of(pod) or 'not set'}, not {names}: gpuledger does not place it"
             return Explanation.of_pod(identity, State.NOT_OURS, f"{text}. {TO_BE_OURS}")
         if is_finished(pod) or bound_node(pod):
-            holders, counts = self._ledger.holders_of(identity.uid), self._ledger.only_counts(bound_node(pod))
+            holders, counts = self._ledger.holders.of(identity.uid), self._ledger.only_counts(bound_node(pod))
             state, text = _of_bound(pod, request, holders, counts)
             text += self._of_others(request, bound_node(pod)) if state is State.PLACED else ""
             return Explanation.of_pod(identity, state, text)

@@ -180,7 +180,7 @@ class NodeReasons(Component):
 
     def name_of(self, uid: str) -> str:
         """Return namespace/name of a pod that has, or is to have, part of a card; its UID if the name is unknown."""
-        holders = self._ledger.holders_of(uid)
+        holders = self._ledger.holders.of(uid)
         pod = holders[0][1].pod if holders else self._held_pod(uid)
         if pod is None:
             gang = self._members.of(uid)

@@ -482,7 +482,7 @@ class Gangs(Component):
         other pods.
         """
         ledger, needed = self._ledger, min(state.missing, len(state.pending))
-        there = sum(bool(ledger.seats.of(uid) or ledger.holders_of(uid)) for uid in state.pending)
+        there = sum(bool(ledger.seats.of(uid) or ledger.holders.of(uid)) for uid in state.pending)
         if there < needed and not self._early.is_open(state):
             raise GangIncomplete(self._too_little(state).text)
 

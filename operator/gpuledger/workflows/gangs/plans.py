@@ -63,7 +63,7 @@ class KeptPlaces(Component):
 
     def _keep(self, pod_uid: str, state: GangState, wait_s: float) -> None:
         """Keep the place of a member whose share is in the ledger: the seat counts when that is not any more."""
-        holders = [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
+        holders = [each for each in self._ledger.holders.of(pod_uid) if each[1].state is not HolderState.RESERVED]
         if holders:
             placement = Placement(holders[0][0].node_name, tuple(holder.share for _, holder in holders))
             self.put_back([self._seat(state, pod_uid, placement, self._clock.now_s() + wait_s)], 1)
@@ -280,7 +280,7 @@ class GangPlans(Component):
 
     def _nodes_of(self, pod_uid: str) -> list[str]:
         seat = self._ledger.seats.of(pod_uid)
-        return [seat.placement.node_name] if seat else [card.node_name for card, _ in self._ledger.holders_of(pod_uid)]
+        return [seat.placement.node_name] if seat else [card.node_name for card, _ in self._ledger.holders.of(pod_uid)]
 
 
 def _all_named(state: GangState) -> Collection[str] | None:

@@ -272,7 +272,7 @@ class StarvationGuard(Component):
                 if other is not state and (and_own or other.name.namespace != own):
                     for uid in (*other.bound, *other.pending):
                         leaving.add(uid)
-                        freed.update(card.node_name for card, _ in self._ledger.holders_of(uid))
+                        freed.update(card.node_name for card, _ in self._ledger.holders.of(uid))
                 yield None
 
         await in_slices(leave(), self._clock)

@@ -162,7 +162,7 @@ class FilterResponses(Component):
 
     def _promised_node(self, pod_uid: str) -> str:
         """Return the node on which others are to make room for the pod, empty if there is none."""
-        promised = self._ledger.promises.claims_of(pod_uid) or self._ledger.holders_of(pod_uid)
+        promised = self._ledger.promises.claims_of(pod_uid) or self._ledger.holders.of(pod_uid)
         return promised[0][0].node_name if promised else ""
 
 
@@ -174,7 +174,7 @@ class EnteredShares:
 
     def reserved(self, pod_uid: str, request: PodRequest) -> Placement | None:
         """Return the cards that were kept for the pod until others had left them, if they are all there, and well."""
-        holders = self._ledger.holders_of(pod_uid)
+        holders = self._ledger.holders.of(pod_uid)
         shares = tuple(holder.share for _, holder in holders if holder.state is HolderState.RESERVED)
         if not shares or self._ledger.promises.claims_of(pod_uid):
             return None
@@ -188,11 +188,11 @@ class EnteredShares:
 
     def allocated(self, pod_uid: str) -> list[tuple[Card, Holder]]:
         """Return the shares that earlier attempts to bind the pod have left, without those that are only reserved."""
-        return [each for each in self._ledger.holders_of(pod_uid) if each[1].state is not HolderState.RESERVED]
+        return [each for each in self._ledger.holders.of(pod_uid) if each[1].state is not HolderState.RESERVED]
 
     def complete(self, pod_uid: str, request: PodRequest) -> Placement | None:
         """Return the pod's placement, if the ledger has all that it asks for, on one node, and nothing else."""
-        holders = self._ledger.holders_of(pod_uid)
+        holders = self._ledger.holders.of(pod_uid)
         node_name = holders[0][0].node_name
         shares = tuple(holder.share for _, holder in holders)
         cards = self._ledger.node_room(node_name).cards

@@ -84,7 +84,7 @@ class Evictor(Component):
 
         Once the claim is a share, nothing would show that they have to leave with the rest of their gang.
         """
-        others = (uid for uid in claim.victims if uid not in entry.holders and self._ledger.holders_of(uid))
+        others = (uid for uid in claim.victims if uid not in entry.holders and self._ledger.holders.of(uid))
         return all(self._lives.is_leaving(uid) or self._leavers.is_evicted(uid) for uid in others)
 
     def is_free(self, card: Card, claim: Claim) -> bool:
@@ -118,7 +118,7 @@ class Evictor(Component):
 
     def _all_victims(self, claims: Sequence[tuple[Card, Claim]]) -> dict[str, Pod]:
         """Return the same, and those of their gangs that are listed with them, on whatever nodes."""
-        listed = {uid: self._ledger.holders_of(uid) for _, claim in claims for uid in claim.victims}
+        listed = {uid: self._ledger.holders.of(uid) for _, claim in claims for uid in claim.victims}
         return self.victims(claims) | {uid: holders[0][1].pod for uid, holders in listed.items() if holders}
 
     async def _evict_one(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> bool:
@@ -150,7 +150,7 @@ class Evictor(Component):
 
     def _tell(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> None:
         self._counts.evictions.inc()
-        lost = [each for each in self._ledger.holders_of(victim.uid) if not uuids or each[0].uuid in uuids]
+        lost = [each for each in self._ledger.holders.of(victim.uid) if not uuids or each[0].uuid in uuids]
         node_name = lost[0][0].node_name if lost else ""
         why = f"for pod {pod} of priority {pod.priority}"
         self._trail.note(RecordKind.EVICTED, victim, node_name, [holder.share for _, holder in lost], why)
@@ -468,7 +468,7 @@ class PreemptionExecutor(Component):
         return True
 
     def _reserved(self, pod_uid: str) -> list[tuple[Card, Holder]]:
-        holders = self._ledger.holders_of(pod_uid)
+        holders = self._ledger.holders.of(pod_uid)
         return [(card, holder) for card, holder in holders if holder.state is HolderState.RESERVED]
 
     def _why_to_end(self, pod_uid: str, claims: Sequence[tuple[Card, Claim]], holders: Sequence[Holder]) -> str:
@@ -522,7 +522,7 @@ class PreemptionExecutor(Component):
 
     def _end(self, pod_uid: str) -> None:
         if pod_uid in self._active:
-            outcome = PreemptionOutcome.DONE if self._ledger.holders_of(pod_uid) else PreemptionOutcome.GIVEN_UP
+            outcome = PreemptionOutcome.DONE if self._ledger.holders.of(pod_uid) else PreemptionOutcome.GIVEN_UP
             self._counts.preemptions.labels(outcome).inc()
         self._active.discard(pod_uid)
         self._given_up.pop(pod_uid, None)

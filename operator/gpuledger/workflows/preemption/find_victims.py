@@ -143,7 +143,7 @@ class EvictedTogether(Component):
         """Return the members that hold cards, and stay."""
         found = []
         for uid in (*state.bound, *state.pending):
-            holders = self._ledger.holders_of(uid)
+            holders = self._ledger.holders.of(uid)
             if holders and holders[0][1].state is HolderState.ALLOCATED and not self._lives.is_leaving(uid):
                 found.append(holders[0][1].pod)
         return found
@@ -403,7 +403,7 @@ class VictimFinder(Component):
 
         Some may have left while others were looked for.
         """
-        pods = {uid: self._ledger.holders_of(uid) for uid in victims}
+        pods = {uid: self._ledger.holders.of(uid) for uid in victims}
         found = {uid: holders[0][1].pod for uid, holders in pods.items() if holders}
         return [*found.values(), *self._mates.all_who_leave(found).values()]
 

@@ -194,7 +194,7 @@ class SchedulersPreemption(Component):
         arguments = self._with_mates(pod, arguments)
         if request is None:
             return dict(arguments.victims)
-        if self._ledger.promises.is_made(pod.uid) or self._ledger.holders_of(pod.uid):
+        if self._ledger.promises.is_made(pod.uid) or self._ledger.holders.of(pod.uid):
             self._executor.found_no_node(pod.uid)
             return {}
         if self._context.preemption_mode.operator and await self._finds_its_own(pod, request):
@@ -217,7 +217,7 @@ class SchedulersPreemption(Component):
         return replace(arguments, victims=victims, violations=violations)
 
     def _node_of(self, pod_uid: str) -> str:
-        holders = self._ledger.holders_of(pod_uid)
+        holders = self._ledger.holders.of(pod_uid)
         return holders[0][0].node_name if holders else ""
 
     async def _completed(
@@ -264,5 +264,5 @@ class SchedulersPreemption(Component):
 
     def _known(self, pod_uids: Collection[str]) -> list[Pod]:
         """Return those of some pods that hold cards."""
-        holders = [self._ledger.holders_of(uid) for uid in pod_uids]
+        holders = [self._ledger.holders.of(uid) for uid in pod_uids]
         return [found[0][1].pod for found in holders if found]

@@ -53,7 +53,7 @@ class GangRooms(Component):
             return False
         for member in state.pending.values():
             uid = member.pod.uid
-            reserved = [each for each in self._ledger.holders_of(uid) if each[1].state is HolderState.RESERVED]
+            reserved = [each for each in self._ledger.holders.of(uid) if each[1].state is HolderState.RESERVED]
             if reserved and self._ledger.seats.of(uid) is None and self._has_room(member, claimed=False):
                 shares = tuple(holder.share for _, holder in reserved)
                 placement = Placement(reserved[0][0].node_name, shares, member.request.host)
@@ -70,7 +70,7 @@ class GangRooms(Component):
         uid = member.pod.uid
         if self._ledger.seats.of(uid) is not None:
             return True
-        shares = [holder.share for _, holder in self._ledger.holders_of(uid)]
+        shares = [holder.share for _, holder in self._ledger.holders.of(uid)]
         if claimed:
             shares += [claim.share for _, claim in self._ledger.promises.claims_of(uid)]
         return bool(shares) and fitting_variant(shares, member.request) is not None

@@ -417,9 +417,9 @@ class SinglePod:
         return (
             self.preemption.may_preempt(uid)
             and self.all_waiting.lookup(uid) is self.waiting
-            and self.pod.priority > ledger.lowest_priority()
+            and self.pod.priority > ledger.holders.lowest_priority()
             and not ledger.promises.is_made(uid)
-            and not ledger.holders_of(uid)
+            and not ledger.holders.of(uid)
         )
 
     async def find(self) -> GroupVictims | None:
@@ -482,9 +482,9 @@ class WaitingGang:
         if not self.gangs.lacks_only_cards(self.key):
             return False
         chosen, ledger = self._chosen(), self.ledger
-        if len(chosen) < self.key.missing or min(m.pod.priority for m in chosen) <= ledger.lowest_priority():
+        if len(chosen) < self.key.missing or min(m.pod.priority for m in chosen) <= ledger.holders.lowest_priority():
             return False
-        return not any(ledger.promises.is_made(uid) or ledger.holders_of(uid) for uid in self.key.pending)
+        return not any(ledger.promises.is_made(uid) or ledger.holders.of(uid) for uid in self.key.pending)
 
     async def find(self) -> GroupVictims | None:
         """See Preemptor."""

@@ -286,7 +286,7 @@ class CardCheck(Component):
             return
         try:
             seats = await self._reader.seats(
-                queued, [each for uid, each in pods.items() if self._ledger.holders_of(uid)]
+                queued, [each for uid, each in pods.items() if self._ledger.holders.of(uid)]
             )
         except BadInput as error:
             self._attempts.failed(queued, self._state)

@@ -176,7 +176,7 @@ class Reclaimer(Component):
         return {uid for uid in self._pods.pods(name) if self._has_something(uid)} | self._reservations.keys_of(name)
 
     def _has_something(self, uid: str) -> bool:
-        return bool(self._ledger.holders_of(uid)) or self._ledger.seats.of(uid) is not None
+        return bool(self._ledger.holders.of(uid)) or self._ledger.seats.of(uid) is not None
 
     def _evict(self, victim: QueuedWorkload, queued: QueuedWorkload) -> None:
         name = victim.workload.name

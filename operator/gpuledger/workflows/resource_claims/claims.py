@@ -333,14 +333,14 @@ class ClaimBook(Follower):
 
     def holder_of(self, claim: Claim) -> str:
         """See ClaimObjects. The holder of a claim's cards is among the pods that may use it."""
-        held = ((uid, holder) for uid in claim.reserved_for for _, holder in self._ledger.holders_of(uid))
+        held = ((uid, holder) for uid in claim.reserved_for for _, holder in self._ledger.holders.of(uid))
         return next((uid for uid, holder in held if holder.share.is_by_claim(claim.uid)), "")
 
     def shares_with_others(self, pod_uid: str) -> bool:
         """Return whether other pods would go on using the cards that a pod holds: it makes no room by leaving."""
-        parts = (part.claim for _, holder in self._ledger.holders_of(pod_uid) for part in holder.share.containers)
+        parts = (part.claim for _, holder in self._ledger.holders.of(pod_uid) for part in holder.share.containers)
         shared = (claim.name for claim in parts if claim is not None and claim.shared)
-        holders = self._ledger.holders_of(pod_uid)
+        holders = self._ledger.holders.of(pod_uid)
         stored = (self.stored(holders[0][1].pod.namespace, name) for name in shared)
         return any(claim is not None and {*claim.reserved_for} - {pod_uid} for claim in stored)
 

@@ -447,7 +447,7 @@ class ClaimEnds:
         One whose shares are being taken back as well is none: each of two would leave the claim to the other.
         """
         for each in consumers:
-            for _, holder in self._ledger.holders_of(str(each.get("uid"))):
+            for _, holder in self._ledger.holders.of(str(each.get("uid"))):
                 for part in holder.share.containers:
                     if part.claim == claim and holder.state is not HolderState.RELEASING:
                         return Heir(holder.pod, claim, part.name.partition("/")[0])
