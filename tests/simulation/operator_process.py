@@ -76,10 +76,10 @@ class OperatorProcess:
             plain.remove(PODS)
         if quota_mib:
             plain.append(ALLOCATIONS)
-        for kind in ("nodes", "pods"):
-            operator.lists.read(kind)
         for each in operator.subscriptions:
             each.listed.set()
+            if each.kind.watcher is Watcher.KOPF:
+                operator.lists.read(each.kind.plural)
         parts = [startup._keep_in_sync(operator), startup._give_room(operator), startup._preempt(operator)]
         parts += [follow_kind(self._client, each) for each in operator.subscriptions if each.kind.paths[0] in plain]
         self.parts = [self.loop.create_task(part, name=_name_of(part)) for part in parts]
