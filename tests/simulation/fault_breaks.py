@@ -1,5 +1,6 @@
 """Safeguards against what happens to nodes, cards, the API server and its clients, and how each is taken away."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -71,10 +72,11 @@ def told_before_claimed(patch: Patch) -> None:
 
 
 def never_compared(patch: Patch) -> None:
-    async def resync(self: ClusterObserver) -> None:
+    async def resync_every(self: ClusterObserver, interval_s: float | None, needed: asyncio.Event) -> None:
         """Find nothing that watches have missed."""
+        await asyncio.Event().wait()
 
-    patch.setattr(ClusterObserver, "resync", resync)
+    patch.setattr(ClusterObserver, "resync_every", resync_every)
 
 
 A_RUNS = Rule("scheduler 1: sees MODIFIED pod a", skip=1, act=True)

@@ -231,8 +231,8 @@ def reserved_like_any_other(patch: Patch) -> None:
 
 
 def evicted_before_claimed(patch: Patch) -> None:
-    async def claim(self: PreemptionStarter, pod: Pod, found: Any, evicted: object, leaving: Any) -> None:
-        for victim in leaving:
+    async def claim(self: PreemptionStarter, pod: Pod, found: Any, evicted: object, leaving: Any, _: float) -> None:
+        for victim in leaving or found.pods:
             await cast(Any, self._claimer)._store.evict_pod(victim)  # the one store has all requests
 
     patch.setattr(PreemptionStarter, "claim", claim)

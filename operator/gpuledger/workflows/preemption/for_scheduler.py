@@ -130,10 +130,17 @@ class PreemptionStarter(Component):
             self._ledger.promises.withdraw(pod.uid)  # what is listed counts by itself
 
     async def claim_all(self, found: GroupVictims) -> None:
-        """List the claims of all pods of a group; raise what keeps one from it, when all have been tried."""
-        patience_s = await self._claimer.longest_grace_s(found.pods)
-        rooms = [(pod, its, [victim.uid for victim in its.pods]) for pod, its in found.rooms]
-        await gather_all([self.claim(pod, its, evicted, (), patience_s) for pod, its, evicted in rooms])
+        """List the claims of all pods of a group; in any case, what was promised in memory ends.
+
+        Raises what keeps one from it, when all have been tried.
+        """
+        try:
+            patience_s = await self._claimer.longest_grace_s(found.pods)
+            rooms = [(pod, its, [victim.uid for victim in its.pods]) for pod, its in found.rooms]
+            await gather_all([self.claim(pod, its, evicted, (), patience_s) for pod, its, evicted in rooms])
+        finally:  # where nothing was claimed, too
+            for pod, _ in found.rooms:
+                self._ledger.promises.withdraw(pod.uid)
 
     def give_up(self, found: GroupVictims, why: str) -> None:
         """End a preemption: room for a part of a group is of no use."""

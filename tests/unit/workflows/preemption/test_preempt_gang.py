@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builders import cards_of, whole_share
-from fakes.api_server import ApiServer, Operation, hold_request
+from fakes.api_server import ApiServer, Operation, hold_request, refuse
 from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.operator_parts import PREEMPTION_TIMEOUT_S, OperatorParts
 from fakes.virtual_time import settle
@@ -19,12 +19,12 @@ from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ShareRefused
+from gpuledger.model.errors import ShareRefused, Unreachable
 from gpuledger.model.share import Claim, Holder
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.preemption.execute import SUSPECT_DELAY_S
-from gpuledger.workflows.preemption.preempt import FRESH_S, SETTLE_S
+from gpuledger.workflows.preemption.preempt import CLAIM_PAUSE_S, FRESH_S, SETTLE_S
 
 Json = dict[str, Any]
 LOW, HIGH = 1, 100
@@ -198,6 +198,18 @@ async def test_if_one_claim_is_refused_all_are_withdrawn(full: ApiServer, monkey
         refused.clear()
         await pass_time(parts, FRESH_S / 2)  # it is tried again
         assert len(evicted(full)) == 3
+
+
+async def test_a_gang_whose_victims_could_not_be_read_is_looked_at_again_and_keeps_no_cards_until_then(
+    full: ApiServer,
+) -> None:
+    async for parts in run(full):
+        full.queue(Operation.READ_POD, refuse(Unreachable("away")))
+        await come(parts, members_of(8), 8)
+        assert evicted(full) == []
+        assert not any(parts.ledger.promises.is_made(f"uid-{name}") for name in members_of(8))
+        await pass_time(parts, 2 * CLAIM_PAUSE_S)
+        assert len(evicted(full)) == 8
 
 
 async def test_victims_are_of_strictly_lower_priority_than_every_member(api: ApiServer) -> None:
