@@ -196,34 +196,37 @@ class Seats:
                 keys.difference_update(self._of_group[group])
         return keys
 
-    def take_over(self, seat: Seat, yielding: Collection[SeatKey]) -> None:
-        """Keep a seat, and displace as few as possible of those that yield to it: each with its group.
+    def take_over(self, *seats: Seat, yielding: Collection[SeatKey], without: Collection[SeatKey] = NOBODY) -> None:
+        """Keep seats, all or none, and displace as few as possible of those that yield to them: each with its group.
 
-        Raises as `take` does.
+        Those of `without` are given up, too. Raises as `take` does.
         """
-        if not yielding:
-            self.take(seat)
-            return
-        displaced = self._in_the_way(seat, yielding)
-        seats = [self._seats[key] for key in displaced]
-        self.take(seat, without=displaced)
-        if seats:
-            self.on_displaced(seats)
+        displaced = self._in_the_way(seats, yielding, without) if yielding else {}
+        lost = [self._seats[key] for key in displaced]
+        self.take(*seats, without={*without, *displaced} if lost else without)
+        if lost:
+            self.on_displaced(lost)
 
-    def _in_the_way(self, seat: Seat, yielding: Collection[SeatKey]) -> dict[SeatKey, None]:
+    def _in_the_way(
+        self, seats: Sequence[Seat], yielding: Collection[SeatKey], without: Collection[SeatKey]
+    ) -> dict[SeatKey, None]:
         found: dict[SeatKey, None] = {}
-        for share in seat.placement.shares:
-            entry = self._entries.get(share.uuid)
-            if entry is None:
-                continue
-            here = (self._seats[key] for key in entry.seats if key in yielding)
-            for other in sorted(here, key=lambda each: (each.priority, str(each.key))):
-                if entry.takes(share, seat.key, {*found, *self.offered_on(entry)}):
-                    break
-                found.update(self._of_group[other.group] if other.group is not None else {other.key: None})
-        if not seat.placement.shares:  # of a node that only counts its cards
-            node_name = seat.placement.node_name
-            found.update(dict.fromkeys(k for k in yielding if self._seats[k].placement.node_name == node_name))
+        beside: dict[str, list[Share]] = {}  # card UUID -> shares of the seats before
+        gone = {*without, *(seat.key for seat in seats)}
+        for seat in seats:
+            for share in seat.placement.shares:
+                entry, others = self._entries.get(share.uuid), beside.setdefault(share.uuid, [])
+                if entry is None:
+                    continue
+                here = (self._seats[key] for key in entry.seats if key in yielding)
+                for other in sorted(here, key=lambda each: (each.priority, str(each.key))):
+                    if entry.takes(share, seat.key, {*found, *gone, *self.offered_on(entry)}, others):
+                        break
+                    found.update(self._of_group[other.group] if other.group is not None else {other.key: None})
+                others.append(share)
+            if not seat.placement.shares:  # of a node that only counts its cards
+                node_name = seat.placement.node_name
+                found.update(dict.fromkeys(k for k in yielding if self._seats[k].placement.node_name == node_name))
         return found
 
     def _take_back_offers_for(self, seat: Seat) -> None:

@@ -195,8 +195,15 @@ class Sketch:
         """Return whether nothing has changed in the ledger since it was looked at."""
         return self._seen == self._ledger.changes
 
-    def commit(self, until_s: float, strength: Strength, group: SeatGroup | None = None, priority: int = 0) -> None:
-        """Keep all these places, and give up the seats that counted as given up.
+    def commit(
+        self,
+        until_s: float,
+        strength: Strength,
+        group: SeatGroup | None = None,
+        priority: int = 0,
+        yielding: Collection[SeatKey] = NOBODY,
+    ) -> None:
+        """Keep all these places, and give up the seats that counted as given up: of those that yield, as few as can be.
 
         Raises ShareRefused, and changes nothing, if something has changed in the ledger that they need.
         """
@@ -204,7 +211,8 @@ class Sketch:
             Seat(key, placement, until_s, strength, group=group, priority=priority)
             for key, placement in self.places.items()
         )
-        self._ledger.seats.take(*seats, without=self.without)
+        without = {key for key in self.without if key not in yielding}
+        self._ledger.seats.take_over(*seats, yielding=yielding, without=without)
 
     def _touch(self, node_name: str) -> None:
         self._rooms.pop(node_name, None)

@@ -56,7 +56,7 @@ def test_only_those_in_the_way_are_displaced_the_least_important_first(ledger: L
     ledger.seats.on_displaced.append(told.extend)
     large = a_share(CARDS[0], CARDS[0].capacity.memory_mib - 4_000)
     seat = Seat("high", Placement("node-a", (large,)), FOREVER, priority=5)
-    ledger.seats.take_over(seat, ledger.seats.yielding(5))
+    ledger.seats.take_over(seat, yielding=ledger.seats.yielding(5))
     assert there(ledger) == {"low-0", "elsewhere", "high"}
     assert [each.key for each in told] == ["low-1"]
 
@@ -64,7 +64,7 @@ def test_only_those_in_the_way_are_displaced_the_least_important_first(ledger: L
 def test_a_group_is_displaced_as_a_whole(ledger: Ledger) -> None:
     for number in range(3):
         ledger.seats.take(a_seat(GroupSeat(GANG, str(number)), CARDS[number], group=GANG))
-    ledger.seats.take_over(a_seat("high", CARDS[0], priority=1), ledger.seats.yielding(1))
+    ledger.seats.take_over(a_seat("high", CARDS[0], priority=1), yielding=ledger.seats.yielding(1))
     assert there(ledger) == {"high"}
     assert ledger.seats.of_group(GANG) == []
 

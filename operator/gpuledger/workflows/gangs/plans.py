@@ -19,7 +19,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_S
 from gpuledger.ledger.seats import Seat, Strength
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
-from gpuledger.model.gang import GangName, GroupSeat, QuotaLimit
+from gpuledger.model.gang import GangName, GroupSeat, QuotaLimit, SeatKey
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement
 from gpuledger.placement.group import Asking, GroupPlanner, Plan
@@ -212,7 +212,8 @@ class GangPlans(Component):
         """Keep room for as many members as are missing, this one among them; return whether there is room for all.
 
         Members that have room keep it, unless the others then find none: then all are planned anew but those in Bind,
-        which kube-scheduler counts on their nodes. If there is not enough, nothing changes. Raises WorkLimitExceeded.
+        which kube-scheduler counts on their nodes. At last, room that waits for pods of lower priority counts as free.
+        If there is not enough, nothing changes. Raises WorkLimitExceeded.
         """
         if state.name in self._planning:
             raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
@@ -223,9 +224,10 @@ class GangPlans(Component):
         finally:
             self._planning.discard(state.name)
         if not found.lacking:
-            self._commit(state, found.sketch, places)
-            self.forget(state)
-            return True
+            with suppress(ShareRefused):  # kube-scheduler was told a place meanwhile that was to yield
+                self._commit(state, found.sketch, places)
+                self.forget(state)
+                return True
         took_s = self._clock.work_s() - begin_s
         self._attempts.failed(state, seen, max(TRY_PAUSE_S, PAUSE_TO_WORK * took_s))
         self._tried[state] = _Try(state.missing - found.lacking, found.exceeded)
@@ -237,7 +239,8 @@ class GangPlans(Component):
             wait_s = max(wait_s, self._next_try_s)
         until_s = max([self._clock.now_s() + wait_s, *(place.until_s for place in places)])
         had = sum(key in sketch.places and self._ledger.seats.of(key) is not None for key in sketch.without)
-        sketch.commit(until_s, Strength.WAITING, state.name, state.priority)
+        yielding = self._yielding(state).intersection(sketch.without)
+        sketch.commit(until_s, Strength.WAITING, state.name, state.priority, yielding)
         taken = len(sketch.places) - had
         self._kept_places.put_back(places, len(places) - taken)  # for members that are to come
 
@@ -256,7 +259,14 @@ class GangPlans(Component):
             asking += loose
             without |= {member.pod.uid for member in loose}
             found = yield from self._planner.plan(self._asking(state, asking, places), without, self._beside(state))
+        if found.lacking and (yielding := self._yielding(state)):
+            without |= yielding
+            found = yield from self._planner.plan(self._asking(state, asking, places), without, self._beside(state))
         return found, places
+
+    def _yielding(self, state: GangState) -> set[SeatKey]:
+        """Return the seats that every member that waits may take over."""
+        return self._ledger.seats.yielding(min(member.pod.priority for member in state.pending.values()))
 
     def _asking(self, state: GangState, members: Iterable[Member], places: Iterable[Seat]) -> list[Asking]:
         """Return members that want room; those that kube-scheduler has not asked for can go wherever others can."""

@@ -368,7 +368,7 @@ class PodPlacer(Component):
             preferred, *spares = choice.placements
             until_s = self._clock.now_s() + self._settings.hold_ttl_s
             seat = Seat(pod.uid, preferred, until_s, Strength.CHOSEN, tuple(spares), priority=pod.priority)
-            self._ledger.seats.take_over(seat, yielding)
+            self._ledger.seats.take_over(seat, yielding=yielding)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._first_pods.chosen(pod, request)
             self._waiting.forget(pod.uid)

@@ -499,3 +499,38 @@ async def test_room_that_waits_for_all_members_goes_to_a_pod_of_higher_priority_
     await asyncio.sleep(TRY_PAUSE_S)
     await parts.workflows.queue.give_room()
     assert on_hold(parts) == 3
+
+
+async def a_gang_waits_beside(api: ApiServer, parts: OperatorParts, priority: int) -> None:
+    """Have a single pod's room wait for it on one of two free cards, where a gang of three wants four."""
+    come(api, parts, a_pod_object("first", {GPU: "4"}))
+    assert parts.filter("first", "node-a").node_names == ["node-a"]
+    come(api, parts, a_pod_object("low", {GPU: "2"}))
+    assert parts.filter("low", "node-a").node_names == []
+    parts.ledger.seats.give_up("uid-first")
+    await parts.workflows.queue.give_room()
+    assert {key for entry in parts.ledger.entries() for key in entry.seats} == {"uid-low"}
+    come(api, parts, *({**each, "spec": {**each["spec"], "priority": priority}} for each in map(member, "abc")))
+    for name in "abc":
+        parts.filter(name, "node-a")
+
+
+async def test_a_gang_takes_over_room_that_waits_for_a_pod_of_lower_priority(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    await a_gang_waits_beside(api, parts, priority=1)
+    assert {key for entry in parts.ledger.entries() for key in entry.seats} == {"uid-a", "uid-b", "uid-c"}
+    assert parts.waiting.lookup("uid-low"), "the pod waits again, in its order"
+
+
+async def test_a_gang_of_the_same_priority_takes_over_nothing(api: ApiServer, parts: OperatorParts) -> None:
+    await a_gang_waits_beside(api, parts, priority=0)
+    assert {key for entry in parts.ledger.entries() for key in entry.seats} == {"uid-low"}
+
+
+async def test_a_gang_takes_over_nothing_that_kube_scheduler_was_told_of(api: ApiServer, parts: OperatorParts) -> None:
+    come(api, parts, a_pod_object("low", {GPU: "2"}))
+    assert parts.filter("low", "node-a").node_names == ["node-a"]
+    come(api, parts, *({**each, "spec": {**each["spec"], "priority": 1}} for each in map(member, "abc")))
+    for name in "abc":
+        assert parts.filter(name, "node-a").node_names == []
