@@ -87,8 +87,7 @@ from gpuledger.workflows.pending.pod_condition import RefusedByScheduler, Waitin
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
 from gpuledger.workflows.queues.card_check import CardCheck, Queues
 from gpuledger.workflows.queues.reclaim import Reclaimer
-from gpuledger.workflows.queues.reservations import pod_set_of
-from gpuledger.workflows.queues.workloads import QueuedWorkload, hardest_first
+from gpuledger.workflows.queues.workloads import QueuedWorkload, hardest_first, pod_set_of
 from gpuledger.workflows.quota import over_quota
 from gpuledger.workflows.tasks import KeyedWorker, Throttle, in_slices, run_cooperatively
 

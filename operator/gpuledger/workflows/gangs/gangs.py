@@ -38,9 +38,8 @@ from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import MemberRefused, PodNotBound
-from gpuledger.workflows.gangs.members import GangState, Member, Members
+from gpuledger.workflows.gangs.members import GangState, Member, Members, PodGroups
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S, GangPlans, KeptPlaces
-from gpuledger.workflows.gangs.pod_groups import PodGroups
 from gpuledger.workflows.gangs.starvation_guard import StarvationGuard
 from gpuledger.workflows.gangs.turns import ArrivalWindow, ExclusiveTurns, Turn
 from gpuledger.workflows.lifecycles import PodLifecycles

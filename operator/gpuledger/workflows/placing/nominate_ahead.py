@@ -43,7 +43,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.queues.reservations import Reservations
+from gpuledger.workflows.queues.workloads import Reservations
 from gpuledger.workflows.reporting import AheadOutcome
 
 _Rank = tuple[int, str, int, str]

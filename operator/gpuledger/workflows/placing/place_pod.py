@@ -51,7 +51,7 @@ from gpuledger.workflows.pending.queue import ClaimRequeuer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.placing.nominate_ahead import AheadNominator
 from gpuledger.workflows.preemption.preempt import Preemption
-from gpuledger.workflows.queues.reservations import Reservations
+from gpuledger.workflows.queues.workloads import Reservations
 from gpuledger.workflows.quota import QuotaGate
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
 from gpuledger.workflows.resource_claims.writes import ResourceClaims

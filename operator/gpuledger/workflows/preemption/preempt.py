@@ -37,11 +37,10 @@ from gpuledger.workflows.gangs.members import GangState, Member
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
 from gpuledger.workflows.pending.queue import Attempts
 from gpuledger.workflows.pending.waiting_pods import PodRequeuer, WaitingPod, WaitingPods, in_turns
-from gpuledger.workflows.preemption.execute import PreemptionExecutor
+from gpuledger.workflows.preemption.execute import GangRooms, PreemptionExecutor
 from gpuledger.workflows.preemption.find_for_gang import GangVictimFinder, SimilarMembers, kinds_of
 from gpuledger.workflows.preemption.find_victims import ChosenVictims, EvictedTogether, GroupVictims, VictimFinder
 from gpuledger.workflows.preemption.for_scheduler import PreemptionStarter, RoomClaimer, SchedulersPreemption
-from gpuledger.workflows.preemption.gang_rooms import GangRooms
 from gpuledger.workflows.reporting import PreemptionOutcome
 from gpuledger.workflows.tasks import Tasks, by_turns
 

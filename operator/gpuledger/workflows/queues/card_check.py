@@ -37,11 +37,11 @@ from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.events import MemberRefused, PodRefused, SelectorsAllowed
 from gpuledger.workflows.kinds import DENIED, WORKLOADS, Subscription
 from gpuledger.workflows.pending.queue import Attempts, RoomQueue
-from gpuledger.workflows.queues.reservations import Reservations
 from gpuledger.workflows.queues.workloads import (
     KueueObjects,
     NodesByRules,
     QueuedWorkload,
+    Reservations,
     SeatReader,
     Stage,
     WorkloadPods,

@@ -13,7 +13,7 @@ from fakes.queue_objects import a_pod_set
 from fakes.queue_scene import WHOLE, QueueScene, percent_of
 from fakes.queue_server import QueueServer
 from gpuledger.model.gang import GroupSeat, WorkloadName
-from gpuledger.workflows.queues.reservations import pod_set_of
+from gpuledger.workflows.queues.workloads import pod_set_of
 
 TWO_NODES = {"node-a": 2, "node-b": 2}
 
