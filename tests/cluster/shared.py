@@ -30,6 +30,8 @@ CARDS, EVENTS, NAMESPACES = "gpuallocations", "events", "/api/v1/namespaces"
 WRITTEN_BY_PEOPLE = frozenset({"configmaps", "secrets", "roles", "rolebindings", "clusterrolebindings"})
 """Kinds of which no program of a plane changes an object that is there: any change is a module's."""
 
+LEASES = "leases"
+
 WRITTEN_LATE = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 """What the API server writes by itself a minute after its start."""
 
@@ -122,6 +124,8 @@ class SharedPlane:
         for path, kind in self._kinds:
             for each in self._asking.request("GET", f"{path}/{kind}")["items"] or ():
                 metadata = each["metadata"]
+                if kind == LEASES and "apiserver.kubernetes.io/identity" in (metadata.get("labels") or {}):
+                    continue  # the API server's own, which it may delete and create anew
                 where = f"namespaces/{metadata['namespace']}/" if "namespace" in metadata else ""
                 kept = ["uid", "labels", "annotations", "generation"]
                 kept += ["resourceVersion"] if kind in WRITTEN_BY_PEOPLE else []
