@@ -156,7 +156,7 @@ class Ledger:
         self._entries: dict[str, CardEntry] = {}  # card UUID -> its line
         self._lost: BoundedMap[str, int] = BoundedMap(LOST_KEPT)  # card UUID -> version that answers must exceed
         self._with_misfits: set[str] = set()  # UUIDs of cards that list a share that does not fit
-        self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line
+        self._by_node: dict[str, dict[str, CardEntry]] = {}  # node name -> card UUID -> line, by index
         self.holders = HoldersByPod(self._entries)
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
@@ -196,7 +196,7 @@ class Ledger:
 
     def entries_of_node(self, node_name: str) -> list[CardEntry]:
         """Return the lines of one node's cards, by index."""
-        return sorted(self._by_node.get(node_name, {}).values(), key=lambda entry: entry.card.place)
+        return list(self._by_node.get(node_name, {}).values())
 
     def node_names(self) -> Collection[str]:
         """Return the nodes that have a card in the ledger."""
@@ -270,9 +270,10 @@ class Ledger:
             self._leave_node(entry)
         else:
             before = entry.outlook()
-        self._by_node.setdefault(node_name, {})[uuid] = entry
-        was_open, held, claimed = entry.open, entry.holders, entry.claims
+        was_open, held, claimed, place = entry.open, entry.holders, entry.claims, entry.card.place
         entry.describe(stored)
+        if before is None or entry.card.place != place:
+            self._join_node(entry)
         (self._with_misfits.add if entry.misfits else self._with_misfits.discard)(uuid)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self.promises.listed(entry, stored.claims)
@@ -362,6 +363,11 @@ class Ledger:
             self.promises.card_gone(entry)
             for key in entry.seats:
                 self.quotas.seat_changed(key)
+
+    def _join_node(self, entry: CardEntry) -> None:
+        cards = self._by_node.get(entry.card.node_name, {}) | {entry.card.uuid: entry}
+        in_order = sorted(cards.items(), key=lambda item: item[1].card.place)
+        self._by_node[entry.card.node_name] = dict(in_order)
 
     def _leave_node(self, entry: CardEntry) -> None:
         node_name = entry.card.node_name

@@ -142,7 +142,7 @@ class CardEntry:
         held += [
             share
             for key, share in self.seats.items()
-            if not self.counts_otherwise(key) and key not in but and key not in without
+            if key not in self.holders and key not in but and key not in without and not self.counts_otherwise(key)
         ]
         return held + [share for uid, share in self._promised(without) if uid not in but]
 

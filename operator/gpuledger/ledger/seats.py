@@ -299,24 +299,35 @@ class Seats:
         """Raise what `take` raises."""
         leaving = {*without, *(seat.key for seat in seats)} if without or len(seats) > 1 else NOBODY
         beside: dict[str, list[Share]] = {}  # card UUID -> shares of the seats that were checked
-        counted: Counter[str] = Counter()  # node name -> cards that these seats take there, where they are only counted
-        tally = Tally(self.quotas, leaving)
+        counted: dict[str, int] = {}  # node name -> cards that these seats take there, where they are only counted
+        tally = Tally(self.quotas, leaving) if self.quotas.limited() else None
         for seat in seats:
             for each in seat.placements:
-                if not self._has_counted(seat.key, each, leaving, counted[each.node_name]):
-                    raise ShareRefused(f"node {each.node_name} has fewer than {each.host.cards} GPUs left")
-                counted[each.node_name] += 0 if each.shares else each.host.cards
+                if not each.shares and each.host.cards:
+                    taken = counted.get(each.node_name, 0)
+                    if not self._has_counted(seat.key, each, leaving, taken):
+                        raise ShareRefused(f"node {each.node_name} has fewer than {each.host.cards} GPUs left")
+                    counted[each.node_name] = taken + each.host.cards
                 for share in each.shares:
-                    entry, others = self._entries.get(share.uuid), beside.setdefault(share.uuid, [])
-                    if entry is None or entry.card.node_name != each.node_name:
-                        raise ShareRefused(f"card {share.uuid} is not on node {each.node_name}")
-                    free = leaving if seat.strength is Strength.OFFER else self.given_up_on(entry, leaving)
-                    if not entry.takes(share, seat.key, free, others):
-                        raise ShareRefused(f"card {share.uuid} has no room for {share.amounts}")
-                    if not entry.counts_otherwise(seat.key):
-                        others.append(share)
-            if exceeded := tally.add(seat.key, seat.placements):
+                    self._check_share(seat, each.node_name, share, leaving, beside)
+            exceeded = tally.add(seat.key, seat.placements) if tally else None
+            if exceeded:
                 raise QuotaExceeded(exceeded)
+
+    def _check_share(
+        self, seat: Seat, node_name: str, share: Share, leaving: Collection[SeatKey], beside: dict[str, list[Share]]
+    ) -> None:
+        """Raise ShareRefused unless a share of a seat fits; the shares that have to fit with it are in `beside`."""
+        entry = self._entries.get(share.uuid)
+        if entry is None or entry.card.node_name != node_name:
+            raise ShareRefused(f"card {share.uuid} is not on node {node_name}")
+        free = leaving
+        if (leaving or self._with_offers) and seat.strength is not Strength.OFFER:
+            free = self.given_up_on(entry, leaving)
+        if not entry.takes(share, seat.key, free, beside.get(share.uuid, ())):
+            raise ShareRefused(f"card {share.uuid} has no room for {share.amounts}")
+        if leaving and not entry.counts_otherwise(seat.key):  # else there is no other seat
+            beside.setdefault(share.uuid, []).append(share)
 
     def _has_counted(
         self, key: SeatKey, placement: Placement, leaving: Collection[SeatKey] = NOBODY, taken: int = 0

@@ -168,7 +168,8 @@ def shares_of(request: PodRequest, assignment: Assignment, cards: Sequence[Card]
     `cards` are the node's cards, in the order of their index. A share's amounts are the largest sum over the
     containers that run at the same time, dimension by dimension.
     """
-    return tuple(_share_of(request, assignment, card) for card in cards if any(card.uuid in a for a in assignment))
+    assigned = {uuid for uuids in assignment for uuid in uuids}
+    return tuple(_share_of(request, assignment, card) for card in cards if card.uuid in assigned)
 
 
 def are_shares_of(shares: Sequence[Share], request: PodRequest, cards: Sequence[Card]) -> bool:
