@@ -28,7 +28,7 @@ from gpuledger.ledger.quotas import Left, Quotas, is_certain
 from gpuledger.ledger.seats import FOREVER, Seat, Strength
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import ApiError, Conflict, QuotaExceeded, Unreachable
-from gpuledger.model.gang import QuotaLimit
+from gpuledger.model.gang import QuotaLimit, SeatKey
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Placement, Pod, Share
@@ -487,9 +487,15 @@ class WaitingPods(Component):
 
     def displaced(self, seats: Iterable[Seat]) -> None:
         """Record that pods of higher priority have taken over seats of pods that wait: these have lost no turn."""
-        for earmark in [self._earmarks[seat.key] for seat in seats if seat.key in self._earmarks]:
+        for seat in seats:
+            self.has_lost_room(seat.key)  # a woken one too: it may not be on its way yet
+
+    def has_lost_room(self, key: SeatKey) -> None:
+        """Record that the seat of a pod was given up; it waits once more if it was one that waited."""
+        earmark = self._earmarks.get(key) if isinstance(key, str) else None
+        if earmark is not None:
             self._remove(earmark.pod.uid)
-            self._add(earmark)  # a woken one too: it may not be on its way yet
+            self._add(earmark)
 
     # Inside.
 

@@ -391,7 +391,8 @@ class PodPlacer(Component):
         self._ledger.seats.take(Seat(pod.uid, placement, FOREVER, Strength.BINDING, priority=pod.priority))
 
     def _drop_hold(self, pod_uid: str) -> None:
-        self._ledger.seats.give_up(pod_uid)
+        if self._ledger.seats.give_up(pod_uid):
+            self._waiting.has_lost_room(pod_uid)  # should this question come to no answer
         self._held.pop(pod_uid, None)
 
     def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:

@@ -20,7 +20,7 @@ from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.scheduler import scheduler_configuration
 from gpuledger.model.card import Card
-from gpuledger.model.errors import Denied, NotFound
+from gpuledger.model.errors import Denied, NotFound, WorkLimitExceeded
 from gpuledger.model.request import PodRequest, Shape
 from gpuledger.model.share import Holder, Placement, Pod
 from gpuledger.placement.choose import LOOKED_AT_A_TIME, STEPS_OF_A_LOOK
@@ -365,6 +365,25 @@ async def test_who_was_called_and_does_not_come_loses_the_room_and_is_not_called
     await free(parts, THIRD)
     await asyncio.sleep(1.1 * GRACE_S)
     assert called(api) == ["a", "b", "a"]
+
+
+async def test_a_pod_whose_question_comes_to_no_answer_waits_as_before_and_gets_room_again(
+    api: ApiServer, parts: OperatorParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_costly(*_: object, **__: object) -> None:
+        raise WorkLimitExceeded("the search takes long")
+
+    wait_for_room(parts, "a", priority=100)
+    await free(parts, CARD)
+    assert kept(parts) == ["a"]
+    with monkeypatch.context() as during, pytest.raises(WorkLimitExceeded):
+        during.setattr(parts.chooser, "choose", is_costly)
+        ask(parts, "a")
+    assert not ask(parts, "low")
+    assert kept(parts) == ["a"]
+    await asyncio.sleep(GRACE_S + EARMARK_S + 0.1)
+    assert called(api) == ["a"]
+    assert kept(parts) == ["low"]
 
 
 @pytest.mark.parametrize("refusal", [None, NotFound("gone", 404)])
