@@ -33,7 +33,7 @@ from gpuledger.formats.kubernetes.pod import bound_node
 from gpuledger.kube_api.client import REQUEST_TIMEOUT_S, KubeClient, Page
 from gpuledger.kube_api.writes import JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, KubeStore
 from gpuledger.model.card import Card
-from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Replaced, Unreachable
 from gpuledger.model.share import Claim, Holder, StoredCard
 
 Json = dict[str, Any]
@@ -160,6 +160,9 @@ class Fault:
     """Carried out at once, answered when this is set."""
     loss: ApiError | None = None
     """Carried out, but answered with this."""
+
+
+REPLACED = Replaced("metadata.uid: Invalid value: field is immutable", 422)
 
 
 def refuse(error: ApiError) -> Fault:
@@ -510,16 +513,16 @@ class ApiServer:
     def _annotate(self, pod: Json, change: Json) -> Json:
         metadata, wanted = pod["metadata"], change["metadata"]
         if wanted["uid"] != metadata["uid"]:
-            raise Invalid("metadata.uid: field is immutable", 422)
+            raise REPLACED
         annotated = deepcopy(pod)
         annotated["metadata"]["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
         return self.put_pod(annotated)
 
     def _change_status(self, pod: Json, change: Json) -> Json:
-        if change["metadata"]["uid"] != pod["metadata"]["uid"]:
-            raise Conflict("the UID in the precondition is another one", 409)
         if change["metadata"].get("resourceVersion") not in (None, pod["metadata"]["resourceVersion"]):
             raise Conflict("the pod has changed since", 409)
+        if change["metadata"]["uid"] != pod["metadata"]["uid"]:
+            raise REPLACED
         status = {**pod["status"], **{k: v for k, v in change["status"].items() if k != "conditions"}}
         changed = {**pod, "status": {key: value for key, value in status.items() if value is not None}}
         if "conditions" not in change["status"]:
@@ -551,7 +554,7 @@ class ApiServer:
 
     def _show_quota(self, quota: Json, change: Json) -> Json:
         if change["metadata"]["uid"] != quota["metadata"]["uid"]:
-            raise Conflict("the UID in the precondition is another one", 409)
+            raise REPLACED
         used = {**quota.get("status", {}).get("used", {}), **change["status"]["used"]}
         return self.put_quota({**quota, "status": {**quota.get("status", {}), "used": used}})
 

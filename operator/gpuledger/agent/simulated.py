@@ -21,13 +21,13 @@ from pathlib import PurePosixPath
 
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.formats.kubernetes.other import condition_of
-from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, started_at
+from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted, is_finished, pod_identity, started_at
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.writes import KubeletWrites
 from gpuledger.model.card import ALL_CORES, Amounts, Card
-from gpuledger.model.errors import Conflict, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeConfig, NodeConfigs
 
@@ -329,6 +329,10 @@ class FakeKubelet:
                 await self._writes.remove_pod(pod)
         except (NotFound, Conflict):
             pass  # it went meanwhile
+        except Unreachable:
+            raise
+        except ApiError as error:  # of this pod alone
+            logger.warning("%s: %s", pod_identity(pod), error)
 
 
 MODELS_MIB = {

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Unreachable
+from gpuledger.model.errors import ApiError, Conflict, Denied, Invalid, NotFound, Replaced, Unreachable
+from gpuledger.model.json_object import at
 
 KINDS: dict[int, type[ApiError]] = {
     401: Denied,
@@ -26,9 +27,18 @@ KINDS: dict[int, type[ApiError]] = {
 }
 
 
-def kind_of(status: int) -> type[ApiError]:
-    """Return the error that a status of 300 and more becomes."""
+def kind_of(status: int, answer: object = None) -> type[ApiError]:
+    """Return the error that an HTTP status of 300 and more becomes; `answer` is the body, mostly a Status.
+
+    A patch that names the UID of an object that is gone is refused as one that would change the UID of its successor.
+    """
+    if status == 422 and any(_is_about_uid(cause) for cause in at(answer, ("details", "causes")) or ()):
+        return Replaced
     return KINDS.get(status, Unreachable if status in (408, 429) or status >= 500 else ApiError)
+
+
+def _is_about_uid(cause: object) -> bool:
+    return at(cause, ("field",)) == "metadata.uid"
 
 
 DEEPEST = 200

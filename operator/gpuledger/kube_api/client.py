@@ -302,12 +302,14 @@ class KubeClient:
 
 
 def _error(request: str, status: int, answer: bytes, retry_after: str | None) -> ApiError:
+    found = None
     try:
-        message = orjson.loads(answer)["message"]
+        found = orjson.loads(answer)
+        message = found["message"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = answer[:300].decode(errors="replace").strip()
     wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0
-    return kind_of(status)(f"{request}: {status}: {message}", status, wait_s)
+    return kind_of(status, found)(f"{request}: {status}: {message}", status, wait_s)
 
 
 class DirectRequests:

@@ -138,7 +138,7 @@ class _Connection(http.client.HTTPConnection):
 def _error(status: int, answer: bytes) -> ApiError:
     try:
         found = orjson.loads(answer)
-        return kind_of(status)(f"Error from server ({found['reason']}): {found['message']}", status)
+        return kind_of(status, found)(f"Error from server ({found['reason']}): {found['message']}", status)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         said = " ".join(answer[:300].decode(errors="replace").split())
     if status >= 500:  # kubectl itself, which did not get there

@@ -30,6 +30,10 @@ cost a sixth of every later write of the card, and two fifths of its size.
 https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields"""
 
 
+EVICTION_TIMEOUT_S = 20.0
+"""For 10 s the API server itself tries to evict a pod whose name another one has by now, before it says so."""
+
+
 class KubeWrites:
     """Typed names for the requests that change something."""
 
@@ -101,7 +105,8 @@ class KubeWrites:
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         try:
-            await self._client.request("POST", f"{pods_in(pod.namespace)}/{pod.name}/eviction", eviction)
+            path = f"{pods_in(pod.namespace)}/{pod.name}/eviction"
+            await self._client.request("POST", path, eviction, timeout_s=EVICTION_TIMEOUT_S)
         except Unreachable as error:
             if error.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
@@ -118,7 +123,7 @@ class KubeWrites:
     async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
         """Set one annotation of a pod; return the pod as it is then.
 
-        Raises NotFound if there is no such pod, Invalid if it has another UID by now.
+        Raises NotFound if there is no such pod, and Replaced, which is one, if another pod has its name.
         """
         change = {"metadata": {"uid": pod.uid, "annotations": {name: value}}}
         path = f"{pods_in(pod.namespace)}/{pod.name}"
@@ -127,7 +132,7 @@ class KubeWrites:
     async def set_pod_condition(self, pod: Pod, condition: Json) -> None:
         """Set one condition of a pod, leaving the others.
 
-        Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now.
+        Raises NotFound if there is no such pod, and Replaced, which is one, if another pod has its name.
         """
         change = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         path = f"{pods_in(pod.namespace)}/{pod.name}/status"
@@ -152,7 +157,7 @@ class KubeWrites:
     async def nominate_pod(self, pod: Pod, node_name: str, resource_version: str = "") -> Json:
         """Nominate a pod for a node, or for none if it is empty; return the pod as it is then.
 
-        Raises NotFound if there is no such pod, Conflict or Invalid if it has another UID by now, and Conflict if it
+        Raises NotFound if there is no such pod, Replaced, which is one, if another pod has its name, and Conflict if it
         has changed since that version, where one is given.
         """
         metadata = {"uid": pod.uid, **({"resourceVersion": resource_version} if resource_version else {})}
@@ -184,7 +189,7 @@ class KubeWrites:
     async def set_quota_used(self, namespace: str, name: str, uid: str, used: Mapping[str, str]) -> None:
         """Set what the status of a ResourceQuota says is used of some keys, leaving those of others.
 
-        Raises NotFound if there is none, Conflict or Invalid if it has another UID by now.
+        Raises NotFound if there is none, and Replaced, which is one, if another quota has its name.
         """
         change = {"metadata": {"uid": uid}, "status": {"used": dict(used)}}
         path = f"{quotas_in(namespace)}/{name}/status"
@@ -230,7 +235,7 @@ class KubeletWrites:
             await self._client.request("PATCH", f"{path}/status", {"status": status}, content_type=MERGE_PATCH)
 
     async def set_pod_status(self, pod: Json, status: Json) -> None:
-        """Change a pod's status; other conditions stay. Raises NotFound, Conflict: it is another pod now."""
+        """Change a pod's status; other conditions stay. Raises NotFound; Replaced, which is one: it is another pod."""
         change = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status}
         await self._client.request("PATCH", f"{_path(pod)}/status", change, content_type=STRATEGIC_PATCH)
 

@@ -16,6 +16,7 @@ GpuledgerError
 ├── NotKnownYet         what a container needs to start is not known yet; asked again soon, it may be
 └── ApiError            the API server said no, or said nothing
     ├── NotFound        404
+    │   └── Replaced    the write is for an object of another UID than the one that has the name by now
     ├── Conflict        409
     ├── Invalid         422: for the ledger, a share that does not fit or a stale total
     ├── Denied          401, 403
@@ -112,6 +113,10 @@ class AnswerTooLong(ApiError):  # noqa: N818
 
 class NotFound(ApiError):  # noqa: N818
     """There is no such object."""
+
+
+class Replaced(NotFound):
+    """The object of this UID is gone: another one has its name."""
 
 
 class Conflict(ApiError):  # noqa: N818

@@ -448,7 +448,7 @@ class PodReleaser(Component):
             return judged(self._formats.request, await self._store.annotate_pod(pod, RELEASED_ANNOTATION, uuid4().hex))
         except NotFound:
             return None
-        except Invalid:  # its UID is another one, or a policy refuses
+        except Invalid:  # a policy refuses
             found = await self._read(pod)
             if found is not None and not found.node_name:
                 raise

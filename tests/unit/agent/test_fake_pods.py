@@ -1,11 +1,14 @@
 """A pod on a simulated node is shown as a kubelet would show it, at each moment of its life."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from gpuledger.agent.simulated import JOB_RUNTIME_S, KILLED_EXIT_CODE, next_status
+from fakes.objects import a_pod_object
+from gpuledger.agent.simulated import JOB_RUNTIME_S, KILLED_EXIT_CODE, FakeKubelet, next_status
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.errors import ApiError, Conflict, Invalid, NotFound, Replaced, Unreachable
 
 Json = dict[str, Any]
 
@@ -238,3 +241,33 @@ def test_conditions_of_others_are_left_to_them() -> None:
     status = next_status(deleted(pod), BEGIN + timedelta(seconds=2))
     assert status
     assert "DisruptionTarget" not in {each["type"] for each in status["conditions"]}
+
+
+class OnePodRefused:
+    """A client of an API server that takes no status of one pod, and that of all others."""
+
+    def __init__(self, refused: str, error: ApiError) -> None:
+        self._refused, self._error = refused, error
+        self.shown: list[str] = []
+
+    async def request(self, method: str, path: str, body: Json | None = None, **_: Any) -> Json:
+        name = path.split("/pods/")[1].removesuffix("/status")
+        if name == self._refused:
+            raise self._error
+        self.shown.append(name)
+        return {}
+
+
+@pytest.mark.parametrize("error", [Replaced("", 422), NotFound("", 404), Conflict("", 409), Invalid("", 422)])
+async def test_a_pod_whose_status_is_refused_keeps_no_other_pod_from_being_played(error: ApiError) -> None:
+    client = OnePodRefused("odd", error)
+    kubelet = FakeKubelet(cast(KubeClient, client), {"node-1"})
+    for name in ("odd", "other"):
+        await kubelet.play(a_pod_object(name, node_name="node-1"))
+    assert client.shown == ["other"]
+
+
+async def test_the_fake_kubelet_says_so_when_the_api_server_does_not_answer() -> None:
+    kubelet = FakeKubelet(cast(KubeClient, OnePodRefused("odd", Unreachable(""))), {"node-1"})
+    with pytest.raises(Unreachable):
+        await kubelet.play(a_pod_object("odd", node_name="node-1"))

@@ -128,7 +128,7 @@ class PodConditionWriter(Component):
             if found["metadata"]["uid"] != uid:
                 raise NotFound(f"pod {pod} has been replaced by another of the same name")
             await self._bring_up_to_date(pod, found)
-        except (NotFound, Conflict, Invalid):  # it is gone, or another one by now
+        except (NotFound, Conflict, Invalid):  # it is gone, or a policy refuses the change, and would the next one
             self._forget(uid)
             self._waiting.pop(uid, None)
 
