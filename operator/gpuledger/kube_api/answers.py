@@ -38,7 +38,7 @@ def kind_of(status: int, answer: object = None) -> type[ApiError]:
 
 
 def _is_about_uid(cause: object) -> bool:
-    return at(cause, ("field",)) == "metadata.uid"
+    return bool(at(cause, ("field",)) == "metadata.uid")
 
 
 DEEPEST = 200

@@ -381,7 +381,7 @@ class WaitingPods(Component):
         self._node_sets = NodeSets()
         self._look_further = self._context.room_has_changed.set
         self._ledger.quotas.on_room.append(self._may_have_more)
-        self._ledger.seats.on_displaced.append(self.displaced)
+        self._ledger.seats.on_displaced.append(lambda seats: self.have_lost_room(seat.key for seat in seats))
         self._events.on(SelectorsAllowed, self._more_evaluated)
 
     def __len__(self) -> int:
@@ -485,17 +485,11 @@ class WaitingPods(Component):
         if shapes:
             self._look_further()
 
-    def displaced(self, seats: Iterable[Seat]) -> None:
-        """Record that pods of higher priority have taken over seats of pods that wait: these have lost no turn."""
-        for seat in seats:
-            self.has_lost_room(seat.key)  # a woken one too: it may not be on its way yet
-
-    def has_lost_room(self, key: SeatKey) -> None:
-        """Record that the seat of a pod was given up; it waits once more if it was one that waited."""
-        earmark = self._earmarks.get(key) if isinstance(key, str) else None
-        if earmark is not None:
+    def have_lost_room(self, keys: Iterable[SeatKey]) -> None:
+        """Record that seats were given up, or taken over: of these the pods that wait have lost no turn."""
+        for earmark in [self._earmarks[key] for key in keys if isinstance(key, str) and key in self._earmarks]:
             self._remove(earmark.pod.uid)
-            self._add(earmark)
+            self._add(earmark)  # a woken one too: it may not be on its way yet
 
     # Inside.
 

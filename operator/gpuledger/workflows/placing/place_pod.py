@@ -392,7 +392,7 @@ class PodPlacer(Component):
 
     def _drop_hold(self, pod_uid: str) -> None:
         if self._ledger.seats.give_up(pod_uid):
-            self._waiting.has_lost_room(pod_uid)  # should this question come to no answer
+            self._waiting.have_lost_room((pod_uid,))  # should this question come to no answer
         self._held.pop(pod_uid, None)
 
     def _settled_node(self, pod: Pod, request: PodRequest) -> str | None:
