@@ -568,7 +568,7 @@ class PreemptionExecutor(Component):
         seat = self._ledger.seats.of(pod_uid)
         if seat is not None and seat.strength is Strength.WAITING:  # it counts by itself without the reserved shares
             self._ledger.seats.give_up(pod_uid)
-            self._waiting.displaced([seat])
+            self._waiting.have_lost_room((pod_uid,))
         if pod_uid in self.pending:
             evicted = any(claim.victims for _, claim in claims)
             await self.nominator.clear(holders[0].pod, [*claims, *reserved][0][0].node_name, evicted)
