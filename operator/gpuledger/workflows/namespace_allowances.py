@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from gpuledger.formats.kubernetes.other import condition_of
-from gpuledger.formats.kubernetes.pod import is_being_deleted, pod_identity
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.json_object import JsonMapping
@@ -54,7 +54,7 @@ class CostlyQuestions(Follower):
     def observe_pending(self, pod: JsonMapping) -> None:
         """See Follower."""
         known = pod_identity(pod)
-        if condition_of(pod, "PodScheduled") is not None or is_being_deleted(pod):
+        if condition_of(pod, "PodScheduled") is not None:
             # kube-scheduler has looked at it; of one with a gate, the API server says so.
             self.forget_pending(known.uid)
         else:

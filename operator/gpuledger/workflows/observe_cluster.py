@@ -19,6 +19,7 @@ from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
     is_finished,
+    may_be_placed,
     pod_identity,
     scheduler_of,
     was_tried,
@@ -271,9 +272,9 @@ class ClusterObserver(Component):
             self.pending_pod(pod, gone)
 
     def pending_pod(self, pod: Json, gone: bool) -> None:
-        """Observe a pod without a node; `gone` says that it has one now, or was deleted."""
+        """Observe a pod without a node; `gone` says that it has one now, or that it is no more."""
         with skipping_bad_objects("pod", pod, self._counts):
-            if gone and self._is_ours(pod):
+            if self._is_ours(pod) and (gone or not may_be_placed(pod)):
                 self._wait_no_more(pod["metadata"]["uid"])
                 self._wait_no_more_shown.note(pod["metadata"]["uid"])
             elif self._is_ours(pod):
@@ -316,7 +317,7 @@ class ClusterObserver(Component):
         with self._wait_no_more_shown.since_now() as gone:
             async for page in self._store.pending_pods(self._settings.scheduler_names):
                 for pod in page:
-                    if not self._is_ours(pod):
+                    if not self._is_ours(pod) or not may_be_placed(pod):
                         continue
                     uids.add(pod["metadata"]["uid"])
                     if pod["metadata"]["uid"] not in gone:

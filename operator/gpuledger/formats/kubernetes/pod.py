@@ -219,6 +219,14 @@ def is_being_deleted(pod: JsonMapping) -> bool:
     return bool(leaves_at(pod))
 
 
+def may_be_placed(pod: JsonMapping) -> bool:
+    """Return whether a pod without a node may still get one: it has not ended, and nobody has deleted it.
+
+    A deleted one can stay for as long as a finalizer of some other program keeps it.
+    """
+    return not (is_being_deleted(pod) or is_finished(pod))
+
+
 def has_started(pod: JsonMapping) -> bool:
     """Return whether a kubelet has ever taken the pod up: then processes of it may exist."""
     return bool(started_at(pod))

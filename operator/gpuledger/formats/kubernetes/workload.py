@@ -191,6 +191,7 @@ class Workload:
     is_admitted: bool
     is_evicted: bool
     is_finished: bool
+    """It needs nothing any more: it has finished, or is being deleted."""
     checks: tuple[JsonMapping, ...]
     """The state of each admission check, as it is stored."""
 
@@ -225,7 +226,7 @@ def workload(found: JsonMapping) -> Workload:
         reserved_at=str(quota.get("lastTransitionTime") or "") if is_reserved else "",
         is_admitted=is_true(found, "Admitted"),
         is_evicted=is_true(found, "Evicted"),
-        is_finished=is_true(found, "Finished"),
+        is_finished=is_true(found, "Finished") or bool(metadata.get("deletionTimestamp")),
         checks=tuple(status.get("admissionChecks") or ()),
     )
 

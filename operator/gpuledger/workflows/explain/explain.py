@@ -23,6 +23,7 @@ from gpuledger.formats.kubernetes.pod import (
     bound_node,
     created_at,
     is_finished,
+    may_be_placed,
     pod_identity,
     scheduler_of,
     scheduler_says,
@@ -361,6 +362,10 @@ class PodExplainer(Component):
             state, text = _of_bound(pod, request, holders, counts)
             text += self._of_others(request, bound_node(pod)) if state is State.PLACED else ""
             return Explanation.of_pod(identity, state, text)
+        if not may_be_placed(pod):
+            kept = ", ".join(pod["metadata"].get("finalizers") or ())
+            text = "is being deleted, and gets no cards any more"
+            return Explanation.of_pod(identity, State.ENDED, f"{text}; its object stays for {kept}" if kept else text)
         try:
             await run_cooperatively(compiled(request))
         except BadInput as error:

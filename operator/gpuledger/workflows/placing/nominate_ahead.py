@@ -25,7 +25,6 @@ from gpuledger.formats.kubernetes.constraints import demands_on_nodes
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import (
     created_at,
-    is_being_deleted,
     later_version,
     nominated_node,
     pod_identity,
@@ -221,7 +220,7 @@ class AheadNominator(Component):
 
     def _upcoming(self, pod: Json) -> UpcomingPod | None:
         """Read a pod that can be nominated; return None for one that can't be."""
-        if was_tried(pod) or nominated_node(pod) or is_being_deleted(pod) or has_claims(pod):
+        if was_tried(pod) or nominated_node(pod) or has_claims(pod):
             return None
         if self._reservations.are_for(pod):
             return None

@@ -613,6 +613,34 @@ async def test_a_pod_that_vanishes_leaves_nothing(parts: OperatorParts, api: Api
     assert await ask(parts, "late")
 
 
+def deleted(pod: Json) -> Json:
+    """Return a pod that some program's finalizer keeps though it was deleted."""
+    metadata = {"deletionTimestamp": "2030-01-01T00:00:00Z", "finalizers": ["example.com/books-kept"]}
+    return {**pod, "metadata": {**pod["metadata"], **metadata}}
+
+
+@pytest.mark.parametrize("is_seen_by_the_watch", [True, False])
+async def test_a_pod_that_is_deleted_and_kept_by_a_finalizer_wants_no_cards_any_more(
+    parts: OperatorParts, api: ApiServer, is_seen_by_the_watch: bool
+) -> None:
+    await want(parts, "high", {GPU: "2"})
+    await let_go(parts, evicted(api)[0])
+    if is_seen_by_the_watch:
+        api.put_pod(deleted(api.pods["default", "high"]))
+    else:
+        api.pods["default", "high"] = deleted(api.pods["default", "high"])
+        await parts.observer.resync()
+    await pass_time(parts, 1.0)
+    assert claims(api, "uid-high") == [] == states(api, "uid-high")
+    assert parts.waiting.waiting() == set()
+    api.put_pod(a_pod_object("late", WHOLE, priority=LOW))
+    assert await ask(parts, "late")
+    explained = await parts.explainer.explain("default", "high")
+    assert explained.summary == (
+        "is being deleted, and gets no cards any more; its object stays for example.com/books-kept"
+    )
+
+
 async def test_a_victim_that_does_not_go_ends_the_preemption(parts: OperatorParts, api: ApiServer) -> None:
     await want(parts, "high")
     await pass_time(parts, 30 + PREEMPTION_TIMEOUT_S - 5)
