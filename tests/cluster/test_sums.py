@@ -28,7 +28,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.formats.admission.webhook import filled_in
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.quantity import whole_number
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, EventReason
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -36,6 +36,7 @@ Json = dict[str, Any]
 RULES = admission_rules(Settings().changed({"sum_models": SUM_MODELS}))
 SUMS = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
 PODS_AT_RANDOM = times(80, 3000)
+EVENTS = "/api/v1/namespaces/default/events"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 
@@ -254,5 +255,8 @@ def test_a_job_and_its_pod_say_the_same_and_the_pod_starts_though_no_node_has_su
     (of_the_pod,) = placed["spec"]["containers"]
     for part in ("limits", "requests"):
         assert sums_in(of_the_pod["resources"][part]) == sums_in(of_the_job["resources"][part]) == (8000, 0, 2)
+    assert EventReason.WORDS_WITHOUT_EFFECT not in {
+        event["reason"] for event in cluster.request("GET", EVENTS)["items"]
+    }
     for node in cluster.request("GET", "/api/v1/nodes")["items"]:
         assert not {*SUMS} & node["status"]["allocatable"].keys()

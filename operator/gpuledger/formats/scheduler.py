@@ -27,8 +27,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
-from gpuledger.formats.dialects.sums import SUMS
-from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.dialects.vocabulary import SUMS, Dialects
 from gpuledger.formats.kubernetes.other import (
     LEASE_DURATION_S,
     LEASE_NAME,

@@ -25,15 +25,11 @@ from gpuledger.formats.dialects.sums import (
     PLACES,
     PRODUCT_LABEL,
     QUEUE_NAME,
-    SUM_CORES,
-    SUM_GPUS,
-    SUM_MEMORY,
-    SUMS,
     CardModels,
     TemplatePlace,
     queue_label_names,
 )
-from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
+from gpuledger.formats.dialects.vocabulary import SUM_CORES, SUM_GPUS, SUM_MEMORY, SUMS, Dialects, Vocabulary
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import ANY_NVIDIA
 

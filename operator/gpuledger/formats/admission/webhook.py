@@ -33,9 +33,9 @@ from gpuledger.formats.admission.rules import (
 from gpuledger.formats.admission.sums import queued_objects, summing_templates, template_rules
 from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests, containers, pod_request
-from gpuledger.formats.dialects.sums import SUMS, CardModels, container_sums, local_queue, templates
+from gpuledger.formats.dialects.sums import CardModels, container_sums, local_queue, templates
 from gpuledger.formats.dialects.unsupported import pod_warnings
-from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.dialects.vocabulary import SUMS, Dialects
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
 from gpuledger.formats.quantity import whole_number

@@ -21,17 +21,11 @@ from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.dialects.request import ContainerRequest, container_requests
 from gpuledger.formats.dialects.selection import selection
 from gpuledger.formats.dialects.unsupported import Place, unsupported_fields
-from gpuledger.formats.dialects.vocabulary import Dialects
+from gpuledger.formats.dialects.vocabulary import SUM_CORES, SUM_GPUS, SUM_MEMORY, Dialects
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping, at
 from gpuledger.model.request import ANY_NVIDIA, Demand
-
-SUM_MEMORY: Final = "gpuledger.dev/memory-mib"
-SUM_CORES: Final = "gpuledger.dev/cores"
-SUM_GPUS: Final = "gpuledger.dev/gpus"
-SUMS: Final = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
-"""No node has them: kube-scheduler is told to ignore them, and the kubelet drops what its node does not list."""
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """On nodes, by NVIDIA's feature discovery: the model of their cards, with dashes for spaces."""

@@ -22,7 +22,15 @@ from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.dialects import selection
 from gpuledger.formats.dialects.request import containers, pod_request
 from gpuledger.formats.dialects.vendors import vendor_rows
-from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects, Vocabulary
+from gpuledger.formats.dialects.vocabulary import (
+    HAMI,
+    KOORDINATOR,
+    SUMS,
+    VOLCANO,
+    VOLCANO_CLASSIC,
+    Dialects,
+    Vocabulary,
+)
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import JsonMapping
 
@@ -177,9 +185,11 @@ def _asks(names: Mapping[Place, tuple[str, ...]], dialects: Dialects) -> bool:
 def _found(pod: JsonMapping, names: Mapping[Place, tuple[str, ...]], dialects: Dialects) -> Iterator[PodWarning]:
     yield from _sandbox(pod)
     own = _vocabulary(dialects.vocabularies)
+    # Admission writes sums only for containers that ask for cards; by themselves they are a user's mistake.
+    sums = SUMS if any(name in own.resources for name in names["resources"]) else ()
     for place, each in names.items():
         for name in sorted(each):
-            if name in own.resources or name in own.annotations:
+            if name in own.resources or name in own.annotations or name in sums:
                 continue
             word = _word(name, place)
             if word is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.formats.quantity import MIB, amount, whole_number
@@ -21,6 +22,13 @@ from gpuledger.model.card import ALL_CORES, Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import MAX_CARDS, Demand
+
+SUM_MEMORY: Final = "gpuledger.dev/memory-mib"
+SUM_CORES: Final = "gpuledger.dev/cores"
+SUM_GPUS: Final = "gpuledger.dev/gpus"
+SUMS: Final = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
+"""What admission writes beside a container's own words: see sums.py. No node has them: kube-scheduler is told to ignore
+them, and the kubelet drops what its node does not list."""
 
 
 class Several(StrEnum):

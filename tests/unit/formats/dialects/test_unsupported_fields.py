@@ -1,11 +1,16 @@
 """Words of other systems, and typos, are named with what to do; right words are not."""
 
+import random
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
-from gpuledger.configuration.dialects import dialects_of
+from effort import seeds_for
+from fakes.sum_cases import SUM_MODELS, random_pod
+from gpuledger.configuration.dialects import admission_rules, dialects_of
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.admission.webhook import filled_in
 from gpuledger.formats.dialects.unsupported import (
     MOST_WARNINGS,
     WarningKind,
@@ -13,6 +18,7 @@ from gpuledger.formats.dialects.unsupported import (
     pod_warnings,
     unsupported_fields,
 )
+from gpuledger.formats.dialects.vocabulary import SUMS
 from gpuledger.formats.inspection import inspected
 from gpuledger.placement.policy import Policy, Preference
 from gpuledger.what_if.answer import answer
@@ -34,6 +40,27 @@ def a_pod(
 
 def texts(pod: dict[str, Any]) -> list[str]:
     return [warning.text for warning in pod_warnings(pod, DIALECTS)]
+
+
+@pytest.mark.parametrize("seed", seeds_for("warnings of sums", 2))
+def test_sums_that_admission_has_written_are_no_unknown_names(seed: int) -> None:
+    rules = admission_rules(Settings().changed({"sum_models": SUM_MODELS}))
+    choose, written = random.Random(seed), 0  # noqa: S311 - no secret
+    for number in range(50):
+        pod = random_pod(number, choose)
+        for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
+            for amounts in container["resources"].values():
+                for name in SUMS:
+                    amounts.pop(name, None)
+        summed = filled_in(deepcopy(pod), rules)
+        assert pod_warnings(summed, rules.dialects) == pod_warnings(pod, rules.dialects)
+        written += summed["spec"] != pod["spec"]
+    assert written > 10
+
+
+def test_a_pod_that_asks_by_sums_alone_is_told() -> None:
+    (text,) = texts(a_pod({"gpuledger.dev/memory-mib": "8000"}))
+    assert "resource gpuledger.dev/memory-mib is not known" in text
 
 
 ROWS = [(row, place) for row in unsupported_fields() for place in sorted(row.places)]

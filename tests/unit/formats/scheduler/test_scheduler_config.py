@@ -6,7 +6,7 @@ import pytest
 
 from fakes.objects import DIALECTS, GPU, MEMORY
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.sums import SUMS
+from gpuledger.formats.dialects.vocabulary import SUMS
 from gpuledger.formats.scheduler import scheduler_configuration
 
 
