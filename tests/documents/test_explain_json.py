@@ -9,9 +9,10 @@ from typing import Any
 
 from builders import a_card, a_holder, a_share
 from documents.pages import ROOT
+from gpuledger.ledger.quotas import Excess
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal, SchedulerReason
-from gpuledger.model.gang import GangStage
+from gpuledger.model.gang import Counted, GangStage, QuotaLimit
 from gpuledger.model.request import Demand, JoinedClaim
 from gpuledger.reports.explanation import (
     Explanation,
@@ -24,11 +25,13 @@ from gpuledger.reports.explanation import (
     State,
     asked,
     held,
+    quota_json,
     shared,
 )
 
 PAGE = ROOT / "docs" / "reference" / "explain.md"
 CARD = a_card()
+LIMIT = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 4_000, "nvidia", model="A100")
 SHORT = Amounts(1, 1, 1)
 KEPT_TOGETHER = "nodes[].cards[].short."
 """Its parts are named with it."""
@@ -66,6 +69,7 @@ def everything() -> Explanation:
             pods=[MemberState("train-0", "uid", "fits", "node-a")],
         ),
         waits_for=["default/a"],
+        quota=quota_json(Excess(LIMIT, 5_000, 1_000, 1_000, ((a_holder("a", a_share(CARD)).pod, 1_000),))),
         warnings=["a field has no effect"],
         nodes=[node],
     )

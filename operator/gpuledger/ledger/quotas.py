@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
+from heapq import nlargest
 from typing import Protocol
 
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.card import NOTHING, Amounts, total
+from gpuledger.model.card import NOTHING, Amounts, Card, total
 from gpuledger.model.clock import Listeners
 from gpuledger.model.gang import Counted, GroupSeat, Kind, QuotaLimit, SeatKey, kind_of
 from gpuledger.model.request import Demand, Shape, phases
-from gpuledger.model.share import Holder, Placement, Pod
+from gpuledger.model.share import Holder, HolderState, Placement, Pod
 
 Use = dict[Kind, Amounts]
 """Kind of card -> what is had of such cards."""
@@ -26,6 +28,9 @@ Part = tuple[Kind, Amounts]
 
 ENDLESS = 2**63
 """More than any limit leaves."""
+
+LARGEST_NAMED = 3
+"""Pods that are named as those that hold the most of a limit."""
 
 _NO_USE: Use = {}
 _NO_PARTS: dict[str, Part] = {}
@@ -57,6 +62,31 @@ class Left:
             return False
         self._left = [(limit, left - each) for each, (limit, left) in zip(more, self._left, strict=True)]
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Why a limit is in the way of a pod or a gang. Amounts are MiB, percent of one card, or slots, as it counts."""
+
+    limit: QuotaLimit
+    asked: int
+    """The least that they need; 0 if that depends on their cards."""
+    used: int = 0
+    """By others of the namespace: they have it, or are about to."""
+    releasing: int = 0
+    """What of it belongs to pods that have ended."""
+    largest: tuple[tuple[Pod, int], ...] = ()
+    """The pods that hold the most."""
+
+    @property
+    def is_for_ever(self) -> bool:
+        """Return whether the limit itself is too low, whatever others use."""
+        return self.asked > self.limit.most
+
+    @property
+    def left(self) -> int:
+        """Return what others leave of the limit."""
+        return max(self.limit.most - self.used, 0)
 
 
 class Tally:
@@ -162,6 +192,21 @@ class Quotas:
         """Return how much more counts for each limit with a placement of a pod."""
         use, own = _use(self._parts(placement).values()), self.own(key, namespace)
         return {limit: max(_sum(use, limit) - _sum(own, limit), 0) for limit in self._limits.get(namespace, ())}
+
+    def excess(self, namespace: str, limit: QuotaLimit, asked: int, asking: Iterable[SeatKey] = ()) -> Excess:
+        """Return why a limit is in the way of those that ask. Costs what the namespace's pods hold."""
+        own = sum(_sum(self.own(key, namespace), limit) for key in asking)
+        held: list[tuple[int, str]] = []
+        releasing = 0
+        for uid in self._holding.get(namespace, ()):
+            parts = self._held.get(uid, _NO_PARTS)
+            amount = _sum(_use(parts.values()), limit)
+            held.append((amount, uid))
+            if any(self._entries[uuid].holders[uid].state is HolderState.RELEASING for uuid in parts):
+                releasing += amount
+        most = nlargest(LARGEST_NAMED, (each for each in held if each[0] > 0))
+        largest = tuple((self._entries[next(iter(self._held[uid]))].holders[uid].pod, amount) for amount, uid in most)
+        return Excess(limit, asked, max(self.used(namespace, limit) - own, 0), releasing, largest)
 
     def exceeded_by_holders(self, pod_uid: str, namespace: str) -> QuotaLimit | None:
         """Return the first limit that the pods of a namespace exceed by what they hold, and this pod has a part in.
@@ -350,6 +395,26 @@ def least(shape: Shape, vendor: str | None = None) -> Amounts:
     for phase in phases(shape):
         demands = (shape[each] for each in phase if vendor in (None, shape[each].wanted.vendor))
         found = found.peak(total(_least_of(demand) for demand in demands))
+    return found
+
+
+def asked_of(limit: QuotaLimit, shape: Shape, cards: Collection[Card] = ()) -> int:
+    """Return the least that a pod takes of a limit, if it may get these cards; 0 if that depends on which it gets."""
+    counted = [card for card in cards if limit.counts(card.vendor, card.model)]
+    if counted:
+        return min(limit.counted.of(_least_on(shape, limit.vendor, card)) for card in counted)
+    depends = any(demand.memory_mib is None or demand.at_most_card for demand in shape)
+    if limit.model or (limit.counted is Counted.MEMORY and depends):
+        return 0
+    return limit.counted.of(least(shape, limit.vendor))
+
+
+def _least_on(shape: Shape, vendor: str, card: Card) -> Amounts:
+    """Return the least that a pod takes if all its cards are like this one."""
+    found = NOTHING
+    for phase in phases(shape):
+        demands = [shape[each] for each in phase if shape[each].wanted.vendor == vendor]
+        found = found.peak(total(each.amounts_on(card.capacity) for each in demands for _ in range(each.cards)))
     return found
 
 

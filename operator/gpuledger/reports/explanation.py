@@ -20,9 +20,10 @@ from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.kubernetes.gang import gang_of
 from gpuledger.formats.kubernetes.pod import ResourceNames, pod_identity, scheduler_of
 from gpuledger.formats.kubernetes.workload import why_not_admitted, workload
+from gpuledger.ledger.quotas import Excess
 from gpuledger.model.card import Card, why_not_chosen
 from gpuledger.model.errors import BadInput, CardVerdict, NodeVerdict, Reason, Refusal
-from gpuledger.model.gang import Counted, GangName, GangStage, GangWay, QuotaLimit
+from gpuledger.model.gang import Counted, GangName, GangStage, GangWay
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.request import Demand, JoinedClaim, PodRequest
 from gpuledger.model.share import Holder, Pod
@@ -193,6 +194,8 @@ class Explanation:
     """The pods that leave cards for it, namespace/name, or the UID of one whose name is not known."""
     advice: str = ""
     """A request that would fit, in the pod's own words; part of the summary."""
+    quota: Json | None = None
+    """The limit of its namespace that keeps it waiting, see `quota_json`."""
     warnings: Sequence[str] = ()
     """What is wrong with it otherwise, a sentence each: fields without effect, members that are placed by others."""
     example: str = ""
@@ -575,11 +578,38 @@ def demand_text(demand: Demand) -> str:
 UNITS = {Counted.MEMORY: "MiB", Counted.CORES: "percent of a card's cores", Counted.SLOTS: "cards or parts of cards"}
 
 
-def quota_text(namespace: str, limit: QuotaLimit, used: int) -> str:
-    """Return how far a namespace is with a limit."""
-    of = f" of {limit.model} cards" if limit.model else ""
-    amounts = f"{used:,} of {limit.most:,} {UNITS[limit.counted]}{of}"
-    return f"namespace {namespace} has {amounts}: {limit.key} of ResourceQuota {limit.quota}"
+def quota_json(excess: Excess) -> Json:
+    """Return a limit that is in the way, with its amounts in the unit of what it counts."""
+    limit = excess.limit
+    return {
+        "resourceQuota": limit.quota,
+        "key": limit.key,
+        "unit": UNITS[limit.counted],
+        "model": limit.model or None,
+        "limit": limit.most,
+        "asked": excess.asked or None,
+        "left": excess.left,
+        "beingReleased": excess.releasing,
+        "never": excess.is_for_ever,
+        "largest": [{"pod": pod.name, "amount": amount} for pod, amount in excess.largest],
+    }
+
+
+def quota_text(namespace: str, excess: Excess) -> str:
+    """Return why a limit is in the way, whether that can change without a higher limit, and of what."""
+    limit = excess.limit
+    unit = UNITS[limit.counted] + (f" of {limit.model} cards" if limit.model else "")
+    where = f"{limit.key} of ResourceQuota {limit.quota}"
+    if excess.is_for_ever:
+        return (
+            f"asks for {excess.asked:,} {unit}, more than namespace {namespace} may have in all ({where}): "
+            f"ask for at most {limit.most:,}"
+        )
+    asks = f"asks for {excess.asked:,} {unit}" if excess.asked else "asks for more than is left"
+    text = f"{asks}, and namespace {namespace} has {excess.left:,} of {limit.most:,} {unit} left ({where})"
+    held = ", ".join(f"{pod.name} {amount:,}" for pod, amount in excess.largest)
+    text += f"; most is held by {held}" if held else ""
+    return text + (f"; {excess.releasing:,} are about to be free: their pods have ended" if excess.releasing else "")
 
 
 OTHERS = "a pod of another namespace"

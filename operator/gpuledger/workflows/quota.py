@@ -26,6 +26,7 @@ from attrs import define
 from gpuledger.formats.kubernetes.other import limits_of, used_of
 from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.quotas import Excess, asked_of
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import Denied, NotFound, QuotaExceeded, Reason, Refusal, Unreachable
 from gpuledger.model.gang import QuotaLimit
@@ -139,7 +140,7 @@ class QuotaGate:
         """Return why a pod gets no cards, whichever these are; None if it may get some."""
         self._ledger.quotas.knows(pod.uid, pod.namespace)
         limit = self._ledger.quotas.sure_to_exceed(pod, request.shape)
-        return over_quota(limit) if limit else None
+        return over_quota(limit, asked_of(limit, request.shape)) if limit else None
 
     def within(self, pod: Pod, request: PodRequest, node_names: Collection[str], choice: Choice) -> Choice:
         """Return of a choice what the pod's namespace may have; others that fit if that is nothing; or why none is."""
@@ -147,21 +148,26 @@ class QuotaGate:
         if limit is None:
             return choice
         found = self._fitting(pod, choice.placements)
-        if not found:  # cards elsewhere may be smaller
-            every = self._chooser.choose(request, node_names, len(node_names))
-            found = self._fitting(pod, every.placements)[: self._nodes_offered]
         if found:
             return Choice(tuple(found), {})
-        return Choice((), dict.fromkeys(node_names, over_quota(limit)))
+        every = self._chooser.choose(request, node_names, len(node_names)).placements  # cards elsewhere may be smaller
+        found = self._fitting(pod, every)[: self._nodes_offered]
+        if found:
+            return Choice(tuple(found), {})
+        unlike = {tuple(share.amounts for share in each.shares): each for each in every or choice.placements}
+        least = min(self._ledger.quotas.besides(pod.uid, pod.namespace, each)[limit] for each in unlike.values())
+        return Choice((), dict.fromkeys(node_names, over_quota(limit, least)))
 
     def _fitting(self, pod: Pod, placements: Collection[Placement]) -> list[Placement]:
         quotas = self._ledger.quotas
         return [each for each in placements if quotas.refusing(pod.uid, (each,)) is None]
 
 
-def over_quota(limit: QuotaLimit) -> Refusal:
-    """Return the refusal of a pod with which its namespace would exceed a limit."""
+def over_quota(limit: QuotaLimit, asked: int = 0) -> Refusal:
+    """Return the refusal of a pod or gang that asks for so much, with which its namespace would exceed a limit."""
     text = f"the quota of the pod's namespace does not allow it: {limit.key} of ResourceQuota {limit.quota}"
+    if Excess(limit, asked).is_for_ever:
+        text += f" is {limit.as_stated(limit.most):,} in all, and it asks for {limit.as_stated(asked):,}"
     return Refusal(Reason.QUOTA, text, limit)
 
 

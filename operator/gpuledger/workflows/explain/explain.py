@@ -32,7 +32,7 @@ from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, pod_sets, q
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
 from gpuledger.kube_api.writes import KubeStore
-from gpuledger.ledger.book import Ledger
+from gpuledger.ledger.quotas import Excess, asked_of
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import (
@@ -73,6 +73,7 @@ from gpuledger.reports.explanation import (
     main_reason,
     moment,
     placed_by,
+    quota_json,
     quota_text,
     refused_by_scheduler,
     shared,
@@ -81,7 +82,7 @@ from gpuledger.reports.explanation import (
 from gpuledger.reports.tables import pods_named
 from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.explain.nodes import REUSED_S, NodeReasons, with_scheduler_reasons
-from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.gangs.gangs import Gangs, asked_in_sum
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.gangs.turns import Turn
 from gpuledger.workflows.pending.pod_condition import RefusedByScheduler, WaitingReport
@@ -102,6 +103,10 @@ MEMBERS_NAMED = 256
 """In an explanation; others are counted."""
 
 
+HAS_ROOM = Refusal(Reason.QUOTA, "its cards have room: the quota is in the way")
+"""Of a node, for a pod that would take more than its namespace may have."""
+
+
 class GangTrial(NamedTuple):
     """What was found of a gang."""
 
@@ -112,6 +117,8 @@ class GangTrial(NamedTuple):
     asked: Sequence[Member]
     """The members that were tried: those without cards that have to start together."""
     trial: Trial
+    quota: Json | None
+    """The limit of its namespace that is in its way, see `quota_json`."""
 
 
 @define(eq=False, slots=False)
@@ -155,6 +162,7 @@ class GangExplainer(Component):
             gang=name,
             gang_words=self.words(state),
             members=progress,
+            quota=tried.quota,
             example=first.pod.name if first else "",
             # That others of the gang leave them is no help.
             nodes=[replace(node, remedy="" if node.name in here else node.remedy) for node in nodes],
@@ -210,9 +218,14 @@ class GangExplainer(Component):
             missing=_lacking(trial),
         )
         limit, summary = self._gangs.plans.exceeded(state), gang_summary(state.name.name, progress, state.problem)
+        quota: Json | None = None
         if limit and progress.state is GangStage.WAITING:
-            summary = f"gang {state.name.name}: {_quota_words(self._ledger, state.name.namespace, limit)}"
-        return GangTrial(state, progress, summary, asked, trial)
+            namespace = state.name.namespace
+            excess = self._ledger.quotas.excess(namespace, limit, asked_in_sum(limit, state), state.pending)
+            quota = quota_json(excess)
+            summary = f"gang {state.name.name} {quota_text(namespace, excess)}"
+            progress = replace(progress, fits=None, fits_on=(), missing=())  # cards are not what it lacks
+        return GangTrial(state, progress, summary, asked, trial, quota)
 
     def _stage(self, state: GangState, turn: Turn | None, kind: str) -> GangStage:
         """Return how far a gang has come."""
@@ -254,11 +267,6 @@ def _lacking(trial: Trial) -> Sequence[Lacking]:
     """Return the demands of the pods that find no room."""
     demands = Counter((demand_text(demand), demand.cards) for left in trial.left for demand in left.request.shape)
     return tuple(Lacking(text, number, number * cards) for (text, cards), number in demands.most_common())
-
-
-def _quota_words(ledger: Ledger, namespace: str, limit: QuotaLimit) -> str:
-    """Return how far a namespace is with a limit at this moment."""
-    return quota_text(namespace, limit, ledger.quotas.used(namespace, limit))
 
 
 async def why_gated(store: KubeStore, pod: Json, words: SchedulerWords) -> str:
@@ -387,8 +395,11 @@ class PodExplainer(Component):
         waits_for_gang = state is not None and member is not None and state.missing > 0
         gang = await self._gangs.of_member(state, of_now) if state and waits_for_gang else None
         limit = self._waiting.limit_of(uid)
+        excess = self._excess(identity, request, limit, nodes) if limit else None
+        if excess or (gang and gang.quota):
+            nodes = [node if node.refusal else replace(node, refusal=HAS_ROOM) for node in nodes]
         gated = await why_gated(self._store, pod, words) if of_now else ""
-        state_now, text = self._state(identity, words, nodes, advised, gang, limit, gated)
+        state_now, text = self._state(identity, words, nodes, advised, gang, excess, gated)
         progress = gang.progress if gang and not words.refused_all else None
         is_waiting = state_now is State.WAITING
         return Explanation.of_pod(
@@ -402,8 +413,15 @@ class PodExplainer(Component):
             scheduler_refused_all=words.refused_all,
             waits_for=self._leaving(uid),
             advice=advised if is_waiting and not limit else "",
+            quota=(gang.quota if gang else quota_json(excess) if excess else None) if is_waiting else None,
             nodes=nodes,
         )
+
+    def _excess(self, pod: Pod, request: PodRequest, limit: QuotaLimit, nodes: Sequence[NodeVerdict]) -> Excess:
+        """Return why a limit is in the way of a pod: what it needs on the cheapest of the cards that would take it."""
+        cards = [verdict.card for node in nodes for verdict in node.cards if verdict.reason is None]
+        least = min(asked_of(limit, each.shape, cards) for each in request.variants)
+        return self._ledger.quotas.excess(pod.namespace, limit, least, (pod.uid,))
 
     def _of_others(self, request: PodRequest, node_name: str) -> str:
         """Name the pods that hold in the ledger what a pod shares by claims."""
@@ -426,7 +444,7 @@ class PodExplainer(Component):
         nodes: Sequence[NodeVerdict],
         advised: str,
         gang: GangTrial | None,
-        limit: QuotaLimit | None,
+        excess: Excess | None,
         gated: str,
     ) -> tuple[State, str]:
         claims, hold = self._ledger.promises.claims_of(pod.uid), self._ledger.seats.of(pod.uid)
@@ -446,8 +464,8 @@ class PodExplainer(Component):
             return State.WAITING, refused_by_scheduler(words.in_short, nodes)
         if gang:
             return State.WAITING, gang.summary
-        if limit:
-            return State.WAITING, _quota_words(self._ledger, pod.namespace, limit)
+        if excess:
+            return State.WAITING, quota_text(pod.namespace, excess)
         fitting = next((node for node in nodes if node.reason is None and not node.refused_by_scheduler), None)
         if fitting:
             return State.ROOM_FOUND, f"fits on {fitting.name} now: kube-scheduler retries it in its turn"
@@ -642,7 +660,7 @@ class WhyWaiting(Component):
         if self._ledger.promises.claims_of(pod.uid):
             reasons[BEING_FREED] = 1
         elif limit := self._waiting.limit_of(pod.uid):
-            reasons[over_quota(limit)] = 1
+            reasons[over_quota(limit, min(asked_of(limit, each.shape) for each in request.variants))] = 1
         elif self._waiting.lookup(pod.uid):  # there is no room for it
             alike = (request.shape, request.node_policy, request.card_policy, request.host, id(waiting.node_names))
             if alike not in known:

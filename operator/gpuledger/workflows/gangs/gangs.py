@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import define
 
+from gpuledger.ledger.quotas import asked_of
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.clock import Listeners
 from gpuledger.model.errors import GangIncomplete, GpuledgerError, Reason, Refusal, WorkLimitExceeded
@@ -190,11 +191,17 @@ def others_first(minimum: int) -> Refusal:
     return Refusal(Reason.GANG, f"the {minimum} members that the pod's gang needs go first")
 
 
-def too_little(minimum: int, limit: QuotaLimit | None) -> Refusal:
-    """Return the refusal of a gang that finds too few cards, or may not have more of a limit."""
+def too_little(minimum: int, limit: QuotaLimit | None, asked: int) -> Refusal:
+    """Return the refusal of a gang that finds too few cards, or may not have as much of a limit as it asks for."""
     if limit is not None:
-        return over_quota(limit)
+        return over_quota(limit, asked)
     return Refusal(Reason.GANG, f"fewer than {minimum} members of the pod's gang find cards at once")
+
+
+def asked_in_sum(limit: QuotaLimit, state: GangState) -> int:
+    """Return the least that the members that a gang waits for take of a limit, 0 if that depends on their cards."""
+    each = sorted(asked_of(limit, member.request.shape) for member in state.pending.values())[: state.missing]
+    return sum(each) if all(each) else 0
 
 
 DISPLACED = "a pod of higher priority has taken over cards that were kept for it"
@@ -408,7 +415,8 @@ class Gangs(Component):
 
     def _too_little(self, state: GangState) -> Refusal:
         """Return why a gang does not find cards."""
-        return too_little(state.minimum, self._plans.exceeded(state))
+        limit = self._plans.exceeded(state)
+        return too_little(state.minimum, limit, asked_in_sum(limit, state) if limit else 0)
 
     def _may_have_more(self, namespace: str) -> None:
         """Try the gangs of a namespace again for which its quota had too little."""

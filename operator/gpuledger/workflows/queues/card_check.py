@@ -324,8 +324,9 @@ class CardCheck(Component):
         tally = Tally(self._ledger.quotas)
         exceeded = next(filter(None, (tally.add(key, (place,)) for key, place in trial.placed.items())), None)
         if exceeded is not None:
-            used = self._ledger.quotas.used(name.namespace, exceeded)
-            self._is_not_reserved(queued, quota_text(name.namespace, exceeded, used))
+            quotas, namespace = self._ledger.quotas, name.namespace
+            asked = sum(quotas.besides(key, namespace, place)[exceeded] for key, place in trial.placed.items())
+            self._is_not_reserved(queued, quota_text(namespace, quotas.excess(namespace, exceeded, asked)))
             return
         sketch = (await run_cooperatively(self._planned(seats))) or trial.sketch
         if self._known.get(queued.workload.uid) is not queued:

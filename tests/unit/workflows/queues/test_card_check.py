@@ -372,7 +372,7 @@ async def test_a_workload_keeps_to_the_quota_of_its_namespace_as_a_whole(api: Qu
     await scene.work()
     assert scene.states("three", "two") == ["Pending", "Ready"]
     told = [call.body["status"]["admissionChecks"][0]["message"] for call in api.called(SAY) if "three" in call.path]
-    assert "0 of 2" in told[0]
+    assert told[0].startswith("asks for 3 cards or parts of cards, more than namespace default may have in all")
     assert not scene.stranger("one", WHOLE)  # what is reserved counts
     api.delete_pod("one")
     api.evict_workload("two")

@@ -15,7 +15,7 @@ from fakes.objects import CORES, GPU, MEMORY, PERCENTAGE, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.formats.annotations import WOKEN_ANNOTATION
-from gpuledger.model.errors import BindFailed
+from gpuledger.model.errors import BindFailed, Reason
 from gpuledger.workflows.pending.waiting_pods import GRACE_S, GROUPS_AT_ONCE
 
 Json = dict[str, Any]
@@ -91,12 +91,57 @@ async def test_who_is_refused_is_told_which_limit_of_which_quota(api: ApiServer,
     api.put_pod(a_pod_object("a", {GPU: "1", MEMORY: "4000"}))
     parts.watch()
     (text,) = set(parts.filter("a", "node-a").refused.values())
-    assert GPUMEM in text
-    assert "gpus" in text
+    assert text == (
+        "the quota of the pod's namespace does not allow it: limits.nvidia.com/gpumem of ResourceQuota gpus is 3,000 "
+        "in all, and it asks for 4,000"
+    )
     found = await parts.explainer.explain("default", "a")
     assert found.reason == "quota"
-    assert found.summary.startswith("namespace default has 0 of 3,000 MiB")
+    assert found.summary == (
+        "asks for 4,000 MiB, more than namespace default may have in all (limits.nvidia.com/gpumem of ResourceQuota "
+        "gpus): ask for at most 3,000"
+    )
+    assert found.quota is not None
+    assert (found.quota["never"], found.quota["asked"], found.quota["left"]) == (True, 4_000, 3_000)
+    assert {node.reason for node in found.nodes} == {Reason.QUOTA}, "none of them takes it, though they have room"
     assert parts.why_waiting.pods_by_reason() == {"quota": 1}
+
+
+async def test_who_has_to_wait_is_told_what_is_left_and_who_has_the_most(api: ApiServer, parts: OperatorParts) -> None:
+    set_quota(parts, {GPUMEM: "9000"})
+    for name, memory_mib in (("small", 1_000), ("large", 4_000), ("larger", 3_000)):
+        assert come(api, parts, name, {GPU: "1", MEMORY: str(memory_mib)})
+        await bind(parts, name)
+    assert not come(api, parts, "late", {GPU: "1", MEMORY: "2000"})
+    (text,) = set(parts.filter("late", "node-a").refused.values())
+    assert text == "the quota of the pod's namespace does not allow it: limits.nvidia.com/gpumem of ResourceQuota gpus"
+    asks_for = (
+        "asks for 2,000 MiB, and namespace default has 1,000 of 9,000 MiB left (limits.nvidia.com/gpumem of "
+        "ResourceQuota gpus); most is held by large 4,000, larger 3,000, small 1,000"
+    )
+    assert (await parts.explainer.explain("default", "late")).summary == asks_for
+    api.delete_pod("large")
+    parts.watch()
+    await asyncio.sleep(RELEASE_DELAY_S / 2)
+    found = await parts.explainer.explain("default", "late")
+    assert found.summary == f"{asks_for}; 4,000 are about to be free: their pods have ended"
+
+
+async def test_what_depends_on_the_card_is_told_of_the_cards_that_would_do(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """The smallest whole card has 8,000 MiB."""
+    set_quota(parts, {GPUMEM: "7000"})
+    assert not come(api, parts, "whole", {GPU: "1"})
+    (text,) = set(parts.filter("whole", "node-a", "node-b").refused.values())
+    assert text.endswith("is 7,000 in all, and it asks for 8,000")
+    found = await parts.explainer.explain("default", "whole")
+    assert found.summary.startswith("asks for 8,000 MiB, more than namespace default may have in all")
+    set_quota(parts, {GPUMEM: "9000"})
+    assert come(api, parts, "part", {GPU: "1", MEMORY: "2000"})
+    assert not asks(parts, "whole")
+    found = await parts.explainer.explain("default", "whole")
+    assert found.summary.startswith("asks for 8,000 MiB, and namespace default has 7,000 of 9,000 MiB left")
 
 
 async def test_pods_of_other_namespaces_and_of_none_with_a_quota_are_not_limited(
@@ -231,7 +276,16 @@ async def test_a_gang_that_exceeds_the_quota_as_a_whole_keeps_nothing_and_starts
     assert not any(asks(parts, name) for name in "abc")
     assert not any(parts.ledger.seats.of(f"uid-{name}") for name in "abc")
     found = (await parts.workflows.explainer.gangs.explain("default", "train")).json()
-    assert "0 of 2 cards" in found["summary"]
+    assert found["summary"] == (
+        "gang train asks for 3 cards or parts of cards, more than namespace default may have in all "
+        "(limits.nvidia.com/gpu of ResourceQuota gpus): ask for at most 2"
+    )
+    assert found["quota"]["never"]
+    assert found["members"]["fitsOn"] == []
+    member = await parts.explainer.explain("default", "a")
+    assert (member.summary, member.quota) == (found["summary"], found["quota"])
+    (text,) = set(parts.filter("a", "node-a").refused.values())
+    assert text.endswith("limits.nvidia.com/gpu of ResourceQuota gpus is 2 in all, and it asks for 3")
     for _ in range(5):
         await look(parts)
     parts.workflows.context.room_has_changed.clear()
