@@ -60,6 +60,10 @@ FOUND = {
         "212:1,217:1,219:1,220:1,221:1,222:1,230:1,232:1,233:1,238:1,239:1,241:1,242:1,246:1,247:1,251:1,252:1,254:1,"
         "257:1,258:1,259:1",
     ),
+    "nobody left for a pod after kube-scheduler could not be called to say again where the pod may go": (
+        "a more important pod and two operators",
+        "11:5,13:1,19:1,22:5,29:3,31:5,32:5,70:5,72:5,84:1,89:1,96:5,106:5,108:5,114:5,134:9",
+    ),
 }
 """What was wrong in a random life -> its scenario and deviations. It is lived again in each run."""
 

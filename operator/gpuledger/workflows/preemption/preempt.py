@@ -146,14 +146,16 @@ class Questions(Component):
 
     def __attrs_post_init__(self) -> None:
         self._asked_s: dict[str, float] = {}  # pod UID -> when kube-scheduler asked for it last, by the loop's clock
-        self._called: set[str] = set()  # UIDs of pods for which kube-scheduler was called, and has not asked since
+        self._wanted: set[str] = set()  # UIDs of pods that kube-scheduler has not asked for since that was wanted
+        self._called: set[str] = set()  # those of them for which it was called
 
     def was_asked(self, pod_uid: str) -> bool:
-        """Record a question that was answered with a no; return whether kube-scheduler was called to ask it."""
+        """Record a question that was answered with a no; return whether it was wanted, whether the call came or not."""
         self._asked_s[pod_uid] = self._clock.now_s()
-        was_called = pod_uid in self._called
+        was_wanted = pod_uid in self._wanted
+        self._wanted.discard(pod_uid)
         self._called.discard(pod_uid)
-        return was_called
+        return was_wanted
 
     def is_fresh(self, pod_uid: str) -> bool:
         """Return whether kube-scheduler has named a moment ago the nodes that it would take for a pod."""
@@ -161,6 +163,7 @@ class Questions(Component):
 
     def ask_for(self, pod: Pod) -> None:
         """Have kube-scheduler ask for a pod: then it says which nodes it would take."""
+        self._wanted.add(pod.uid)
         if pod.uid not in self._called:
             self._called.add(pod.uid)
             self._tasks.start(self._call(pod), f"ask for nodes of pod {pod}")
@@ -172,6 +175,7 @@ class Questions(Component):
     def forget(self, pod_uid: str) -> None:
         """Record that a pod waits no more."""
         self._asked_s.pop(pod_uid, None)
+        self._wanted.discard(pod_uid)
         self._called.discard(pod_uid)
 
 

@@ -428,8 +428,13 @@ async def test_nobody_leaves_before_the_scheduler_has_tried_everything(parts: Op
     assert len(evicted(api)) == 1
 
 
-async def test_nobody_leaves_on_an_old_word_of_the_scheduler(parts: OperatorParts, api: ApiServer) -> None:
+@pytest.mark.parametrize("is_called", [True, False], ids=["which can be called", "which asks by itself"])
+async def test_nobody_leaves_on_an_old_word_of_the_scheduler(
+    parts: OperatorParts, api: ApiServer, is_called: bool
+) -> None:
     """Room that was not there before can be had minutes after the last attempt; the node may have got a taint since."""
+    if not is_called:
+        api.queue(Operation.ANNOTATE, refuse(Denied("a policy forbids it", 403)))
     for card in CARDS:
         api.put_pod(low(card, priority=HIGH))
     important = [Holder(pod_identity(low(card, priority=HIGH)), whole_share(card), attempt="first") for card in CARDS]
