@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from cluster.cluster import COUNT, Cluster, pod
+from cluster.cluster import COUNT, Cluster, RequestFailed, pod
 from native_gangs import NativeGangs
 
 Json = dict[str, Any]
@@ -36,6 +37,17 @@ def create_group(cluster: Cluster, native: NativeGangs, name: str, minimum: int,
         "spec": {"schedulingPolicy": {"gang": {"minCount": minimum}}, **spec},
     }
     cluster.request("POST", groups(native), body)
+
+
+def clear_groups(cluster: Cluster, native: NativeGangs) -> None:
+    """Delete all groups; nobody who protects a group that has pods, as kube-controller-manager does, needs to run."""
+    path = groups(native)
+    for found in cluster.request("GET", path)["items"]:
+        name = f"{path}/{found['metadata']['name']}"
+        cluster.request("DELETE", name)
+        with suppress(RequestFailed):  # it may be gone
+            cluster.patch(name, {"metadata": {"finalizers": None}})
+    assert cluster.request("GET", path)["items"] == []
 
 
 def members(name: str, count: int, **spec: Any) -> list[Json]:

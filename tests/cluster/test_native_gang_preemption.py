@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.gangs import names
-from cluster.native_groups import OWN_CYCLE, POD_BY_POD, create_group, groups, members, turned_on
+from cluster.native_groups import OWN_CYCLE, POD_BY_POD, clear_groups, create_group, members, turned_on
 from cluster.preempting import HIGH, PREEMPTION_TIMEOUT_S, PreemptingCluster, eight_low, preempting_cluster
 from cluster.shared import SharedPlane
 from native_gangs import NativeGangs
@@ -26,7 +26,7 @@ def running(
 def cluster(running: PreemptingCluster, native: NativeGangs) -> Iterator[PreemptingCluster]:
     yield running
     running.clear()
-    running.request("DELETE", groups(native))
+    clear_groups(running, native)
 
 
 def test_nobody_leaves_for_nine_on_eight_cards_and_eight_leave_once_each_for_eight(

@@ -9,7 +9,7 @@ import pytest
 
 from cluster.cluster import Cluster
 from cluster.gangs import bound, gang_cluster, held, names
-from cluster.native_groups import OWN_CYCLE, POD_BY_POD, create_group, groups, members, turned_on
+from cluster.native_groups import OWN_CYCLE, POD_BY_POD, clear_groups, create_group, members, turned_on
 from cluster.shared import SharedPlane
 from gpuledger.formats.scheduler import LONGEST_BACK_OFF_OF_GROUPS_S
 from installation import REPOSITORY
@@ -29,7 +29,7 @@ def running(with_groups: SharedPlane, native: NativeGangs, request: pytest.Fixtu
 def cluster(running: Cluster, native: NativeGangs) -> Iterator[Cluster]:
     yield running
     running.clear()
-    running.request("DELETE", groups(native))
+    clear_groups(running, native)
 
 
 @pytest.mark.promise("gangs")

@@ -125,10 +125,11 @@ class Checker:
         """Check that a waiting pod keeps what others have left for it, unless a more important one needs the place.
 
         Nor is it kept once something is missing of it, a claim that could not be written, or the node's agent, and once
-        the API server forbids a Bind to use it.
+        the API server forbids a Bind to use it, nor while kube-scheduler leaves out its node.
         """
-        pod = self._world.pod_of(uid)
-        disturbed = self._world.write_refused or card["spec"]["nodeName"] in self._disturbed
+        pod, node_name = self._world.pod_of(uid), card["spec"]["nodeName"]
+        is_left_out = node_name not in self._world.offered.get(uid, [node_name])
+        disturbed = self._world.write_refused or node_name in self._disturbed or is_left_out
         if pod is None or pod["spec"].get("nodeName") or self._is_over(uid, card, deadline) or disturbed:
             return
         more_important = [other for other in self._waiting() if other["spec"]["priority"] > pod["spec"]["priority"]]

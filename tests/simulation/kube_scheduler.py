@@ -107,6 +107,7 @@ class KubeScheduler:
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             del self.attempts[attempt.uid]
             return
+        self.world.offered[attempt.uid] = node_names
         try:
             found = self._ask(pod, node_names)
         except GpuledgerError as error:

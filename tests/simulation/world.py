@@ -104,6 +104,8 @@ class World:
         """Whether the API server has refused to change an annotation."""
         self.write_refused = False
         """Whether it has refused to change a card, in a way that repeating it would not mend."""
+        self.offered: dict[str, list[str]] = {}
+        """The nodes that kube-scheduler's own plugins left over when it last asked for a pod, by the pod's UID."""
         self.clocks_agree = not any(scenario.skews_s)
         """Whether the wall clocks of all machines have been right all the time."""
         self.steps = 0
