@@ -17,6 +17,7 @@ from effort import times
 from fakes.claims import OUR_CLASS, a_resource_claim
 from fakes.objects import DIALECTS, a_pod_object
 from fakes.virtual_time import StoppedClock
+from gpuledger.command_line.options import with_room_for_frames
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.resource_claims.cel.functions import MOST_STEPS
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, ListedClaims
@@ -84,12 +85,12 @@ def test_any_selector_costs_less_than_ten_milliseconds(text: str) -> None:
     found = compiled(text)
     if found is None:
         return
-    steps, seconds = cost(found)
+    steps, seconds = with_room_for_frames(lambda: cost(found))
     assert steps <= MOST_STEPS
     for _ in range(TRIES):
         if seconds < MOST_S:
             break
-        seconds = min(seconds, cost(found)[1])
+        seconds = min(seconds, with_room_for_frames(lambda: cost(found))[1])
     assert seconds < MOST_S, f"{steps} steps took {seconds * 1000:.1f} ms"
 
 
