@@ -54,7 +54,7 @@ def cluster(shared: SharedPlane) -> Iterator[TwoActive]:
             installation.start_scheduler()
         running = TwoActive(plane, first, second, api)
         stack.callback(running.close)
-        running.add_nodes(2, gpus=1)
+        running.add_nodes(2, gpus=1, slots=PODS_EACH)
         yield running
 
 
