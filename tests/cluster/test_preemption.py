@@ -233,7 +233,21 @@ def test_a_setting_lets_a_pod_go_although_a_budget_forbids_it(cluster: Preemptin
         create(cluster, a_pod("high", WHOLE))
         cluster.wait_bound("high")
     ours = [e for e in cluster.plane.api_writes(since) if e.user == USER and e.name == "low"]
-    assert [(e.subresource or e.verb, e.code) for e in ours] == [("eviction", 429), ("delete", 200)]
+    # A Job's podFailurePolicy reads the condition, and kube-scheduler's own preemption writes it, too.
+    said = [("eviction", 429), ("status", 200), ("delete", 200)]
+    assert [(e.subresource or e.verb, e.code) for e in ours] == said
+
+
+def test_a_victim_that_asks_for_no_time_to_end_leaves_when_its_kubelet_says_so(cluster: PreemptingCluster) -> None:
+    cluster.add_nodes(1, gpus=1)
+    create(cluster, a_pod("low", WHOLE, LOW, terminationGracePeriodSeconds=0))
+    cluster.wait_bound("low")
+    cluster.kubelet.stubborn = {"low"}
+    create(cluster, a_pod("high", WHOLE))
+    cluster.wait(lambda: "deletionTimestamp" in cluster.pod("low")["metadata"], "it is asked to leave")
+    assert cluster.pod("low")["metadata"]["deletionGracePeriodSeconds"] == 1
+    cluster.kubelet.stubborn.clear()
+    cluster.wait_bound("high")
 
 
 # Two at once, many at once, slow ones, dead ones.

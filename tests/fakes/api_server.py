@@ -505,7 +505,11 @@ class ApiServer:
             self.delete_pod(pod["metadata"]["name"], pod["metadata"]["namespace"])
             return {}
         leaving = deepcopy(pod)
-        grace_s = min(pod["spec"].get("terminationGracePeriodSeconds", 30), FAR_S)
+        asked_s = options.get("gracePeriodSeconds", pod["spec"].get("terminationGracePeriodSeconds", 30))
+        if asked_s == 0:
+            self.delete_pod(pod["metadata"]["name"], pod["metadata"]["namespace"])
+            return {}
+        grace_s = min(asked_s, FAR_S)
         end = wall() + timedelta(seconds=grace_s)
         leaving["metadata"].setdefault("deletionTimestamp", end.strftime("%Y-%m-%dT%H:%M:%SZ"))
         return self.put_pod(leaving)

@@ -95,14 +95,14 @@ class KubeWrites:
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod leave in good order, if its PodDisruptionBudgets allow that.
 
-        Raises NotFound if it is gone, Conflict if another pod has its name, and EvictionForbidden if a budget
-        forbids it.
+        The API server writes the condition DisruptionTarget before it deletes the pod. Raises NotFound if the pod is
+        gone, Conflict if another pod has its name, and EvictionForbidden if a budget forbids the eviction.
         """
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+            "deleteOptions": _in_good_order(pod),
         }
         try:
             path = f"{pods_in(pod.namespace)}/{pod.name}/eviction"
@@ -117,8 +117,7 @@ class KubeWrites:
 
         Raises NotFound if it is gone, Conflict if another pod has its name.
         """
-        options = {"preconditions": {"uid": pod.uid}}
-        await self._client.request("DELETE", f"{pods_in(pod.namespace)}/{pod.name}", options)
+        await self._client.request("DELETE", f"{pods_in(pod.namespace)}/{pod.name}", _in_good_order(pod))
 
     async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
         """Set one annotation of a pod; return the pod as it is then.
@@ -243,6 +242,16 @@ class KubeletWrites:
         """Have a pod go at once: it has ended. Raises NotFound, Conflict: it is another pod now."""
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         await self._client.request("DELETE", _path(pod), options)
+
+
+def _in_good_order(pod: Pod) -> Json:
+    """Return the options to delete a pod that gets at least a second to end.
+
+    One that asks for no time at all is dropped by the API server at once, and no kubelet confirms its end: its cards
+    would have to be kept for a while.
+    """
+    grace = {} if pod.grace_s else {"gracePeriodSeconds": 1}
+    return {**grace, "preconditions": {"uid": pod.uid}}
 
 
 def _path(pod: Json) -> str:

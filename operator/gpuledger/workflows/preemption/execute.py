@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 
 from attrs import define
 
+from gpuledger.formats.kubernetes.other import disruption_target
 from gpuledger.formats.kubernetes.pod import is_finished, nominated_node, resource_version
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.seats import FOREVER, Seat, Strength, elsewhere, fullest_node
@@ -189,7 +190,7 @@ class Evictor(Component):
         """Return whether the victim leaves. If not, a budget forbids it now, or it is gone; the ledger will tell."""
         leaves = False
         try:
-            leaves = await self._is_asked_to_leave(victim)
+            leaves = await self._is_asked_to_leave(pod, victim)
         finally:
             if not leaves:
                 self._leavers.was_not_evicted(pod, victim.uid)
@@ -197,7 +198,7 @@ class Evictor(Component):
             self._tell(pod, victim, uuids)
         return leaves
 
-    async def _is_asked_to_leave(self, victim: Pod) -> bool:
+    async def _is_asked_to_leave(self, pod: Pod, victim: Pod) -> bool:
         try:
             await self._store.evict_pod(victim)
         except (NotFound, Conflict):  # another pod may have its name by now
@@ -206,7 +207,10 @@ class Evictor(Component):
             if not self._settings.preempt_despite_budgets:
                 logger.info("pod %s can't be evicted now: %s", victim, error)
                 return False
+            now = self._clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+            why = f"gpuledger: preempted for pod {pod} of priority {pod.priority}"
             try:
+                await self._store.set_pod_condition(victim, disruption_target(why, now))
                 await self._store.delete_pod(victim)
             except (NotFound, Conflict):
                 return False

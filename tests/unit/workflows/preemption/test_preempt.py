@@ -825,8 +825,31 @@ async def test_a_setting_puts_pods_above_budgets(parts: OperatorParts, api: ApiS
     await ruthless.observer.take_over()
     loop = asyncio.create_task(startup._preempt(ruthless.as_operator()))
     await want(ruthless, "high")
-    assert len(api.called(Operation.DELETE_POD)) == 1
+    (deleted,) = api.called(Operation.DELETE_POD)
+    name = deleted.path.split("/")[6]
+    (said,) = [each for each in api.pods["default", name]["status"]["conditions"] if each["type"] == "DisruptionTarget"]
+    assert (said["status"], said["reason"]) == ("True", "PreemptionByScheduler")
+    assert said["message"] == f"gpuledger: preempted for pod default/high of priority {HIGH}"
+    before = [call.operation for call in api.calls[: api.calls.index(deleted)]]
+    assert before[-1] == Operation.CHANGE_STATUS, "a Job's podFailurePolicy reads it once the pod is gone"
     loop.cancel()
+
+
+async def test_a_victim_that_asks_for_no_time_gets_a_second_so_that_its_end_is_confirmed(
+    parts: OperatorParts, api: ApiServer
+) -> None:
+    for card in CARDS:
+        pod = low(card)
+        pod["spec"]["terminationGracePeriodSeconds"] = 0
+        api.put_pod(pod)
+        api.put_card(card, Holder(pod_identity(pod), whole_share(card), attempt="first"))
+    await parts.idle()
+    await want(parts, "high")
+    (name,) = evicted(api)
+    leaving = api.pods["default", name]
+    assert leaving["metadata"]["deletionTimestamp"]
+    await let_go(parts, name)
+    assert await ask(parts, "high")
 
 
 async def test_an_eviction_that_is_forbidden_meanwhile_is_asked_for_again(parts: OperatorParts, api: ApiServer) -> None:
