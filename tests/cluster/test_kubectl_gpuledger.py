@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -140,18 +141,34 @@ def test_get_shows_a_pod_and_a_card_from_both_sides(cluster: Cluster, plugin: Pl
 def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster: Cluster, plugin: Plugin) -> None:
     (node,) = cluster.add_nodes(1, gpus=2)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("takes no new pods") == 2
-    assert _cordons(cluster) == ["fan is loud", "fan is loud"]
+    (why,) = set(_cordons(cluster, "cordoned-node"))
+    assert re.fullmatch(r"fan is loud \(kubernetes-admin, \S+ \S+ UTC\)", str(why))
     cluster.wait(lambda: set(map(phase, cluster.cards().values())) == {"Cordoned"}, "the operator has written it, too")
     versions = _versions(cluster)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("is cordoned already") == 2
     assert _versions(cluster) == versions
-    assert plugin.run("uncordon", f"card/{node.cards[0].uuid}").count("takes new pods again") == 1
-    assert sorted(_cordons(cluster), key=str) == [None, "fan is loud"]
+    first = f"card/{node.cards[0].uuid}"
+    plugin.run("cordon", first, "--reason", "ticket 812")
+    said = plugin.run("uncordon", f"node/{node.name}")
+    assert (said.count("takes new pods again"), said.count("stays cordoned by itself: ticket 812")) == (1, 1)
+    cluster.wait(lambda: sorted(map(phase, cluster.cards().values())) == ["Cordoned", "Ready"], "one takes pods again")
+    assert plugin.run("uncordon", first).count("takes new pods again") == 1
+    cluster.wait(lambda: set(map(phase, cluster.cards().values())) == {"Ready"}, "both do")
+    records = json.loads(plugin.run("history", f"node/{node.name}", "-o", "json"))["records"]
+    kinds = [(record["kind"], record["text"].split(" (")[0]) for record in records if "cordoned" in record["kind"]]
+    assert sorted(kinds) == [
+        ("cordoned", "card 0: fan is loud"),
+        ("cordoned", "card 0: ticket 812; fan is loud"),
+        ("cordoned", "card 0: ticket 812"),
+        ("cordoned", "card 1: fan is loud"),
+        ("uncordoned", "card 0: ticket 812"),
+        ("uncordoned", "card 1: fan is loud"),
+    ]
 
 
-def _cordons(cluster: Cluster) -> list[str | None]:
+def _cordons(cluster: Cluster, mark: str) -> list[str | None]:
     items = cluster.request("GET", ALLOCATIONS)["items"]
-    return [item["metadata"].get("annotations", {}).get("gpuledger.dev/cordoned") for item in items]
+    return [item["metadata"].get("annotations", {}).get(f"gpuledger.dev/{mark}") for item in items]
 
 
 def _versions(cluster: Cluster) -> list[str]:
@@ -176,7 +193,7 @@ def test_without_kubectl_a_client_in_python_reads_and_writes(cluster: Cluster, t
 
     assert json.loads(run("top", "-o", "json"))["nodes"][0]["node"] == node.name
     assert "takes no new pods: new fan" in run("cordon", f"node/{node.name}", "--reason", "new fan")
-    assert _cordons(cluster) == ["new fan"]
+    assert str(*_cordons(cluster, "cordoned-node")).startswith("new fan (")
 
 
 VOLCANO_JOBS = {

@@ -26,7 +26,7 @@ def an_allocation(card: Card, *holders: Holder, phase: str = "Ready", reason: st
         **found["metadata"],
         "uid": f"uid-of-{card.uuid}",
         "resourceVersion": "7",
-        "annotations": {f"gpuledger.dev/{name}": text for name, text in annotations.items()},
+        "annotations": {f"gpuledger.dev/{name.replace('_', '-')}": text for name, text in annotations.items()},
     }
     return {**found, "metadata": metadata, "status": status | ({"reason": reason} if reason else {})}
 

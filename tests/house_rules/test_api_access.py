@@ -39,6 +39,7 @@ CONNECTED = {  # file -> what it uses
 
 WITH_PATHS = {  # all of them commands
     "command_line/output.py",
+    "command_line/commands/cordon.py",
     "command_line/commands/get.py",
     "command_line/commands/inspect.py",
     "command_line/commands/top.py",

@@ -224,9 +224,9 @@ def selector_of(node: str | None) -> dict[str, str]:
     return {"labelSelector": f"{NODE_LABEL}={node}"}
 
 
-def cordon_of(allocation: Json) -> str | None:
-    """Return why a person wants no new pods on a card, None if it is not cordoned."""
-    found = (allocation["metadata"].get("annotations") or {}).get(CORDON_ANNOTATION)
+def cordon_of(allocation: Json, mark: str = CORDON_ANNOTATION) -> str | None:
+    """Return why a person wants no new pods on a card, None if it does not have this mark: its own, or its node's."""
+    found = (allocation["metadata"].get("annotations") or {}).get(mark)
     return None if found is None else str(found)
 
 

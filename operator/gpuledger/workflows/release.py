@@ -501,12 +501,12 @@ class PodReleaser(Component):
         With `only`, off those cards where nothing has changed since: it may be bound with what is entered now.
         """
         before = self._ledger.holders.of(pod_uid)
+        why = "the pod has ended, or is gone" if was_bound else "the pod was not bound"
         if only is None:
-            why = "the pod has ended, or is gone"
             for _ in range(REMOVALS):  # another pod may hand over its part of a claim, which goes to the next one
                 await self._take_off(self._holders(pod_uid), was_bound)
         else:
-            why, before = "the pod is not bound with them", [each for each in before if each[1] in only]
+            before = [each for each in before if each[1] in only]
             await self._take_off(only, was_bound)
         left = self._ledger.holders.of(pod_uid)
         self._trail.released(before, left, why)

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, Clock, Listeners
 from gpuledger.model.errors import Refusal
@@ -146,6 +147,13 @@ class Trail:
         if lost:
             shares = [holder.share for _, holder in lost]
             self.note(RecordKind.RELEASED, lost[0][1].pod, lost[0][0].node_name, shares, why)
+
+    def cordoned(self, entry: CardEntry, before: str) -> None:
+        """Record that a person has cordoned a card, for another reason than before, or that nobody does any more."""
+        card, kind = entry.card, RecordKind.CORDONED if entry.cordoned else RecordKind.UNCORDONED
+        share = Share(card.uuid, card.capacity, exclusive=True, containers=())
+        text = f"card {card.index}: {entry.cordoned or before}"
+        self._add(kind, Pod("", "", ""), card.node_name, (share,), text, (), "")
 
     def refused(self, pod: Pod, refusals: Mapping[str, Refusal]) -> None:
         """Record that no node takes a pod, unless the first one says so for the same reason as the last time.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from click.testing import CliRunner, Result
 from fakes import interrupts
 from fakes.allocations import a_list, an_allocation, two_nodes
 from fakes.kubectl import FakeKubectl
+from gpuledger.command_line.commands import cordon
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import COMMANDS, main
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -310,10 +312,22 @@ def patches(kubectl: FakeKubectl) -> dict[str, Json]:
     return {path.rpartition("/")[2]: body for method, path, body in kubectl.requests if method == "PATCH"}
 
 
+WHOAMI = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+
+
+@pytest.fixture
+def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cordon, "utc_now", lambda: datetime(2026, 11, 29, 12, 0, tzinfo=UTC))
+
+
+@pytest.mark.usefixtures("at_noon")
 def test_cordon_annotates_the_cards_of_a_node_and_says_so_of_each(kubectl: FakeKubectl) -> None:
-    result = run("cordon", "node/node-10", "card/GPU-node-10-1", "--reason", "loud fan")
+    user = {"status": {"userInfo": {"username": "alice"}}}
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), WHOAMI: user})
+    result = run("cordon", "node/node-10", "--reason", "loud fan")
     assert result.exit_code == 0
-    change = {"metadata": {"annotations": {"gpuledger.dev/cordoned": "loud fan"}}}
+    why = "loud fan (alice, 2026-11-29 12:00 UTC)"
+    change = {"metadata": {"annotations": {"gpuledger.dev/cordoned-node": why}}}
     assert patches(kubectl) == {"gpu-node-10-0": change, "gpu-node-10-1": change}
     assert result.stdout.splitlines() == [
         "card GPU-node-10-0 (node node-10, index 0) takes no new pods: loud fan",
@@ -321,11 +335,33 @@ def test_cordon_annotates_the_cards_of_a_node_and_says_so_of_each(kubectl: FakeK
     ]
 
 
+@pytest.mark.usefixtures("at_noon")
+def test_an_api_server_that_can_not_say_who_asks_is_no_obstacle(kubectl: FakeKubectl) -> None:
+    run("cordon", "card/GPU-node-10-1", "--reason", "loud fan")
+    change = {"metadata": {"annotations": {"gpuledger.dev/cordoned": "loud fan (2026-11-29 12:00 UTC)"}}}
+    assert patches(kubectl) == {"gpu-node-10-1": change}
+
+
+def test_a_node_that_is_uncordoned_opens_no_card_that_was_cordoned_by_itself(kubectl: FakeKubectl) -> None:
+    card = stored_card(two_nodes()[2]).card
+    both = an_allocation(card, cordoned="ticket 812", cordoned_node="kernel update (bob, 2026-11-28 09:00 UTC)")
+    kubectl.tell({ALLOCATIONS: a_list(both)})
+    assert stored_card(both).cordoned == "ticket 812; kernel update (bob, 2026-11-28 09:00 UTC)"
+    said = run("uncordon", "node/node-2").stdout
+    assert said == (
+        "card GPU-node-2-0 (node node-2, index 0) stays cordoned by itself: ticket 812; "
+        "`uncordon card/GPU-node-2-0` takes that back\n"
+    )
+    assert patches(kubectl) == {"gpu-node-2-0": {"metadata": {"annotations": {"gpuledger.dev/cordoned-node": None}}}}
+    assert "is cordoned already: kernel update (bob" in run("cordon", "node/node-2", "--reason", "kernel update").stdout
+    assert "with its node: kernel update (bob" in run("uncordon", "card/GPU-node-2-0").stdout
+
+
 def test_what_is_so_already_is_not_written_again(kubectl: FakeKubectl) -> None:
     kubectl.tell({ALLOCATIONS: a_list(an_allocation(stored_card(two_nodes()[2]).card, cordoned="loud fan"))})
-    assert "is cordoned already: loud fan" in run("cordon", "node/node-2", "--reason", "loud fan").stdout
+    assert "is cordoned already: loud fan" in run("cordon", "card/GPU-node-2-0", "--reason", "loud fan").stdout
     assert patches(kubectl) == {}
-    assert "takes new pods again" in run("uncordon", "node/node-2").stdout
+    assert "takes new pods again" in run("uncordon", "card/GPU-node-2-0").stdout
     assert patches(kubectl) == {"gpu-node-2-0": {"metadata": {"annotations": {"gpuledger.dev/cordoned": None}}}}
 
 

@@ -29,7 +29,13 @@ from gpuledger.command_line.output import (
     share_text,
 )
 from gpuledger.formats.annotations import DEVICES_ANNOTATION, read_devices
-from gpuledger.formats.custom_resource.stored_card import amounts_json, claim_json, misfit_json, stored_card
+from gpuledger.formats.custom_resource.stored_card import (
+    NODE_CORDON_ANNOTATION,
+    amounts_json,
+    claim_json,
+    misfit_json,
+    stored_card,
+)
 from gpuledger.formats.kubernetes.workload import queue_of
 from gpuledger.model.card import Amounts
 from gpuledger.model.errors import BadInput, NotFound
@@ -100,6 +106,7 @@ def card_json(found: Json) -> Json:
         **report_of_stored(card).json(),
         "healthy": card.card.healthy,
         "cordoned": cordon_of(found),
+        "nodeCordoned": cordon_of(found, NODE_CORDON_ANNOTATION),
         "links": dict(card.card.links),
         "claimedBy": [claim_json(claim) for claim in card.claims],
         "conflictsWith": [misfit_json(misfit) for misfit in card.misfits],

@@ -32,6 +32,8 @@ STYLES = {
     "assigned": "green",
     "adopted": "green",
     "gang-bound": "green",
+    "cordoned": "yellow",
+    "uncordoned": "green",
     "evicted": "red",
     "refused": "yellow",
     "given-up": "yellow",
@@ -71,7 +73,7 @@ def history(
     """
     with errors_shown():
         asked = question(names, kind, limit)
-        if "pod" in asked or "gang" in asked:
+        if namespace or "pod" in asked or "gang" in asked:
             asked["namespace"] = namespace or namespace_of(kubeconfig, context)
         found = ask("/v1/history", asked, operator_url, kubeconfig, context)
         now = utc_now().astimezone()

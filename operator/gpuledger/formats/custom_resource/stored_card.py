@@ -54,6 +54,8 @@ MAX_LINE: Final = 256
 UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
 
 CORDON_ANNOTATION: Final = "gpuledger.dev/cordoned"
+NODE_CORDON_ANNOTATION: Final = "gpuledger.dev/cordoned-node"
+"""The same for all cards of a node: a mark of its own, so that taking it back opens no card that has another one."""
 """On a card: a person wants no new pods on it; the value says why. Those who hold it stay."""
 
 NODE_LABEL = "gpuledger.dev/node"
@@ -209,9 +211,10 @@ def pods_column(holders: Iterable[Holder]) -> str:
 
 
 def _cordoned(annotations: Mapping[str, str] | None) -> str:
-    if not annotations or CORDON_ANNOTATION not in annotations:
+    if not annotations:
         return ""
-    return annotations[CORDON_ANNOTATION] or "by a person, without a reason"
+    found = [annotations[name] for name in (CORDON_ANNOTATION, NODE_CORDON_ANNOTATION) if name in annotations]
+    return "; ".join(dict.fromkeys(reason or "by a person, without a reason" for reason in found))
 
 
 def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:
