@@ -142,7 +142,7 @@ def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster
     (node,) = cluster.add_nodes(1, gpus=2)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("takes no new pods") == 2
     (why,) = set(_cordons(cluster, "cordoned-node"))
-    assert re.fullmatch(r"fan is loud \(kubernetes-admin, \S+ \S+ UTC\)", str(why))
+    assert re.fullmatch(r"fan is loud \(admin, \S+ \S+ UTC\)", str(why))
     cluster.wait(lambda: set(map(phase, cluster.cards().values())) == {"Cordoned"}, "the operator has written it, too")
     versions = _versions(cluster)
     assert plugin.run("cordon", f"node/{node.name}", "--reason", "fan is loud").count("is cordoned already") == 2
@@ -154,12 +154,13 @@ def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster
     cluster.wait(lambda: sorted(map(phase, cluster.cards().values())) == ["Cordoned", "Ready"], "one takes pods again")
     assert plugin.run("uncordon", first).count("takes new pods again") == 1
     cluster.wait(lambda: set(map(phase, cluster.cards().values())) == {"Ready"}, "both do")
-    records = json.loads(plugin.run("history", f"node/{node.name}", "-o", "json"))["records"]
+    where = ("--operator-url", cluster.installation.view_url)
+    records = json.loads(plugin.run("history", f"node/{node.name}", *where, "-o", "json"))["records"]
     kinds = [(record["kind"], record["text"].split(" (")[0]) for record in records if "cordoned" in record["kind"]]
     assert sorted(kinds) == [
         ("cordoned", "card 0: fan is loud"),
-        ("cordoned", "card 0: ticket 812; fan is loud"),
         ("cordoned", "card 0: ticket 812"),
+        ("cordoned", "card 0: ticket 812; fan is loud"),
         ("cordoned", "card 1: fan is loud"),
         ("uncordoned", "card 0: ticket 812"),
         ("uncordoned", "card 1: fan is loud"),
