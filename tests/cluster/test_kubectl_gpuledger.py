@@ -156,7 +156,7 @@ def test_cordon_annotates_all_cards_of_a_node_and_uncordon_takes_it_back(cluster
     cluster.wait(lambda: set(map(phase, cluster.cards().values())) == {"Ready"}, "both do")
     where = ("--operator-url", cluster.installation.view_url)
     records = json.loads(plugin.run("history", f"node/{node.name}", *where, "-o", "json"))["records"]
-    kinds = [(record["kind"], record["text"].split(" (")[0]) for record in records if "cordoned" in record["kind"]]
+    kinds = [(each["kind"], re.sub(r" \(.*?\)", "", each["text"])) for each in records if "cordoned" in each["kind"]]
     assert sorted(kinds) == [
         ("cordoned", "card 0: fan is loud"),
         ("cordoned", "card 0: ticket 812"),
