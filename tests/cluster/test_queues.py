@@ -218,7 +218,7 @@ def test_a_quota_of_the_namespace_holds_for_workloads_too(queues: Queues) -> Non
     cluster.request("POST", QUOTAS, body)
     try:
         queues.job("three", "other", WHOLE, 100, pods=3)
-        cluster.wait(lambda: "0 of 2" in queues.check("three")[1], "the check says what the namespace has")
+        cluster.wait(lambda: "ask for at most 2" in queues.check("three")[1], "the check says what is allowed")
         queues.job("two", "low", WHOLE, 100, pods=2)
         queues.wait_running("two")
         cluster.patch(f"{QUOTAS}/gpus", {"spec": {"hard": {"limits.nvidia.com/gpu": "5"}}})
