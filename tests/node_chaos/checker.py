@@ -130,10 +130,12 @@ class NodeChecker:
         use = use_of(pod, container.name)
         wanted = use.cards if use else 0 if ask is None else ask.cards
         # A kubelet that hears of a pod's end while it starts a container may have dropped the pod's devices by then:
-        # it starts the container without them, and kills it at once.
+        # it starts the container without them, and kills it at once. Our own watch may show that end a moment later.
         is_forgotten = self.may_forget or container.pod_uid in self._gone
-        if wanted and is_forgotten and not (uuids or container.directory):
-            self.without.add(container.identity)
+        is_new = look.at_s - self.seen[container.identity][0] <= LAG_S
+        if wanted and (is_forgotten or is_new) and not (uuids or container.directory):
+            if is_forgotten:
+                self.without.add(container.identity)
             return
         text = f"it asks for {wanted} cards and has {uuids}"
         self._check(len(uuids) == wanted, "a container has more or fewer cards than it asks for", container, look, text)
