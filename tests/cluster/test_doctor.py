@@ -425,6 +425,14 @@ def somebody_elses_pod(clinic: Clinic) -> AbstractContextManager[None]:
 
 
 @contextmanager
+def nobodys_pod(clinic: Clinic) -> Iterator[None]:
+    body = pod("nobodys", {COUNT: 1}, schedulerName="old-name")
+    with created(clinic, "/api/v1/namespaces/default/pods", body):
+        clinic.cluster.wait(lambda: clinic.examine().findings != (), "it has waited long enough to be a finding")
+        yield
+
+
+@contextmanager
 def fast_clock(clinic: Clinic) -> Iterator[None]:
     later = (datetime.now(UTC) + timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     lease = {"metadata": {"name": clinic.node}, "spec": {"holderIdentity": clinic.node, "renewTime": later}}
@@ -459,6 +467,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     "a register can't be read": (unreadable_register, {"register-problem"}, REGISTER),
     "a runtime without CDI": (old_containerd, {"runtime-without-cdi"}, "containerd://1.6.30"),
     "topology without scores": (topology_without_scores, {"no-scores", "settings-differ", "over-hami-permission"}, ""),
+    "a scheduler that does not run": (nobodys_pod, {"pods-unserved"}, "default/nobodys"),
     "another scheduler's pod": (somebody_elses_pod, {"foreign-pods"}, "kube-system/by-hand"),
     "a node's clock is fast": (fast_clock, {"clock-skew-node"}, "ahead of"),
 }
@@ -469,7 +478,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
-    assert (out.splitlines()[-1], err) == ("33 checks, nothing found.", "")
+    assert (out.splitlines()[-1], err) == ("34 checks, nothing found.", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -485,7 +494,7 @@ def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -
 def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
     with agent_not_ready(clinic), gpus_of_nobody(clinic):
         printed, _ = clinic.run(status=1)
-    assert "33 checks: 1 error, 1 warning." in printed
+    assert "34 checks: 1 error, 1 warning." in printed
     with gpus_of_nobody(clinic):
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 

@@ -69,6 +69,7 @@ MADE: tuple[Check, ...] = (
     node_checks.check_claims_made,
     node_checks.check_claims,
     node_checks.check_foreign_pods,
+    node_checks.check_unserved_pods,
     cluster_checks.check_clock_here,
     cluster_checks.check_clocks_of_nodes,
 )

@@ -217,6 +217,8 @@ class Facts:
     """ResourceClaims of all namespaces; None where the API server has no resource.k8s.io/v1."""
     claims_held: frozenset[str] | Unread = _NOT_ASKED
     """UIDs of the claims that the ledger has cards for."""
+    pods_held: frozenset[str] | Unread = _NOT_ASKED
+    """UIDs of the pods that the ledger has cards for."""
     device_class: Json | Unread | None = _NOT_ASKED
     """Ours, for claims."""
     pods: Sequence[Json] | Unread = _NOT_ASKED
@@ -319,6 +321,11 @@ def claims_held(statuses: Iterable[Json]) -> frozenset[str]:
     holders = (holder for status in statuses for holder in status.get("holders") or ())
     parts = (part for holder in holders for part in holder.get("containers") or ())
     return frozenset(str(part["claim"]["uid"]) for part in parts if part.get("claim"))
+
+
+def pods_held(statuses: Iterable[Json]) -> frozenset[str]:
+    """Return the UIDs of the pods that hold cards, by the statuses of GPUAllocations."""
+    return frozenset(str(holder["podUID"]) for status in statuses for holder in status.get("holders") or ())
 
 
 def some_of(names: Sequence[str], most: int = 3) -> str:

@@ -358,7 +358,15 @@ class FindingKind(StrEnum):
         "foreign-pods",
         E,
         "Another scheduler placed pods with GPUs on our nodes: the ledger does not count what they use.",
-        "kubectl apply -k manifests/admission, and delete them; or keep their nodes apart (node_label, node_taint)",
+        "Have their owners create them anew under gpuledger's profile: kubectl apply -k manifests/admission sees to "
+        "that; or keep their nodes apart (node_label, node_taint)",
+    )
+    PODS_UNSERVED = (
+        "pods-unserved",
+        E,
+        "Pods request GPUs of a scheduler that does not run: no scheduler has tried them.",
+        "Add the name to `extra_scheduler_names`, or have their owners create them anew with "
+        "`schedulerName: SCHEDULER`",
     )
 
     # Clocks.

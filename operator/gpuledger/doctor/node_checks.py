@@ -36,7 +36,9 @@ from gpuledger.formats.kubernetes.node import (
     read_registers,
 )
 from gpuledger.formats.kubernetes.pod import (
+    SCHEDULED,
     bound_node,
+    condition_of,
     created_at,
     is_being_deleted,
     is_finished,
@@ -310,14 +312,19 @@ def _program(container: Json) -> str:
 
 
 def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
-    """Yield our nodes with pods that have GPUs by the word of another scheduler."""
-    release = known(facts.release)
+    """Yield our nodes with pods that have GPUs by the word of another scheduler.
+
+    The ledger has the pods of a scheduler name that was ours when they came, and of one that was adopted.
+    """
+    release, held = known(facts.release), known(facts.pods_held)
     names = set(release.dialects.resources())
     ours = {name_of(node) for node in known(facts.nodes) if node_facts(node, release.dialects).registers}
     found: dict[str, list[str]] = {}  # node -> pods, each with its scheduler
     for pod in known(facts.pods):
         node, scheduler = bound_node(pod), scheduler_of(pod)
-        if node in ours and scheduler not in release.scheduler_names and names & set(resources_asked(pod)):
+        if node not in ours or scheduler in release.scheduler_names or pod["metadata"]["uid"] in held:
+            continue
+        if names & set(resources_asked(pod)):
             described = f"{pod['metadata']['namespace']}/{name_of(pod)} (scheduler {scheduler or 'none'})"
             found.setdefault(node, []).append(described)
     for node, pods in sorted(found.items()):
@@ -326,7 +333,27 @@ def check_foreign_pods(facts: Facts) -> Iterator[Finding]:
 
 
 LATE = timedelta(seconds=30)
-"""After this long, a claim that is to be made from a template should be there."""
+"""After this long, a claim that is to be made from a template should be there, and a scheduler have tried a pod."""
+
+
+def check_unserved_pods(facts: Facts) -> Iterator[Finding]:
+    """Yield names of schedulers, not ours, by which pods with GPUs wait that no scheduler has tried."""
+    release = known(facts.release)
+    names = set(release.dialects.resources())
+    now = facts.local_time if not isinstance(facts.server_time, datetime) else facts.server_time
+    found: dict[str, list[str]] = {}  # name of a scheduler -> pods
+    for pod in known(facts.pods):
+        scheduler, since = scheduler_of(pod), time_of(created_at(pod))
+        is_tried = bound_node(pod) or condition_of(pod, SCHEDULED) is not None
+        is_new = since is None or now - since <= LATE
+        if is_tried or is_new or is_being_deleted(pod) or scheduler in release.scheduler_names:
+            continue
+        if names & set(resources_asked(pod)):
+            found.setdefault(scheduler, []).append(f"{pod['metadata']['namespace']}/{name_of(pod)}")
+    for scheduler, pods in sorted(found.items()):
+        text = f"no scheduler has tried {some_of(pods)}"
+        ours = release.scheduler_names[0]
+        yield Finding.of(FindingKind.PODS_UNSERVED, f"scheduler {scheduler or 'none'}", text, SCHEDULER=ours)
 
 
 def check_claim_class(facts: Facts) -> Iterator[Finding]:

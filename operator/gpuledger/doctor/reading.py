@@ -35,6 +35,7 @@ from gpuledger.doctor.facts import (
     failing_container,
     last_complaint,
     name_of,
+    pods_held,
 )
 from gpuledger.formats.admission.policies import agent_policies, mutating_policies, validating_policies
 from gpuledger.formats.admission.rules import AGENT as AGENT_ACCOUNT
@@ -302,7 +303,7 @@ class Reading:
         }
         found = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))
         ledger = found.pop("ledger")
-        found["cards"], found["claims_held"] = (ledger, ledger) if isinstance(ledger, Unread) else ledger
+        found |= dict.fromkeys(("cards", "claims_held", "pods_held"), ledger) if isinstance(ledger, Unread) else ledger
         settings, chosen = await self._settings(found["deployment"], found["daemon_set"])
         found["crd"], configs, last_words = await asyncio.gather(
             self._seen_crd(found["crd"]), self._configs(found["deployment"]), self._last_words(found["our_pods"])
@@ -403,13 +404,18 @@ class Reading:
 
         return await tried("the webhook's configuration", f"`get` on {', '.join(map(_plural, WEBHOOK_KINDS))}", read)
 
-    async def _ledger(self) -> tuple[Mapping[str, str], frozenset[str]] | Unread:
-        """Return the cards' phases, by the names of their objects; and the claims that have some of them, by UID."""
+    async def _ledger(self) -> Mapping[str, Any] | Unread:
+        """Return the Facts that come from GPUAllocations, by name."""
 
-        async def read() -> tuple[Mapping[str, str], frozenset[str]]:
+        async def read() -> Mapping[str, Any]:
             found = await self._listed_or_none(ALLOCATIONS)
             status = {item["metadata"]["name"]: item.get("status") or {} for item in found}
-            return {name: str(each.get("phase") or "") for name, each in status.items()}, claims_held(status.values())
+            phases = {name: str(each.get("phase") or "") for name, each in status.items()}
+            return {
+                "cards": phases,
+                "claims_held": claims_held(status.values()),
+                "pods_held": pods_held(status.values()),
+            }
 
         return await tried("the ledger", f"`list` on {PLURAL}.{GROUP}", read)
 

@@ -253,9 +253,32 @@ def test_pods_with_gpus_that_another_scheduler_has_put_there() -> None:
     assert "default/a (scheduler default-scheduler), default/b" in finding.text
 
 
+def test_pods_of_a_scheduler_name_that_was_ours_are_in_the_ledger(found: Found) -> None:
+    pods = [asking_elsewhere("a"), asking_elsewhere("b")]
+    assert found(pods=pods, pods_held=frozenset({"uid-a", "uid-b"})) == []
+    (finding,) = examine(healthy(pods=pods, pods_held=frozenset({"uid-a"}))).findings
+    assert "default/b (scheduler" in finding.text
+    assert "default/a" not in finding.text
+
+
+def test_pods_of_a_scheduler_that_does_not_run(found: Found) -> None:
+    """After a change of `scheduler_name`, pods that wait by the old one are tried by no scheduler."""
+    pods = [a_pod_object(name, scheduler_name="old", created="2030-01-01T11:00:00Z") for name in ("a", "b")]
+    (finding,) = examine(healthy(pods=pods)).findings
+    assert (finding.kind.value, finding.where) == ("pods-unserved", "scheduler old")
+    assert finding.text == "no scheduler has tried default/a, default/b"
+    assert "schedulerName: gpuledger" in finding.remedy
+    tried, gated, new = pods[0], pods[1], a_pod_object("c", scheduler_name="old", created="2030-01-01T12:00:00Z")
+    for pod, reason in ((tried, "Unschedulable"), (gated, "SchedulingGated")):
+        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": reason}]
+    plain = a_pod_object("d", {"cpu": "1"}, scheduler_name="old", created="2030-01-01T11:00:00Z")
+    assert found(pods=[tried, gated, new, plain]) == []
+
+
 def test_pods_that_wait_elsewhere_or_want_no_gpus_are_left_alone(found: Found) -> None:
     waiting, elsewhere = asking_elsewhere("a"), asking_elsewhere("b")
     del waiting["spec"]["nodeName"]
+    waiting["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
     elsewhere["spec"]["nodeName"] = "another"
     plain = a_pod_object("c", {"cpu": "1"}, node_name=NODE.name, scheduler_name="any")
     assert found(pods=[waiting, elsewhere, plain]) == []
