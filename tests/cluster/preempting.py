@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Self
 
 from chaos.gang_rule import GANG
@@ -15,6 +15,7 @@ from control_plane import ControlPlane
 from faults.proxy import Proxy
 from gpuledger.agent.simulated import FakeKubelet
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.errors import Unreachable
 from installation import NO_KUBELET, Installation
 
 Json = dict[str, Any]
@@ -57,11 +58,12 @@ class Kubelet(FakeKubelet):
         super().__init__(client, set())
         try:
             while not self._ended.is_set():
-                async for page in client.pages("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
-                    for pod in page:
-                        leaving = pod["metadata"].get("deletionTimestamp")
-                        if not (leaving and pod["metadata"]["name"] in self.stubborn):
-                            await self.play(pod)
+                with suppress(Unreachable):  # an API server that is busy or stopped answers later
+                    async for page in client.pages("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
+                        for pod in page:
+                            leaving = pod["metadata"].get("deletionTimestamp")
+                            if not (leaving and pod["metadata"]["name"] in self.stubborn):
+                                await self.play(pod)
                 await asyncio.sleep(0.1)
         finally:
             await client.close()

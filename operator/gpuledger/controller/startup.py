@@ -172,7 +172,7 @@ def build_operator(
     )
     view_source = operators_source(workflows)
     workflows.context.ledger.on_stored.append(view_source.note)
-    workflows.context.ledger.on_cordoned.append(workflows.context.trail.cordoned)
+    workflows.context.ledger.on_described.append(workflows.context.trail.cordoned)
     workflows.gangs.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
         placer=workflows.placer,

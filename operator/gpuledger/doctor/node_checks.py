@@ -35,10 +35,10 @@ from gpuledger.formats.kubernetes.node import (
     node_facts,
     read_registers,
 )
+from gpuledger.formats.kubernetes.other import condition_of
 from gpuledger.formats.kubernetes.pod import (
     SCHEDULED,
     bound_node,
-    condition_of,
     created_at,
     is_being_deleted,
     is_finished,

@@ -179,8 +179,8 @@ class Ledger:
         """Called with a node's name when the API server has stored something of its cards, whatever it changes."""
         self.on_opened = Listeners[[str]]()
         """Called with a node's name when holders can be added to one of its cards that took none before."""
-        self.on_cordoned = Listeners[[CardEntry, str]]()
-        """Called with a card that was known and is cordoned for another reason than before, and with that one."""
+        self.on_described = Listeners[[CardEntry, str]]()
+        """Called with a card after each of its versions, and with why it was cordoned before it."""
 
     # Reading.
 
@@ -273,7 +273,7 @@ class Ledger:
         else:
             before = entry.outlook()
         was_open, held, claimed, place = entry.open, entry.holders, entry.claims, entry.card.place
-        cordoned = entry.cordoned if entry.stored else None
+        cordoned = entry.cordoned if entry.stored else stored.cordoned
         entry.describe(stored)
         if before is None or entry.card.place != place:
             self._join_node(entry)
@@ -286,16 +286,11 @@ class Ledger:
         entry.known_room = None
         if entry.outlook() != before:  # a seat that has become a holder changes nothing for others
             self._touch(node_name)
-        self._tell_stored(entry, was_open, cordoned)
-        return True
-
-    def _tell_stored(self, entry: CardEntry, was_open: bool, cordoned: str | None) -> None:
-        node_name = entry.card.node_name
         self.on_stored(node_name)
         if entry.open and not was_open:
             self.on_opened(node_name)
-        if cordoned is not None and entry.cordoned != cordoned:
-            self.on_cordoned(entry, cordoned)
+        self.on_described(entry, cordoned)
+        return True
 
     def unload(self, uuid: str, resource_version: int) -> bool:
         """Record that the API server has lost a card; return False if something newer is known already.

@@ -149,7 +149,9 @@ class Trail:
             self.note(RecordKind.RELEASED, lost[0][1].pod, lost[0][0].node_name, shares, why)
 
     def cordoned(self, entry: CardEntry, before: str) -> None:
-        """Record that a person has cordoned a card, for another reason than before, or that nobody does any more."""
+        """Record it if a person has cordoned a card, for another reason than before, or if nobody does any more."""
+        if entry.cordoned == before:
+            return
         card, kind = entry.card, RecordKind.CORDONED if entry.cordoned else RecordKind.UNCORDONED
         share = Share(card.uuid, card.capacity, exclusive=True, containers=())
         text = f"card {card.index}: {entry.cordoned or before}"
