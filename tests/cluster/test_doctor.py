@@ -426,8 +426,10 @@ def somebody_elses_pod(clinic: Clinic) -> AbstractContextManager[None]:
 
 @contextmanager
 def nobodys_pod(clinic: Clinic) -> Iterator[None]:
+    namespace = "/api/v1/namespaces/kube-system/pods"  # where the policies look at nobody
     body = pod("nobodys", {COUNT: 1}, schedulerName="old-name")
-    with created(clinic, "/api/v1/namespaces/default/pods", body):
+    body["metadata"]["namespace"] = "kube-system"
+    with created(clinic, namespace, body):
         clinic.cluster.wait(lambda: clinic.examine().findings != (), "it has waited long enough to be a finding")
         yield
 
@@ -467,7 +469,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     "a register can't be read": (unreadable_register, {"register-problem"}, REGISTER),
     "a runtime without CDI": (old_containerd, {"runtime-without-cdi"}, "containerd://1.6.30"),
     "topology without scores": (topology_without_scores, {"no-scores", "settings-differ", "over-hami-permission"}, ""),
-    "a scheduler that does not run": (nobodys_pod, {"pods-unserved"}, "default/nobodys"),
+    "a scheduler that does not run": (nobodys_pod, {"pods-unserved"}, "kube-system/nobodys"),
     "another scheduler's pod": (somebody_elses_pod, {"foreign-pods"}, "kube-system/by-hand"),
     "a node's clock is fast": (fast_clock, {"clock-skew-node"}, "ahead of"),
 }

@@ -204,12 +204,13 @@ def test_no_pod_of_a_workload_is_evicted_for_a_pod_of_higher_priority_outside_of
     cluster = queues.cluster
     queues.job("queued", "other", WHOLE, 100, pods=3, priority="ordinary")
     queues.wait_running("queued")
-    cluster.create(pod("single", WHOLE, priorityClassName="ordinary", terminationGracePeriodSeconds=0))
+    cluster.create(pod("single", WHOLE, priorityClassName="ordinary"))
     cluster.wait_bound("single")
     cluster.create(pod("urgent", WHOLE, priorityClassName="urgent"))
+    cluster.wait(lambda: "deletionTimestamp" in cluster.pod("single")["metadata"], "it is asked to leave")
+    cluster.finish("single")
     cluster.wait_bound("urgent")
     assert queues.running("queued") == ["queued"]
-    assert "single" not in cluster.pods()
 
 
 def test_a_quota_of_the_namespace_holds_for_workloads_too(queues: Queues) -> None:

@@ -125,9 +125,13 @@ class Checker:
         """Check that a waiting pod keeps what others have left for it, unless a more important one needs the place.
 
         Nor is it kept once something is missing of it, a claim that could not be written, or the node's agent, and once
-        the API server forbids a Bind to use it, nor while kube-scheduler leaves out its node.
+        the API server forbids a Bind to use it, nor while kube-scheduler leaves out its node, nor once a Bind has
+        failed that took it together with cards that the pod had found by itself.
         """
         pod, node_name = self._world.pod_of(uid), card["spec"]["nodeName"]
+        others = (each for key, each in self._world.api.cards.items() if key != card["metadata"]["name"])
+        if any(holder["podUID"] == uid and holder["state"] == "releasing" for o in others for holder in holders_of(o)):
+            return
         is_left_out = node_name not in self._world.offered.get(uid, [node_name])
         disturbed = self._world.write_refused or node_name in self._disturbed or is_left_out
         if pod is None or pod["spec"].get("nodeName") or self._is_over(uid, card, deadline) or disturbed:

@@ -56,8 +56,12 @@ class GangChecks:
         )
 
     def halves(self) -> list[str]:
-        """Return which gangs are bound in part, though they have never been whole and no member has gone."""
-        if self._can_not_know() or self._nodes_changed:
+        """Return which gangs are bound in part, though they have never been whole and no member has gone.
+
+        Not where the API server refuses the Binding of a member, and the operator is killed that knew its place.
+        """
+        is_place_lost = self._world.bind_refused and self._world.has_crashed
+        if self._can_not_know() or self._nodes_changed or is_place_lost:
             return []
         found = []
         for gang, wish in self._gangs().items():

@@ -167,6 +167,8 @@ class Request(Item):
         elif way > 4:
             if self.operation is Operation.ANNOTATE:
                 self.world.wake_refused = True
+            if self.operation is Operation.BIND and self.refusals[way - 5] in (403, 422):
+                self.world.bind_refused = True
             if self.operation is Operation.WRITE_STATUS and self.refusals[way - 5] in (403, 422):
                 self.world.write_refused = True
             self._answer(None, _REFUSALS[self.refusals[way - 5]]())

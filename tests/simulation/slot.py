@@ -34,6 +34,7 @@ class Slot:
         """Let the operator die; it is started again."""
         self.world.note(f"{self.process.name}: {why}")
         self.process.die()
+        self.world.has_crashed = True
         self.dead.append(self.process)
         self.world.put_off(Restart(self), 1.0)
 

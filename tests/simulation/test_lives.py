@@ -64,6 +64,17 @@ FOUND = {
         "a more important pod and two operators",
         "11:5,13:1,19:1,22:5,29:3,31:5,32:5,70:5,72:5,84:1,89:1,96:5,106:5,108:5,114:5,134:9",
     ),
+    "a pod that was gone before the operator listed stayed a member of its gang, which never started": (
+        "a gang that is larger than it has to be",
+        "2:1,4:1,5:3,9:5,10:1,11:3,12:2,15:3,21:5",
+    ),
+    "a member was bound although another one had lost its cards after all had entered theirs": (
+        "a gang and a pod",
+        "2:1,4:1,6:1,11:1,12:1,13:1,17:11,22:1,23:1,24:1,25:2,28:4,43:1,46:1,47:1,48:1,50:1,54:1,56:1,59:1,60:1,"
+        "64:1,65:1,66:1,67:1,69:3,71:4,79:2,81:1,83:1,89:1,91:1,93:1,100:1,101:1,102:1,104:1,105:1,107:1,108:1,"
+        "109:3,115:1,117:1,118:1,125:1,126:1,127:1,129:1,136:1,137:1,139:1,142:1,144:1,147:1,148:2,149:1,150:1,"
+        "151:1,153:7,156:1,157:1,158:4,164:1,169:10,170:3",
+    ),
 }
 """What was wrong in a random life -> its scenario and deviations. It is lived again in each run."""
 

@@ -104,6 +104,10 @@ class World:
         """Whether the API server has refused to change an annotation."""
         self.write_refused = False
         """Whether it has refused to change a card, in a way that repeating it would not mend."""
+        self.bind_refused = False
+        """The same of a Binding."""
+        self.has_crashed = False
+        """Whether an operator was killed."""
         self.offered: dict[str, list[str]] = {}
         """The nodes that kube-scheduler's own plugins left over when it last asked for a pod, by the pod's UID."""
         self.clocks_agree = not any(scenario.skews_s)

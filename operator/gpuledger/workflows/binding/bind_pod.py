@@ -78,6 +78,8 @@ class OpenBindRequest:
         """A Binding was sent of which the API server has not said what has become of it."""
         self.on_question = Listeners[[]]()
         """Called when kube-scheduler has asked for the Binding."""
+        self.before_sending = Listeners[[]]()
+        """Called before each Binding that none without an answer came before; it raises why it must not be sent."""
 
     @contextmanager
     def question(self, is_connected: Callable[[], bool]) -> Iterator[None]:
@@ -113,6 +115,8 @@ class OpenBindRequest:
         wait: that has to be found out before kube-scheduler gets an answer.
         """
         await self._until_asked()
+        if not self.is_unanswered:
+            self.before_sending()
         self._nothing_under_way.clear()
         try:
             yield

@@ -34,7 +34,7 @@ from gpuledger.model.errors import GangIncomplete, GpuledgerError, Reason, Refus
 from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimit
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Pod
+from gpuledger.model.share import HolderState, Placement, Pod
 from gpuledger.reports.cards import RecordKind
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.context import Component
@@ -252,11 +252,25 @@ class GangBinder(Component):
         if state is None:
             raise GangIncomplete("no watch has shown the pod yet, so it is not known who else is of its gang")
         seen, entered = await self._gather(seen, state, placement, permission)
+        permission.before_sending.append(lambda: self._check_complete(state))
         self._past_barrier.add(seen.pod.uid)
         try:
             await binder.bind(seen, placement, permission, entered)
         finally:
             self._past_barrier.discard(seen.pod.uid)
+
+    def _check_complete(self, state: GangState) -> None:
+        """Raise GangIncomplete if no member is bound yet and one has lost its shares since all had entered theirs.
+
+        Entering them once more may fail for one, after an answer that was lost.
+        """
+        if not state.bound and sum(map(self._is_ready, state.pending.values())) < state.missing:
+            raise GangIncomplete("another member of the gang has lost its cards")
+
+    def _is_ready(self, member: Member) -> bool:
+        holders = self._ledger.holders.of(member.pod.uid)
+        is_entered = bool(holders) and all(holder.state is not HolderState.RELEASING for _, holder in holders)
+        return is_entered or not member.request.cards
 
     def _is_not_bound(self, event: PodNotBound) -> None:
         """Keep the place of a member that is not bound, if others of its gang are.

@@ -303,6 +303,9 @@ class GangState:
 GONE_KEPT = 4_096
 """Pods of which is remembered that they wait no more."""
 
+UNSEEN_S = 30.0
+"""A watch shows a pod within moments of kube-scheduler's question for it, unless the pod is gone."""
+
 
 @define(eq=False, slots=False)
 class Members(Component):
@@ -314,6 +317,7 @@ class Members(Component):
         self._gangs: dict[GangName, GangState] = {}
         self._of_pod: dict[str, GangName] = {}  # pod UID -> its gang
         self._gone: BoundedMap[str, None] = BoundedMap(GONE_KEPT)
+        self._unseen: dict[str, float] = {}  # UID of a pod that only a question has shown -> when, by the clock
         self.on_gone = Listeners[[str, GangState]]()
         """Called with the UID and the gang of a member that waits no more: it is bound, or gone."""
 
@@ -388,16 +392,23 @@ class Members(Component):
 
         None if it was seen to wait no more: a question can be older than what the watch has shown.
         """
+        self._forget_unseen()
         if identity.uid in self._gone:
             return None
         state = self._joined(identity.uid, gang.name)
         known = state.pending.get(identity.uid)
         if known is None:
+            self._unseen[identity.uid] = self._clock.now_s()
             state.waits(Member(identity, gang, request, created_at(pod), controller_uid(pod)))
             self.on_newcomer(state)
         elif (known.gang, known.request) != (gang, request):
             state.waits(replace(known, gang=gang, request=request))
         return state
+
+    def _forget_unseen(self) -> None:
+        """Forget pods that no watch has shown since kube-scheduler asked for them: they were gone before we listed."""
+        while self._unseen and (first := next(iter(self._unseen.items())))[1] + UNSEEN_S <= self._clock.now_s():
+            self.forget_pending(first[0])
 
     def latest_version(self, pod_uid: str, request: PodRequest | None, version: str) -> str:
         """Return the pod's latest resourceVersion from the watch, if its request is unchanged; else this one.
@@ -432,6 +443,7 @@ class Members(Component):
                 self.on_newcomer(state)
         elif joined := self.asks(pod, pod_identity(pod), gang, request):
             member = joined.pending[uid]
+            self._unseen.pop(uid, None)
             member.version, member.ruled_out = resource_version(pod), scheduler_words(pod).rules_out
 
     def forget_pending(self, pod_uid: str) -> None:
@@ -440,6 +452,7 @@ class Members(Component):
         self._waits_no_more(pod_uid)
 
     def _waits_no_more(self, pod_uid: str) -> None:
+        self._unseen.pop(pod_uid, None)
         state = self.of(pod_uid)
         if state is None:
             return

@@ -17,6 +17,7 @@ from gpuledger.formats.annotations import WOKEN_ANNOTATION
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.model.errors import BindFailed, Invalid
 from gpuledger.model.gang import GangName
+from gpuledger.workflows.gangs.members import UNSEEN_S
 from gpuledger.workflows.gangs.plans import COME_S, TRY_PAUSE_S
 from gpuledger.workflows.gangs.turns import QUIET_S, TURN_S
 
@@ -469,6 +470,20 @@ async def test_a_question_that_is_older_than_what_the_watch_has_shown_makes_no_m
     assert parts.filter("a", "node-a").refused == {"node-a": UNBORN}
     come(api, parts, member("d"))
     assert parts.filter("a", "node-a").node_names == ["node-a"]
+
+
+async def test_a_pod_that_no_watch_shows_after_a_question_is_no_member_for_long(
+    api: ApiServer, parts: OperatorParts
+) -> None:
+    """It was gone before this operator listed the pods, and kube-scheduler had not heard of that yet."""
+    api.put_pod(member("gone", minimum=2))
+    question = FilterArguments(api.pods["default", "gone"], ["node-a"])
+    api.delete_pod("gone")
+    parts.placer.filter(question)
+    come(api, parts, *(member(name, minimum=2) for name in "ab"))
+    await asyncio.sleep(UNSEEN_S)
+    assert [parts.filter(name, "node-a").node_names for name in "ab"] == [["node-a"]] * 2
+    assert on_hold(parts) == 2
 
 
 async def test_a_gang_of_which_kube_scheduler_has_a_place_yields_to_nobody(
