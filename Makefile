@@ -57,7 +57,7 @@ kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl
 
 .PHONY: pods
 pods: $(READY) control-plane ## as root: all of it as pods on two real nodes of this machine, from nothing, with the time
-	@$(BIN)/python -m pytest -q tests/node/test_as_pods.py -k from_nothing
+	@CI=true $(BIN)/python -m pytest -q tests/node/test_as_pods.py -k from_nothing
 
 .PHONY: check
 check: export GPULEDGER_TEST_EFFORT = check
@@ -95,7 +95,7 @@ durations: $(READY) ## write down in tests/durations.json how long the tests of 
 
 .PHONY: test-gpu
 test-gpu: $(READY) ## on a machine with an NVIDIA card: what only a card can show (GPULEDGER_HAMI_CORE=PATH/libvgpu.so)
-	@$(BIN)/python -m pytest -q tests/gpu
+	@CI=true $(BIN)/python -m pytest -q tests/gpu
 
 .PHONY: mutants
 mutants: $(READY) ## make small faults in the code, and see whether the unit tests notice (COUNT=40 SEED=1)

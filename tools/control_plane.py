@@ -155,6 +155,11 @@ class ManagedProcess:
         finally:
             os.kill(self.pid, signal.SIGCONT)
 
+    def ensure_alive(self) -> None:
+        """Raise ControlPlaneError when it has ended by itself."""
+        if not self.alive:
+            raise ControlPlaneError(self._complaint(f"has ended with status {self.returncode}"))
+
     def terminate(self, grace_s: float = 10.0) -> int:
         """Ask the program to end, kill what is left of its group after `grace_s`, and return the exit status."""
         if self.alive:
@@ -335,7 +340,7 @@ class ControlPlane:
     def ensure_alive(self) -> None:
         """Raise ControlPlaneError when a component has ended by itself."""
         for component in self._components:
-            component.wait_until(lambda component=component: component.alive, 0)  # type: ignore[misc]
+            component.ensure_alive()
 
     def kubectl(
         self,

@@ -58,6 +58,7 @@ class Installation:
         self._host = name if replicated else None
         self.operator: ManagedProcess | None = None
         self.scheduler: ManagedProcess | None = None
+        self._kubelets: list[ManagedProcess] = []
         self._settings = dict(settings or {})
         self._suffix = f"-{name}" if name else ""
         self.settings_file = plane.directory / f"settings{self._suffix}.yaml"
@@ -164,9 +165,17 @@ class Installation:
             ],
             ready=None,
         )
-        if not stay:
+        if stay:
+            self._kubelets.append(process)
+        else:
             _wait_for_success(process, timeout_s=60)
         return process
+
+    def ensure_alive(self) -> None:
+        """Raise ControlPlaneError if one of its programs has ended, the one that plays kubelets included."""
+        for process in (self.operator, self.scheduler, *self._kubelets):
+            if process:
+                process.ensure_alive()
 
     def metrics(self) -> dict[str, float]:
         """Return the operator's metrics: sample name with its labels -> value."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from build_control_plane import ensure_binaries, ensure_kueue
-from control_plane import ControlPlane
+from control_plane import ControlPlane, free_port
 from demo import PROGRAMS, DemoError, Screen, run_demo
 from installation import REPOSITORY, Installation
 from kueue import Kueue
@@ -42,7 +42,9 @@ class QueuesDemo:
         self._plane = plane
         self._screen = screen
         self._kueue = Kueue(plane)
-        self._product = Installation(plane, {"kueue": True, "sum_models": [f"{MODEL}={MEMORY_MIB}"]})
+        self._product = Installation(
+            plane, {"kueue": True, "sum_models": [f"{MODEL}={MEMORY_MIB}"], "view_port": free_port()}
+        )
 
     def set_up(self) -> None:
         """Install Kueue and gpuledger, and register a node."""
@@ -98,13 +100,19 @@ class QueuesDemo:
         for line in (
             f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",
             f'export PATH={shlex.quote(str(ensure_binaries()))}:{shlex.quote(PROGRAMS)}:"$PATH"',
+            f"export GPULEDGER_URL={self._product.view_url}",
+            "kubectl gpuledger top --by queue",
             "kubectl get workloads -A",
             f"kubectl apply -f {EXAMPLES / 'research-job.yaml'}",
         ):
             self._screen.line(f"  {line}", "cyan")
         while True:
             time.sleep(1)
-            self._plane.ensure_alive()
+            self._ensure_alive()
+
+    def _ensure_alive(self) -> None:
+        self._plane.ensure_alive()
+        self._product.ensure_alive()
 
     def _file(self, name: str) -> str:
         return str((EXAMPLES / name).relative_to(REPOSITORY))
@@ -153,7 +161,7 @@ class QueuesDemo:
     def _wait_for(self, what: str, holds: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT_S
         while not holds():
-            self._plane.ensure_alive()
+            self._ensure_alive()
             if time.monotonic() > deadline:
                 operator = self._product.operator
                 words = operator.log_text().splitlines()[-15:] if operator else []
