@@ -159,14 +159,16 @@ def test_long_claims_that_pods_name_have_room_in_memory_for_their_namespace(clai
 
 
 @pytest.fixture(params=[40, pytest.param(90, marks=pytest.mark.long)])
-def long_neighbours(cluster: Cluster, request: pytest.FixtureRequest) -> tuple[Cluster, str]:
-    """Return a cluster with long pods on its node, whose operator has just started; and the name of the node."""
+def long_neighbours(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, str]]:
+    """Yield a cluster with long pods on its node, whose operator has just started; and the name of the node."""
     [node] = cluster.add_nodes(1, gpus=1)
-    for number in range(request.param):
-        body = pod(f"long-{number}", container({}, args=[LONG]), schedulerName="default-scheduler", nodeName=node.name)
+    names = [f"long-{number}" for number in range(request.param)]
+    for name in names:
+        body = pod(name, container({}, args=[LONG]), schedulerName="default-scheduler", nodeName=node.name)
         cluster.request("POST", PODS, body)
     cluster.installation.restart_operator()
-    return cluster, node.name
+    yield cluster, node.name
+    cluster.delete(*names)  # all at once, they would be one answer of 125 MB
 
 
 @pytest.mark.timeout(300)

@@ -167,4 +167,4 @@ def device_source(settings: Settings) -> DeviceSource:
     """Return where this node's cards are read."""
     if settings.devices_file:
         return YamlSource(Path(settings.devices_file))
-    return NvmlSource(groups=ControlGroups())
+    return NvmlSource(groups=ControlGroups(), unified_memory_mib=settings.unified_memory_mib)

@@ -284,6 +284,11 @@ class Settings:
         "driver.",
         choices=("auto", "given", "kept"),
     )
+    unified_memory_mib: int = option(
+        0,
+        "Memory to offer of a card that has none of its own, as in GB10 and Jetson; 0: such a card is given as a whole "
+        "only.",
+    )
     memory_bursts: str = option(
         "never",
         "Where a pod's annotation gpuledger.dev/memory-limit may set a limit of memory above its share: never, where "

@@ -7,6 +7,7 @@ from being listed: it is shown with its fault where its UUID is known, and in th
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -192,8 +193,9 @@ class _Card:
 class NvmlSource:
     """Implements DeviceSource."""
 
-    def __init__(self, sysfs: Path = SYSFS, groups: GroupTree | None = None) -> None:
-        self._sysfs = sysfs
+    def __init__(self, sysfs: Path = SYSFS, groups: GroupTree | None = None, unified_memory_mib: int = 0) -> None:
+        """Make one; `unified_memory_mib` is offered of a card without memory of its own, if not 0."""
+        self._sysfs, self._unified_memory_mib = sysfs, unified_memory_mib
         self._limits = NvmlLimits(groups)
         self._open = False
         self._worked = False  # NVML could be opened once, so the library that is loaded was the right one
@@ -310,13 +312,13 @@ class NvmlSource:
         self._must_be_open().watch(card.uuid, card.handle)
         if (ask(pynvml.nvmlDeviceGetMigMode, card.handle) or (0, 0))[0]:
             return self._mig_devices(index, card, fault, problems)
-        memory_mib = _memory_mib(card.handle)
+        memory_mib, number = _memory_mib(card.handle), None
         if memory_mib is None:
+            memory_mib, number = (self._unified_memory_mib, None) if self._unified_memory_mib else (_host_mib(), 1)
             problems.append(
-                f"card {card.uuid} ({card.model}) is left out: NVML does not report its memory, which it probably "
-                "shares with the processor"
+                f"card {card.uuid} ({card.model}) has no memory of its own, by NVML, and shares that of the processor: "
+                f"{memory_mib} MiB are offered, {_OFFERED[number]}"
             )
-            return []
         self._contexts[card.uuid] = card.handle
         return [
             Device(
@@ -324,6 +326,7 @@ class NvmlSource:
                 index=index,
                 model=card.model,
                 memory_mib=memory_mib,
+                number=number,
                 numa_node=card.numa_node,
                 pcie_root=card.pcie_root,
                 bus_id=card.bus_id,
@@ -423,6 +426,15 @@ def _usable(uuid: str, problems: list[str]) -> bool:
 def _memory_mib(handle: Handle) -> int | None:
     memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     return int(memory.total) // MIB or None if memory is not None else None
+
+
+_OFFERED = {None: "by `unified_memory_mib`", 1: "to one pod at a time; set `unified_memory_mib` to share it"}
+"""Slots that are fixed -> how a card is offered that has no memory of its own."""
+
+
+def _host_mib() -> int:
+    """Return the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // MIB
 
 
 def _memory_or_none(handle: Handle) -> int | None:

@@ -374,7 +374,7 @@ _BLOCKS: dict[str, type[_Nvidia]] = {"hami": _Hami, "volcano": _Volcano}
 
 NOT_SUPPORTED = {
     "overwriteEnv": "environment variables of containers without GPUs are left alone",
-    "preConfiguredDeviceMemory": "memory of a card is what its node reports",
+    "preConfiguredDeviceMemory": "set unified_memory_mib for cards without memory of their own",
     "enableNumaTopology": "cards of one NUMA node are chosen for pods that ask for it by annotation",
     "libCudaLogLevel": "set LIBCUDA_LOG_LEVEL in the container",
     "disableCoreLimit": "it is for the library in the container, which is not ours",

@@ -25,7 +25,8 @@ from fakes.nvml.fake_nvml import (
     some_cards,
 )
 from gpuledger.agent.devices.nvml import NvmlSource
-from gpuledger.agent.devices.source import CardUse, Device, DeviceProcess
+from gpuledger.agent.devices.source import CardUse, Device, DeviceProcess, node_cards
+from gpuledger.model.node import NodeConfig
 
 OPTIONAL = [
     "nvmlSystemGetCudaDriverVersion_v2",
@@ -214,10 +215,28 @@ def test_a_card_in_mig_mode_without_devices_is_said(
     assert warnings(caplog) == ["card GPU-cut is in MIG mode and has no MIG devices: it takes no pods"]
 
 
+@pytest.mark.parametrize(("setting_mib", "slots", "text"), [(0, 1, "to one pod at a time"), (98_304, 10, "98304 MiB")])
+def test_a_card_without_memory_of_its_own_is_given_as_a_whole_or_with_the_memory_that_a_setting_states(
+    driver: FakeDriver, caplog: pytest.LogCaptureFixture, setting_mib: int, slots: int, text: str
+) -> None:
+    """As in GB10 and Jetson, which share the processor's."""
+    driver.card(0, memory_mib=None)
+    source = NvmlSource(unified_memory_mib=setting_mib)
+    source.open()
+    cards = node_cards(source.snapshot(), "node-a", NodeConfig(split_count=10))
+    source.snapshot()
+    (warning,) = warnings(caplog)
+    source.close()
+    card = next(each for each in cards if each.uuid == "GPU-00000000")
+    assert (card.healthy, card.capacity.number) == (True, slots)
+    assert card.capacity.memory_mib == setting_mib or not setting_mib
+    assert card.capacity.memory_mib > 0
+    assert text in warning
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"memory_mib": None}, "NVML does not report its memory"),
         ({"uuid": "MIG-GPU-0/1/0"}, "its UUID is not a valid object name"),
     ],
 )
