@@ -161,7 +161,7 @@ def test_a_held_card_that_is_reported_again_takes_pods_beside_its_holders(cluste
     report(cluster, node.name, [])
     wait_phases(cluster, {uuid: "Unavailable"})
     cluster.create(pod("beside", HALF))
-    cluster.wait_refused("beside", "no GPUs in the ledger")
+    cluster.wait_refused("beside", "the node no longer reports its GPU")
     report(cluster, node.name, node.cards)
     cluster.wait_bound("beside", timeout_s=SOON_S)
     assert holding(cluster, uuid) == ["beside", "running"]

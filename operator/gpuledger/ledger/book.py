@@ -343,7 +343,8 @@ class Ledger:
     # Inside.
 
     def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
-        reported = [entry for entry in self.entries_of_node(node_name) if entry.reported]
+        entries = self.entries_of_node(node_name)
+        reported = [entry for entry in entries if entry.reported]
         cards, takes = tuple(entry.card for entry in reported), [entry for entry in reported if entry.takes_pods]
         closed, host = self.strangers.closed(node_name), self.hosts.free(node_name)
         return NodeRoom(
@@ -356,6 +357,7 @@ class Ledger:
             counted=host.cards if host and self.only_counts(node_name) else None,
             cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),
             unaccounted=frozenset(entry.card.uuid for entry in takes if entry.card.uuid in closed),
+            unreported=len(entries) - len(reported),
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )
 

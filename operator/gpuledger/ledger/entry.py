@@ -54,6 +54,8 @@ class NodeRoom:
     """UUIDs of the healthy cards on which a person wants no new pods."""
     unaccounted: frozenset[str] = frozenset()
     """UUIDs of the cards, in order otherwise, that a pod may use without a share in the ledger."""
+    unreported: int = 0
+    """How many cards more the ledger has of the node, which it does not report any more."""
     counted: int | None = None
     """How many cards are left of a node whose own device plugin only counts them; None on all others."""
     topology: Topology | None = None

@@ -144,7 +144,7 @@ def _kept(entry: CardEntry) -> str:
 
 _OF_THE_NODE = {
     Reason.ONLY_WHOLE_GPUS: "needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number",
-    Reason.NO_INVENTORY: "needs GPUs that its node agent reports: the ledger has none of this node",
+    Reason.NO_INVENTORY: "needs GPUs that its node agent reports: it reports none",
     Reason.AGENT_NOT_READY: "needs its GPU node agent to be ready: check the agent's pod on the node, and its log",
     Reason.NODE_NOT_STARTING: "needs a kubelet and a GPU node agent that start the pods it has: check their logs",
     Reason.PLUGIN_LIMIT: "needs a pod with one container and no init container, or a node with another device plugin",

@@ -221,7 +221,7 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     if node.counted is not None:
         return _refuse_counted((demand,), node.counted)
     if not node.cards:
-        return Refusal(Reason.NO_INVENTORY, "no GPUs in the ledger")
+        return Refusal(Reason.NO_INVENTORY, _none_reported(node.unreported))
     if node.offer is None:
         return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
     if node.hangs:
@@ -242,6 +242,12 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
     if len(_whole_modules(fitting, demand.module)) * demand.module < demand.cards:
         return Refusal(Reason.NO_COMBINATION, f"{_few(demand, '')} free in whole modules of {demand.module} cards")
     return _refuse_set(demand, [room.card for room in fitting]) if demand.joint else None
+
+
+def _none_reported(unreported: int) -> str:
+    if not unreported:
+        return "no GPUs in the ledger"
+    return f"the node no longer reports {'its GPU' if unreported == 1 else f'any of its {unreported} GPUs'}"
 
 
 def not_served(demand: Demand) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from builders import OFFER, a_card, a_ledger, a_share, mib, occupy, percent, stored, whole, whole_share
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.card import Amounts, CardFilter, CardRule
+from gpuledger.model.card import Amounts, Card, CardFilter, CardRule
 from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.request import Demand, HostAmounts, Lifetime
@@ -113,6 +113,14 @@ def unaccounted() -> Ledger:
     return ledger
 
 
+def unreported(*cards: Card) -> Ledger:
+    """Return the cards of a node that does not report them any more, as its driver is gone."""
+    ledger = a_ledger(*cards)
+    for card in cards:
+        ledger.set_reported(card.uuid, reported=False)
+    return ledger
+
+
 def cordoned() -> Ledger:
     """Return a card in working order on which a person wants no new pods."""
     ledger = Ledger()
@@ -135,6 +143,8 @@ ON_ONE_ROOT, ON_DIFFERENT_ROOTS = CardRule(PCIE_ROOT, 0), CardRule(PCIE_ROOT, 0,
 
 CASES = [
     Case(Reason.NO_INVENTORY, "no GPUs in the ledger", (whole(),), Ledger()),
+    Case(Reason.NO_INVENTORY, "the node no longer reports any of its 2 GPUs", (whole(),), unreported(ONE, TWO)),
+    Case(Reason.NO_INVENTORY, "the node no longer reports its GPU", (whole(),), unreported(ONE)),
     Case(Reason.AGENT_NOT_READY, "GPU node agent is not ready", (whole(),), not_ready()),
     Case(
         Reason.NODE_NOT_STARTING,
@@ -262,7 +272,7 @@ def test_the_first_true_reason_is_given_in_words(case: Case) -> None:
 
 
 MISSING = {
-    Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: the ledger has none of this node"],
+    Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: it reports none"] * 3,
     Reason.AGENT_NOT_READY: ["needs its GPU node agent to be ready: check the agent's pod on the node, and its log"],
     Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: check their logs"],
     Reason.ONLY_WHOLE_GPUS: ["needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number"],
