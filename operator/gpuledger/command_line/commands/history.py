@@ -151,8 +151,10 @@ def _seconds(first: Json, last: Json) -> float:
 
 
 def _pod(record: Json) -> str:
-    """Return the subject of a record: a pod, or a gang."""
-    return f"{record['namespace']}/{record['pod']}" if record["pod"] else f"gang {record['namespace']}/{record['gang']}"
+    """Return the subject of a record: a pod, a gang, or a card."""
+    if record["pod"]:
+        return f"{record['namespace']}/{record['pod']}"
+    return f"gang {record['namespace']}/{record['gang']}" if record["gang"] else f"card {record['cards'][0]['uuid']}"
 
 
 def _cards(record: Json) -> str:
