@@ -278,6 +278,8 @@ class EventReason(StrEnum):
     """On a pod: it has been pending for a while, and why."""
     WORDS_WITHOUT_EFFECT = "GPUWordsWithoutEffect"
     """On a pod: something that it says of GPUs has no effect."""
+    NOT_IN_LEDGER = "GPUNotInLedger"
+    """On a bound pod: the ledger has no cards for it."""
     PREEMPTING = "Preempting"
     """On a pending pod: other pods are evicted for it."""
     PREEMPTED = "Preempted"

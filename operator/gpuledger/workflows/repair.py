@@ -50,7 +50,7 @@ from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Amounts, Card
 from gpuledger.model.clock import Clock
-from gpuledger.model.errors import BadInput, GpuledgerError, NotFound, ShareRefused
+from gpuledger.model.errors import BadInput, EventReason, GpuledgerError, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.request import SeenClaim
@@ -267,6 +267,9 @@ class Adopter(Component):
                 problem,
             )
             self._unknown[facts.pod.uid] = unknown
+            text = f"the ledger has no GPUs for this pod ({problem}): create it anew, or have an administrator run"
+            sentence = f"{text} `gpuledger audit`"
+            self._event_recorder.post_pod_event_once(facts.pod, EventReason.NOT_IN_LEDGER, sentence, problem)
 
     async def _problem(self, facts: PodFacts) -> str:
         """Enter what may be entered; return why something was not.

@@ -103,6 +103,14 @@ async def test_without_the_setting_a_pod_is_counted_and_told_once_and_not_entere
         "pod default/a is bound to node node-a, but its shares are not in the ledger: adopt_pods is off; "
         "see `gpuledger audit`"
     ]
+    assert [(uid, reason, sentence) for uid, reason, sentence, _ in resyncs.parts.told_once] == [
+        (
+            "uid-a",
+            "GPUNotInLedger",
+            "the ledger has no GPUs for this pod (adopt_pods is off): create it anew, or have an administrator run "
+            "`gpuledger audit`",
+        )
+    ]
     assert api.writes() == []
 
 
