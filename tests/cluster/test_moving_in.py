@@ -218,6 +218,8 @@ def test_the_way_in_and_back_to_hami(by_the_document: Cluster, tmp_path: Path) -
         wait_phase(cluster, "Unaccounted")
         (lack,) = found(cluster, "audit", status=1)
         assert (lack["kind"], lack["pod"]) == ("not-entered", "default/old")
+        told = "the ledger has no GPUs for this pod"
+        cluster.wait(lambda: any(told in said for said in cluster.messages("old")), "its owner is told, too")
 
     def shown() -> None:
         assert holder_names(cluster) == []
