@@ -53,6 +53,7 @@ def test_no_order_does_harm(name: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1_800)  # three minutes, on two cores that nothing else uses
 @pytest.mark.parametrize("name", WITH_A_FAULT)
 def test_no_order_with_a_fault_does_harm(name: str) -> None:
     nothing_goes_wrong(islice(Orders(BY_NAME[name], wrong=1), times(SOME_ORDERS, EVERY_ORDER)))
