@@ -28,7 +28,7 @@ from gpuledger.formats.kubernetes.gang import (
 )
 from gpuledger.formats.kubernetes.node import NodeFacts, has_label, node_facts, read_registers
 from gpuledger.formats.kubernetes.pod import scheduler_of
-from gpuledger.formats.kubernetes.templates import pod_templates, resources_elsewhere
+from gpuledger.formats.kubernetes.templates import Elsewhere, pod_templates, resources_elsewhere
 from gpuledger.formats.resource_claims.claims import (
     MOST_CLAIMS,
     NO_CLAIM_OBJECTS,
@@ -279,14 +279,28 @@ def _workload(document: Json, head: Json, dialects: Dialects, claims: ClaimObjec
         if str(document.get("apiVersion")).startswith("batch.volcano.sh/") and head["kind"] == "Job":
             pod = {**pod, "notes": [*pod.get("notes", ()), VOLCANO_JOB]}
         yield {**pod, "of": f"{head['kind']}/{head['name']}", "template": template.path, "copies": template.copies}
-    if templates:
-        return
-    elsewhere = resources_elsewhere(document, dialects.resources())
+    is_quota = str(document.get("apiVersion")).startswith("kueue.x-k8s.io/")  # queues count
+    elsewhere = [] if is_quota else resources_elsewhere(document, dialects.resources())
     if elsewhere:
-        warning = f"{elsewhere[0]} is not in a pod template: inspect the pods that are made of it"
-        yield {**head, "warnings": [warning], "problems": []}
-    else:
+        warnings, problems = _read_elsewhere(elsewhere, dialects)
+        yield {**head, "warnings": warnings, "problems": problems}
+    elif not templates:
         yield {**head, "skipped": True, "problems": []}
+
+
+def _read_elsewhere(places: Sequence[Elsewhere], dialects: Dialects) -> tuple[list[str], list[str]]:
+    """Return what the places outside pod templates say, and what is wrong with it, by the words for containers."""
+    warnings, problems = [], []
+    for place in places:
+        said = ", ".join(f"{name}: {amount}" for name, amount in place.amounts.items()) or "a resource for GPUs"
+        warnings.append(f"{place.path} ({said}) is not in a pod template: inspect the pods that are made of it")
+        try:
+            limits = {name: str(amount) for name, amount in place.amounts.items()}
+            _, wrong = _request_of({}, {"name": "c", "resources": {"limits": limits}}, dialects)
+        except (TypeError, ValueError) as error:
+            wrong = [str(error)]
+        problems += [f"{place.path}: {each.removeprefix('container c: ')}" for each in wrong]
+    return warnings, problems
 
 
 def _configures_devices(config_map: Json) -> bool:
@@ -419,6 +433,7 @@ def _pod(pod: Json, dialects: Dialects, claims: ClaimObjects) -> Json:
     problems = _shape_problems(_Pod, pod)
     if problems:
         return {**head, "containers": [], "problems": problems}
+    problems += _asked_as_a_whole(pod, dialects)
     found: list[Json] = []
     warnings: list[str] = []
     for container, lifetime in containers(pod):
@@ -459,6 +474,21 @@ def _pod(pod: Json, dialects: Dialects, claims: ClaimObjects) -> Json:
         "warnings": [*warnings, *chosen.warnings, *(each.text for each in said)],
         "problems": [*problems, *wrong],
     }
+
+
+def _asked_as_a_whole(pod: Json, dialects: Dialects) -> list[str]:
+    """Return a sentence for each resource of ours that is asked for in `resources` of the pod itself.
+
+    The API server takes CPU, memory and huge pages there, and refuses all others.
+    """
+    own = (pod.get("spec") or {}).get("resources")
+    parts = {key: own.get(key) for key in ("limits", "requests")} if isinstance(own, dict) else {}
+    return [
+        f"spec.resources.{key}.{name}: GPUs can't be asked for by the pod as a whole: ask in a container"
+        for key, amounts in parts.items()
+        for name in (amounts if isinstance(amounts, dict) else ())
+        if name in dialects.resources()
+    ]
 
 
 def _others_names(pod: Json, found: Sequence[Json], dialects: Dialects, said: Sequence[PodWarning]) -> list[str]:

@@ -301,7 +301,51 @@ def test_an_object_that_asks_for_cards_outside_a_template_is_no_silent_success()
     result = run(service)
     assert result.exit_code == 0
     (warning,) = json.loads(result.stdout)["warnings"]
-    assert warning.startswith(f"spec.predictor.model.resources.limits.{GPU} is not in a pod template")
+    assert warning.startswith(f"spec.predictor.model.resources.limits ({GPU}: 1) is not in a pod template")
+
+
+def test_all_places_of_an_object_are_listed_and_checked_beside_its_templates() -> None:
+    mixed = {
+        "kind": "Serving",
+        "metadata": {"name": "llm"},
+        "spec": {
+            "template": {"spec": POD["spec"]},
+            "router": {"resources": {"limits": {GPU: 1, MEMORY: "4x"}}},
+            "pools": [{"resourceName": GPU, "count": 2}],
+        },
+    }
+    result = run(mixed)
+    assert result.exit_code == 1
+    pod, elsewhere = json.loads(result.stdout)["items"]
+    assert pod["template"] == "spec.template"
+    assert sorted(elsewhere["warnings"]) == [
+        "spec.pools[0].resourceName (a resource for GPUs) is not in a pod template: "
+        "inspect the pods that are made of it",
+        f"spec.router.resources.limits ({GPU}: 1, {MEMORY}: 4x) is not in a pod template: "
+        "inspect the pods that are made of it",
+    ]
+    (problem,) = elsewhere["problems"]
+    assert problem.startswith("spec.router.resources.limits: ")
+    assert "4x" in problem
+
+
+def test_gpus_that_are_asked_for_by_the_pod_as_a_whole_are_a_problem() -> None:
+    pod = a_pod_object("a", {})
+    pod["spec"]["resources"] = {"limits": {GPU: 1, "cpu": 1}}
+    result = run(pod)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["problems"] == [
+        f"spec.resources.limits.{GPU}: GPUs can't be asked for by the pod as a whole: ask in a container"
+    ]
+
+
+def test_queues_that_count_gpus_make_no_pods() -> None:
+    flavors = [{"name": "a", "resources": [{"name": GPU, "nominalQuota": 8}]}]
+    queue = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "q"}}
+    assert (
+        run({**queue, "spec": {"resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}]}}, POD).exit_code
+        == 0
+    )
 
 
 def test_one_problem_among_several_documents_is_enough() -> None:

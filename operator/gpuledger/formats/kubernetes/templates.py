@@ -45,9 +45,28 @@ def pod_templates(document: Mapping[str, Any]) -> list[PodTemplate]:
     return list(_search(document))
 
 
-def resources_elsewhere(document: Mapping[str, Any], resources: Collection[str]) -> list[str]:
-    """Return, as paths, where an object names resources outside pod templates: its controller makes pods of that."""
-    return [f"{path}.{name}" for path, values in _mappings(document) for name in values if name in resources]
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A place outside pod templates that names resources: the object's controller makes pods of it, mostly."""
+
+    path: str
+    amounts: Json
+    """Resource -> the amount as it is written. Empty where a resource is named and no amount stands with it."""
+
+
+def resources_elsewhere(document: Mapping[str, Any], resources: Collection[str]) -> list[Elsewhere]:
+    """Return all places where an object names resources outside pod templates, by the words that pods use."""
+    found: list[Elsewhere] = []
+    for path, values in _mappings(document):
+        if amounts := {name: amount for name, amount in values.items() if name in resources}:
+            found.append(Elsewhere(path, amounts))
+        found += [Elsewhere(f"{path}.{key}", {}) for key, value in values.items() if _names_one(value, resources)]
+    return found
+
+
+def _names_one(value: object, resources: Collection[str]) -> bool:
+    named = value if isinstance(value, list) else [value]
+    return any(isinstance(each, str) and each in resources for each in named[:MAX_TEMPLATES])
 
 
 def _search(document: Mapping[str, Any]) -> Iterator[PodTemplate]:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.formats.kubernetes.templates import MAX_TEMPLATES, MOST_PODS, pod_templates, resources_elsewhere
+from gpuledger.formats.kubernetes.templates import (
+    MAX_TEMPLATES,
+    MOST_PODS,
+    Elsewhere,
+    pod_templates,
+    resources_elsewhere,
+)
 from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]
@@ -117,8 +123,17 @@ def test_the_search_is_bounded() -> None:
 def test_resources_outside_templates_are_named() -> None:
     service = {"predictor": {"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}}
     found = resources_elsewhere({"kind": "InferenceService", "spec": service}, {"nvidia.com/gpu"})
-    assert found == ["spec.predictor.model.resources.limits.nvidia.com/gpu"]
+    assert found == [Elsewhere("spec.predictor.model.resources.limits", {"nvidia.com/gpu": 1})]
     assert resources_elsewhere({"kind": "Job", "spec": {"template": pods()}}, {"name"}) == []
+
+
+def test_all_places_are_named_and_those_where_a_resource_is_a_value() -> None:
+    pools = [{"resource": "nvidia.com/gpu", "count": 2}, {"limits": {"nvidia.com/gpu": "4", "cpu": 1}}]
+    found = resources_elsewhere({"kind": "X", "spec": {"pools": pools}}, {"nvidia.com/gpu"})
+    assert sorted(found, key=lambda place: place.path) == [
+        Elsewhere("spec.pools[0].resource", {}),
+        Elsewhere("spec.pools[1].limits", {"nvidia.com/gpu": "4"}),
+    ]
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
