@@ -299,7 +299,7 @@ def _read_elsewhere(places: Sequence[Elsewhere], dialects: Dialects) -> tuple[li
             _, wrong = _request_of({}, {"name": "c", "resources": {"limits": limits}}, dialects)
         except (TypeError, ValueError) as error:
             wrong = [str(error)]
-        problems += [f"{place.path}: {each.removeprefix('container c: ')}" for each in wrong]
+        problems += [f"{place.path}: {each.removeprefix('container c, ')}" for each in wrong]
     return warnings, problems
 
 

@@ -325,7 +325,7 @@ def test_all_places_of_an_object_are_listed_and_checked_beside_its_templates() -
         "inspect the pods that are made of it",
     ]
     (problem,) = elsewhere["problems"]
-    assert problem.startswith("spec.router.resources.limits: ")
+    assert problem.startswith(f"spec.router.resources.limits: {MEMORY}: ")
     assert "4x" in problem
 
 
