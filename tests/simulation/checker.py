@@ -130,7 +130,7 @@ class Checker:
         """
         pod, node_name = self._world.pod_of(uid), card["spec"]["nodeName"]
         others = (each for key, each in self._world.api.cards.items() if key != card["metadata"]["name"])
-        if any(holder["podUID"] == uid and holder["state"] == "releasing" for o in others for holder in holders_of(o)):
+        if any(holder["podUID"] == uid and holder["state"] != "reserved" for o in others for holder in holders_of(o)):
             return
         is_left_out = node_name not in self._world.offered.get(uid, [node_name])
         disturbed = self._world.write_refused or node_name in self._disturbed or is_left_out
