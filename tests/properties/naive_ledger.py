@@ -117,12 +117,16 @@ class Naive:
 
     def node_room(self, name: str, spares: bool = True) -> NodeRoom:
         """Return what placement should see of a node."""
-        lines = sorted(
-            (line for line in self.lines.values() if line.card.node_name == name and line.reported),
-            key=lambda line: (line.card.index, line.card.uuid),
-        )
+        known = [line for line in self.lines.values() if line.card.node_name == name]
+        lines = sorted((each for each in known if each.reported), key=lambda line: (line.card.index, line.card.uuid))
         rooms = tuple(self.room(line.card, spares) for line in lines if line.open and line.card.healthy)
-        return NodeRoom(name, OFFER if name in self.ready else None, tuple(line.card for line in lines), rooms)
+        return NodeRoom(
+            name,
+            OFFER if name in self.ready else None,
+            tuple(line.card for line in lines),
+            rooms,
+            unreported=len(known) - len(lines),
+        )
 
     def room(self, card: Card, spares: bool = True) -> Room:
         """Return what should be left on a card."""
