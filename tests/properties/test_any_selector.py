@@ -30,8 +30,8 @@ from gpuledger.workflows.events import Bus
 from gpuledger.workflows.namespace_allowances import SelectorAccounts
 from properties.test_bounded_work import calls_of
 
-MOST_S, TRIES = 0.010, 200
-"""On the processor, in the best of many tries: another program can only make it longer, and does so for a while."""
+MOST_S, TRIES = 0.010, 20
+"""On the processor, in the best of some tries: another program can only make it longer."""
 
 CALLS, CALLS_S = 20_000, 0.0012
 """So many calls of a function take so long on an idle core of some years ago. One that is slower, or is shared with

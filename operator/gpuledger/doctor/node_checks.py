@@ -336,11 +336,16 @@ LATE = timedelta(seconds=30)
 """After this long, a claim that is to be made from a template should be there, and a scheduler have tried a pod."""
 
 
+def _now(facts: Facts) -> datetime:
+    """Return the API server's time, this machine's where that could not be read."""
+    return facts.server_time if isinstance(facts.server_time, datetime) else facts.local_time
+
+
 def check_unserved_pods(facts: Facts) -> Iterator[Finding]:
     """Yield names of schedulers, not ours, by which pods with GPUs wait that no scheduler has tried."""
     release = known(facts.release)
     names = set(release.dialects.resources())
-    now = facts.local_time if not isinstance(facts.server_time, datetime) else facts.server_time
+    now = _now(facts)
     found: dict[str, list[str]] = {}  # name of a scheduler -> pods
     for pod in known(facts.pods):
         scheduler, since = scheduler_of(pod), time_of(created_at(pod))
@@ -378,7 +383,7 @@ def check_claims_served(facts: Facts) -> Iterator[Finding]:
 
 def check_claims_made(facts: Facts) -> Iterator[Finding]:
     """Yield pods for which no claims are made from their templates."""
-    now = facts.local_time if not isinstance(facts.server_time, datetime) else facts.server_time
+    now = _now(facts)
     late = []
     for pod in _pods_with_claims(facts):
         since = time_of(created_at(pod))
