@@ -292,15 +292,19 @@ def _read_elsewhere(places: Sequence[Elsewhere], dialects: Dialects) -> tuple[li
     """Return what the places outside pod templates say, and what is wrong with it, by the words for containers."""
     warnings, problems = [], []
     for place in places:
-        said = ", ".join(f"{name}: {amount}" for name, amount in place.amounts.items()) or "a resource for GPUs"
+        said = ", ".join(f"{name}: {_as_written(amount)}" for name, amount in place.amounts.items())
+        said = said or "a resource for GPUs"
         warnings.append(f"{place.path} ({said}) is not in a pod template: inspect the pods that are made of it")
-        try:
-            limits = {name: str(amount) for name, amount in place.amounts.items()}
-            _, wrong = _request_of({}, {"name": "c", "resources": {"limits": limits}}, dialects)
-        except (TypeError, ValueError) as error:
-            wrong = [str(error)]
+        _, wrong = _request_of({}, {"name": "c", "resources": {"limits": place.amounts}}, dialects)
         problems += [f"{place.path}: {each.removeprefix('container c, ')}" for each in wrong]
     return warnings, problems
+
+
+def _as_written(amount: object) -> str:
+    try:
+        return str(amount)[:40]
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
 
 
 def _configures_devices(config_map: Json) -> bool:

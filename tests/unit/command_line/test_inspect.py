@@ -329,6 +329,13 @@ def test_all_places_of_an_object_are_listed_and_checked_beside_its_templates() -
     assert "4x" in problem
 
 
+def test_a_number_outside_of_templates_that_is_too_long_to_be_written_is_a_problem_and_no_crash() -> None:
+    text = f"kind: X\nmetadata: {{name: a}}\nspec: {{r: {{limits: {{{GPU}: 0x{'f' * 6_000}}}}}}}"
+    result = run(text=text)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["problems"] == [f"spec.r.limits: {GPU}: it is too long for a number"]
+
+
 def test_gpus_that_are_asked_for_by_the_pod_as_a_whole_are_a_problem() -> None:
     pod = a_pod_object("a", {})
     pod["spec"]["resources"] = {"limits": {GPU: 1, "cpu": 1}}
