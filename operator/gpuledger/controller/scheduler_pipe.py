@@ -31,7 +31,7 @@ import yaml
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler import scheduler_configuration, url_with
-from gpuledger.reports.cards import Record
+from gpuledger.reports.records import Record
 from gpuledger.workflows.trail import Trail
 
 

@@ -5,19 +5,15 @@ server stores. What is only on its way there, a hold, is in none of them.
 
 Beside the shares is what the nodes' agents have measured of them. Of an agent's answer only that counts which is about
 cards of its own node and about pods that hold a share of them there: an agent is as trustworthy as its node.
-
-A `Record` is one line of the trail: what has happened to a pod's cards.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from operator import attrgetter
-from typing import NamedTuple
 
 from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
@@ -25,7 +21,7 @@ from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
-from gpuledger.model.share import ContainerShare, Holder, Pod, Share, StoredCard
+from gpuledger.model.share import ContainerShare, Holder, Pod, StoredCard
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,74 +345,3 @@ def _is_idle(measured: ContainerUsage, idle_after_s: int) -> bool:
     if measured.last_kernel_s is not None:
         return measured.last_kernel_s >= idle_after_s
     return measured.memory_used_mib == 0
-
-
-class RecordKind(StrEnum):
-    """The kind of an event."""
-
-    ASSIGNED = "assigned"
-    """The pod was bound, with these cards."""
-    RELEASED = "released"
-    """The pod's shares were taken out of the ledger."""
-    ADOPTED = "adopted"
-    """The shares of a pod that was bound before were entered."""
-    REFUSED = "refused"
-    """No node takes the pod; said once, until the reason is another one."""
-    PREEMPTING = "preempting"
-    """Others are to leave these cards for the pod."""
-    EVICTED = "evicted"
-    """The pod was evicted, for another one."""
-    GIVEN_UP = "given-up"
-    """A preemption for the pod has ended without cards."""
-    CORDONED = "cordoned"
-    """A person keeps new pods off the card. This and the next one are said of no pod."""
-    UNCORDONED = "uncordoned"
-    """The card takes new pods again, as far as persons are concerned."""
-    GANG_PLANNED = "gang-planned"
-    """Cards are kept for all members of a gang that are missing. This and what follows is said of no single pod."""
-    GANG_FIRST = "gang-first"
-    """Many have started that came after it: it goes first for a while."""
-    GANG_GATHERED = "gang-gathered"
-    """All of them stand in Bind, and their shares are in the ledger."""
-    GANG_BOUND = "gang-bound"
-    """As many are bound as it needs."""
-    GANG_GIVEN_UP = "gang-given-up"
-    """Members that stood in Bind were sent back; said once for each reason, until the gang is bound."""
-
-
-class RankedNode(NamedTuple):
-    """A node that was compared with others, and the numbers that it was compared by: the lowest is preferred."""
-
-    node_name: str
-    rank: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One line."""
-
-    unix_s: float
-    kind: RecordKind
-    pod: Pod
-    node_name: str
-    shares: Sequence[Share]
-    text: str
-    """Why, or what for, in a sentence."""
-    ranked: Sequence[RankedNode] = ()
-    """The node that was chosen and the next best ones."""
-    gang: str = ""
-    """The name of the pod's gang in its namespace; empty if it has none. Of a record of a gang, the pod has no name."""
-
-    def json(self) -> Json:
-        """Return the record as it goes over the wire, and into a file."""
-        return {
-            "time": datetime.fromtimestamp(self.unix_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "kind": self.kind.value,
-            **pod_json(self.pod),
-            "gang": self.gang or None,
-            "priority": self.pod.priority,
-            "node": self.node_name,
-            "cards": [{"uuid": share.uuid, **amounts_json(share.amounts)} for share in self.shares],
-            "text": self.text,
-            "alternatives": [{"node": each.node_name, "rank": list(each.rank)} for each in self.ranked],
-        }

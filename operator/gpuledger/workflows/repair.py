@@ -55,7 +55,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import ClusterSnapshot, NodeReport, PodFacts, SeenCard
 from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Misfit, Pod, Share
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.journal.journal import Journal
 from gpuledger.workflows.leadership import Leadership

@@ -1,12 +1,13 @@
-"""The latest decisions of this operator since it started, in memory.
+"""The latest decisions of the operator, in memory: its own, and those of the processes before it and beside it.
 
-A setting has all of it written to a file as it happens, one line of JSON each.
+The active replica makes the records; all others, and each process that starts, get them by `merge`: from a file, and
+from other replicas (controller/trail_files.py and controller/replicas.py). What is known from two sides is kept once.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuledger.ledger.entry import CardEntry
@@ -16,7 +17,7 @@ from gpuledger.model.errors import Refusal
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import Holder, Placement, Pod, Share
 from gpuledger.placement.choose import Ranking
-from gpuledger.reports.cards import RankedNode, Record, RecordKind
+from gpuledger.reports.records import LONGEST_TEXT, RankedNode, Record, RecordKind
 
 KEPT = 10_000
 """Records in memory; each takes about 1 kB."""
@@ -26,6 +27,14 @@ REFUSALS_KEPT = 10_000
 
 GANGS_KEPT = 10_000
 """Pods of which it is remembered which gang they were of: they are gone when their shares are released."""
+
+FUTURE_S = 300.0
+"""A record that is later than now by more than this has the time of a clock that is wrong: it would stay the latest."""
+
+CHANGES_SHOWN = 5
+"""How many changed settings one record spells out."""
+
+NOBODY = Pod("", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,8 @@ class RecordFilter:
     node: str = ""
     kind: str = ""
     gang: str = ""
+    since: float = 0.0
+    """Unix time in seconds."""
 
     def admits(self, record: Record) -> bool:
         """Return whether a record is wanted."""
@@ -48,6 +59,7 @@ class RecordFilter:
             and self.node in ("", record.node_name)
             and self.kind in ("", record.kind.value)
             and self.gang in ("", record.gang)
+            and record.unix_s >= self.since
             and (not self.card or any(s.uuid.lower().startswith(self.card.lower()) for s in record.shares))
         )
 
@@ -57,7 +69,10 @@ class Trail:
 
     def __init__(self, *, clock: Clock, kept: int = KEPT) -> None:
         self._clock = clock
-        self._records: deque[Record] = deque(maxlen=kept)
+        self.most = kept
+        """How many are kept."""
+        self._records: deque[Record] = deque()
+        self._keys: set[int] = set()  # of these records
         self._refused: BoundedMap[str, Refusal] = BoundedMap(REFUSALS_KEPT)  # pod UID -> why it was refused last
         self._gangs: BoundedMap[str, str] = BoundedMap(GANGS_KEPT)  # pod UID -> name of its gang
         self.gang_of: Callable[[str], str] = lambda uid: ""
@@ -65,20 +80,20 @@ class Trail:
         self.number = 0
         """How many there were so far."""
         self.on_record = Listeners[[Record]]()
-        """Called with each record."""
+        """Called with each record of this process."""
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._records)
 
-    def latest(self, record_filter: RecordFilter, limit: int) -> list[Record]:
-        """Return the last records of this kind, so many at most, oldest first."""
+    def latest(self, record_filter: RecordFilter, limit: int) -> tuple[list[Record], bool]:
+        """Return the last records of this kind, so many at most, oldest first; and whether there are more of them."""
         found: list[Record] = []
         for record in reversed(self._records):
-            if len(found) == limit:
-                break
             if record_filter.admits(record):
+                if len(found) == limit:
+                    return found[::-1], True
                 found.append(record)
-        return found[::-1]
+        return found[::-1], False
 
     @property
     def kept(self) -> int:
@@ -86,9 +101,44 @@ class Trail:
         return len(self._records)
 
     @property
+    def kept_since(self) -> float | None:
+        """Return the time of the oldest that is in memory, in Unix seconds."""
+        return self._records[0].unix_s if self._records else None
+
+    @property
     def dropped(self) -> int:
         """Return how many are not kept any more."""
         return self.number - len(self._records)
+
+    def merge(self, records: Iterable[Record]) -> list[Record]:
+        """Add the records that are not known yet, each in its place, and return them.
+
+        Left out is what has a time that has not come, and what is older than all that is kept, where no more is kept.
+        """
+        fresh, latest_s = dict[int, Record](), self._clock.wall().timestamp() + FUTURE_S
+        oldest_s = self._records[0].unix_s if len(self._records) == self.most and self._records else float("-inf")
+        for record in records:
+            key = record.key
+            if key not in self._keys and oldest_s <= record.unix_s <= latest_s:
+                fresh[key] = record
+        if not fresh:
+            return []
+        self.number += len(fresh)
+        self._insert(list(fresh.values()))
+        return list(fresh.values())
+
+    def _insert(self, records: Sequence[Record]) -> None:
+        """Put records where their times belong, and drop the oldest ones beyond those that are kept."""
+        self._keys.update([record.key for record in records])
+        first_s = min([record.unix_s for record in records])
+        later: list[Record] = []
+        while self._records and self._records[-1].unix_s > first_s:
+            later.append(self._records.pop())
+        if later or len(records) > 1:
+            records = sorted([*reversed(later), *records], key=lambda record: record.unix_s)
+        self._records.extend(records)
+        while len(self._records) > self.most:
+            self._keys.discard(self._records.popleft().key)
 
     def note(
         self,
@@ -122,9 +172,12 @@ class Trail:
         ranked: Sequence[RankedNode],
         gang: str,
     ) -> None:
-        record = Record(self._clock.wall().timestamp(), kind, pod, node_name, tuple(shares), text, ranked, gang)
-        self._records.append(record)
+        at_s = round(self._clock.wall().timestamp(), 3)  # as it is written
+        self._add_record(Record(at_s, kind, pod, node_name, tuple(shares), _short(text), ranked, gang))
+
+    def _add_record(self, record: Record) -> None:
         self.number += 1
+        self._insert((record,))
         self.on_record(record)
 
     def assigned(self, pod: Pod, placement: Placement, ranking: Ranking | None) -> None:
@@ -155,7 +208,18 @@ class Trail:
         card, kind = entry.card, RecordKind.CORDONED if entry.cordoned else RecordKind.UNCORDONED
         share = Share(card.uuid, card.capacity, exclusive=True, containers=())
         text = f"card {card.index}: {entry.cordoned or before}"
-        self._add(kind, Pod("", "", ""), card.node_name, (share,), text, (), "")
+        self._add(kind, NOBODY, card.node_name, (share,), text, (), "")
+
+    def active(self, replica: str, settings: Mapping[str, str], since: float) -> None:
+        """Record since when this operator is the active one, and what differs from the settings of the last one."""
+        last = next((each for each in reversed(self._records) if each.kind is RecordKind.ACTIVE), None)
+        changes = [] if last is None else list(_changes(last.settings, settings))
+        more = f" and {len(changes) - CHANGES_SHOWN} more" if len(changes) > CHANGES_SHOWN else ""
+        text = f"{replica} is the active replica"
+        if changes:
+            text += f"; changed: {', '.join(changes[:CHANGES_SHOWN])}{more}"
+        at_s = round(since, 3)
+        self._add_record(Record(at_s, RecordKind.ACTIVE, NOBODY, "", (), _short(text), settings=settings))
 
     def refused(self, pod: Pod, refusals: Mapping[str, Refusal]) -> None:
         """Record that no node takes a pod, unless the first one says so for the same reason as the last time.
@@ -167,6 +231,24 @@ class Trail:
             return
         self._refused.note(pod.uid, first)
         self.note(RecordKind.REFUSED, pod, "", (), refusals_text(refusals.values()))
+
+
+DEFAULT = "the default"
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
+    """Yield the settings that differ, with both values."""
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name, DEFAULT), now.get(name, DEFAULT)
+        if old != new:
+            yield f"{name} from {old} to {new}"
+
+
+def _short(text: str) -> str:
+    """Return a text as one line of bounded length; users write parts of some."""
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else " " for each in text)
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"
 
 
 def refusals_text(refusals: Collection[Refusal]) -> str:

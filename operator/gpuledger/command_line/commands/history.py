@@ -22,7 +22,7 @@ from gpuledger.command_line.options import (
 )
 from gpuledger.command_line.output import amounts_of, clock, share_text, utc_now
 from gpuledger.model.json_object import Json
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.reports.tables import FEW, Column, Terminal, family, nodes_named, table, title_of
 
 BURST_S = 10.0

@@ -33,6 +33,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
 from gpuledger.reports.explanation import Kind
+from gpuledger.reports.records import time_text
 from gpuledger.workflows.tasks import all_within
 from gpuledger.workflows.trail import RecordFilter
 from gpuledger.workflows.wiring import Workflows
@@ -209,8 +210,15 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         return (await workflows.explainer.explain(kind, namespace, name)).json()
 
     def history(wanted: RecordFilter, limit: int) -> Json:
-        records = [record.json() for record in trail.latest(wanted, limit)]
-        return {"kept": trail.kept, "dropped": trail.dropped, "records": records}
+        records, more = trail.latest(wanted, limit)
+        since = trail.kept_since
+        return {
+            "kept": trail.kept,
+            "dropped": trail.dropped,
+            "keptSince": None if since is None else time_text(since),
+            "more": more,
+            "records": (record.json() for record in records),
+        }
 
     def node_names() -> list[str]:
         return sorted(ledger.node_names())

@@ -260,7 +260,7 @@ MESSAGE_TIMEOUT_S = 60.0
 FAST = 1
 """Level of gzip: a fifth of the bytes of JSON for a third of the time of the usual level."""
 
-HISTORY_DEFAULT, HISTORY_LIMIT = 100, 1_000
+HISTORY_DEFAULT, HISTORY_LIMIT = 100, 10_000
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 """Kubernetes' names of pods and namespaces."""
@@ -368,7 +368,7 @@ class ViewServer:
     async def _explain(self, request: web.Request) -> web.Response:
         asked = asked_about(request)
         check_active(self._source)
-        return await nodes_response(await explained(self._source, asked))
+        return await sliced_response(await explained(self._source, asked), "nodes")
 
     async def _usage(self, request: web.Request) -> web.Response:
         idle_after_s = _number(request, "idleAfterS", default=IDLE_AFTER_S) or IDLE_AFTER_S
@@ -377,15 +377,18 @@ class ViewServer:
         except NotFound as error:
             raise refusal(web.HTTPNotFound, str(error)) from error
         async with self._downloads:  # thousands of nodes are megabytes
-            return await nodes_response({"idleAfterS": idle_after_s, "nodes": nodes})
+            return await sliced_response({"idleAfterS": idle_after_s, "nodes": nodes}, "nodes")
 
     async def _history(self, request: web.Request) -> web.Response:
-        words = {field.name: request.query.get(field.name, "") for field in fields(RecordFilter)}
+        names = (field.name for field in fields(RecordFilter) if field.name != "since")
+        words = {name: request.query.get(name, "") for name in names}
         if any(len(word) > WORD_LENGTH for word in words.values()):
             raise refusal(web.HTTPBadRequest, f"a name has {WORD_LENGTH} characters at most")
         limit = _number(request, "limit", default=HISTORY_DEFAULT) or 0
+        wanted = RecordFilter(**words, since=float(_number(request, "since", default=0) or 0))
         check_active(self._source)
-        return _answer(self._source.history(RecordFilter(**words), min(limit, HISTORY_LIMIT)))
+        async with self._downloads:  # thousands of records are megabytes
+            return await sliced_response(self._source.history(wanted, min(limit, HISTORY_LIMIT)), "records")
 
 
 NAMES = {Kind.GANG: GANG_NAME, Kind.WORKLOAD: NAME, Kind.POD: NAME}
@@ -460,18 +463,14 @@ def _number(request: web.Request, name: str, default: int | None) -> int | None:
     return int(text)
 
 
-def _answer(content: Json) -> web.Response:
-    return web.Response(body=orjson.dumps(content), content_type="application/json")
-
-
-async def nodes_response(content: Json) -> web.Response:
-    """Return an answer that can have thousands of nodes: encoded in slices, and zipped in a thread."""
-    nodes, pace = [], Pace()
-    for node in content.get("nodes", ()):
-        nodes.append(orjson.dumps(node))
+async def sliced_response(content: Json, key: str) -> web.Response:
+    """Return an answer whose `key` can have thousands of parts: encoded in slices, and zipped in a thread."""
+    parts, pace = [], Pace()
+    for part in content.get(key, ()):
+        parts.append(orjson.dumps(part))
         await pace.keep()
-    rest = orjson.dumps({key: value for key, value in content.items() if key != "nodes"})
-    body = b'{"nodes":[' + b",".join(nodes) + (b"]," if rest != b"{}" else b"]") + rest[1:]
+    rest = orjson.dumps({name: value for name, value in content.items() if name != key})
+    body = b'{"%s":[' % key.encode() + b",".join(parts) + (b"]," if rest != b"{}" else b"]") + rest[1:]
     response = web.Response(body=body, content_type="application/json", zlib_executor_size=CHUNK_BYTES)
     response.enable_compression()
     return response
@@ -533,6 +532,6 @@ class DeveloperServer:
         self._asking.add(own)
         try:
             async with self._turns:
-                return await nodes_response(redacted_for(await explained(self._source, asked), own))
+                return await sliced_response(redacted_for(await explained(self._source, asked), own), "nodes")
         finally:
             self._asking.discard(own)

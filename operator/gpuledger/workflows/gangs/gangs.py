@@ -35,7 +35,7 @@ from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimi
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import MemberRefused, PodNotBound

@@ -31,8 +31,9 @@ from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Pod
-from gpuledger.reports.cards import Record, RecordKind, pod_json
+from gpuledger.reports.cards import pod_json
 from gpuledger.reports.explanation import Explanation, State, moment, request_text
+from gpuledger.reports.records import Record, RecordKind
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker
 

@@ -37,7 +37,7 @@ from gpuledger.model.clock import Backoff
 from gpuledger.model.errors import ApiError, Conflict, EventReason, EvictionForbidden, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Claim, Holder, HolderState, Placement, Pod, fitting_variant
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.gangs.gangs import Gangs

@@ -25,7 +25,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.placement.preemption.victims import WORK_LIMIT
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.pending.waiting_pods import WaitingPods

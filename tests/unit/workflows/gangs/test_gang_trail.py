@@ -15,7 +15,7 @@ from fakes.operator_parts import OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.model.gang import GatherEnd
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.gangs.plans import COME_S
 from gpuledger.workflows.trail import RecordFilter
 from unit.workflows.gangs.test_gangs import come, member
@@ -35,7 +35,7 @@ def parts(api: ApiServer) -> OperatorParts:
 
 
 def kinds(parts: OperatorParts, record_filter: RecordFilter = OF_TRAIN) -> list[str]:
-    return [record.kind.value for record in parts.trail.latest(record_filter, 100)]
+    return [record.kind.value for record in parts.trail.latest(record_filter, 100)[0]]
 
 
 async def start(api: ApiServer, parts: OperatorParts) -> None:
@@ -66,7 +66,7 @@ def metrics(parts: OperatorParts) -> bytes:
 async def test_the_life_of_a_gang_is_told_with_its_members(api: ApiServer, parts: OperatorParts) -> None:
     await start(api, parts)
     assert kinds(parts) == ["gang-planned", "gang-gathered", *["assigned"] * 3, "gang-bound"]
-    first, _, member_of_it, *_, last = (record.json() for record in parts.trail.latest(OF_TRAIN, 100))
+    first, _, member_of_it, *_, last = (record.json() for record in parts.trail.latest(OF_TRAIN, 100)[0])
     assert (member_of_it["gang"], member_of_it["text"]) == ("train", "as planned for its gang")
     assert (first["namespace"], first["gang"], first["pod"]) == ("default", "train", "")
     assert "3 of 3 members" in first["text"]
@@ -116,7 +116,7 @@ async def test_each_reason_for_giving_up_has_a_name_of_its_own(api: ApiServer, p
     api.put_card(taken, a_holder("other", whole_share(taken)))  # no watch has shown it
     await asyncio.gather(*(parts.bind(name, "node-a") for name in "bcd"), return_exceptions=True)
     given_up = RecordFilter(gang="train", kind=RecordKind.GANG_GIVEN_UP.value)
-    assert len(parts.trail.latest(given_up, 10)) == 2
+    assert len(parts.trail.latest(given_up, 10)[0]) == 2
     text = metrics(parts)
     counted = {end: value(text, "gpuledger_gang_gathers_given_up_total", reason=end.value) for end in GatherEnd}
     assert {end for end, number in counted.items() if number} == {GatherEnd.GONE, GatherEnd.REFUSED}

@@ -16,7 +16,7 @@ from fakes.objects import GPU, MEMORY, a_pod_object
 from fakes.operator_parts import RELEASE_DELAY_S, OperatorParts, an_operator
 from fakes.virtual_time import settle
 from gpuledger.model.gang import GangName
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.gangs.plans import TRY_PAUSE_S
 from gpuledger.workflows.gangs.starvation_guard import LOOK_PAUSE_S, MOST_OVERTAKING, SHORTEST_S
 from gpuledger.workflows.gangs.turns import Turn
@@ -221,7 +221,7 @@ async def test_a_gang_that_was_deleted_and_created_again_begins_anew(lab: Lab) -
 
 async def test_it_is_remembered_and_counted(lab: Lab) -> None:
     await lab.overtaken()
-    found = lab.parts.trail.latest(RecordFilter(namespace="default", gang="large", kind=RecordKind.GANG_FIRST), 100)
+    found, _ = lab.parts.trail.latest(RecordFilter("default", gang="large", kind=RecordKind.GANG_FIRST), 100)
     (record,) = [each.json() for each in found]
     assert f"{MOST_OVERTAKING} gangs have started" in record["text"]
     assert by_label(lab.parts.counts.gangs_first) == {"": 1}

@@ -15,7 +15,7 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.controller.scheduler_pipe import trail_written
 from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.share import Placement
-from gpuledger.reports.cards import RecordKind
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)
@@ -114,8 +114,8 @@ def test_records_are_found_by_what_they_are_about(record_filter: RecordFilter, n
     trail.assigned(a_pod("a"), Placement("node-a", (here,)), None)
     trail.assigned(a_pod("b"), Placement("node-b", (there,)), None)
     trail.released([(CARDS[0], a_holder("a", here))], [], "gone")
-    assert [record.pod.name for record in trail.latest(record_filter, 10)] == names
-    assert [record.pod.name for record in trail.latest(record_filter, 1)] == names[-1:]
+    assert [record.pod.name for record in trail.latest(record_filter, 10)[0]] == names
+    assert [record.pod.name for record in trail.latest(record_filter, 1)[0]] == names[-1:]
 
 
 def test_what_a_pod_still_has_is_not_released() -> None:
