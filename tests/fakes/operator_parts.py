@@ -134,6 +134,7 @@ class OperatorParts:
             view_source=cast(Any, None),
             gc_tuning=cast(Any, None),
             server=cast(Any, None),
+            history=cast(Any, None),
         )
 
     def post_node_event(self, node_name: str, sentence: str) -> None:

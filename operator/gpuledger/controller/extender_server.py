@@ -81,6 +81,8 @@ class ExtenderServer:
     _counts: Counts
     _is_ready: Callable[[], bool]
     scheduler: SchedulerHealth
+    _is_settled: Callable[[], bool] = lambda: True
+    """Whether the replicas before this one may end: a rollout waits for that, kube-scheduler does not."""
 
     def __attrs_post_init__(self) -> None:
         self._scrapes = Scrapes(self._metrics.chunks, self._metrics.content_type)
@@ -146,9 +148,11 @@ class ExtenderServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        if self._is_ready():
-            return web.Response(text="ok\n")
-        return web.Response(status=503, text="the ledger is not read yet\n")
+        if not self._is_ready():
+            return web.Response(status=503, text="the ledger is not read yet\n")
+        if not self._is_settled():
+            return web.Response(status=503, text="the history of the other replicas is not read yet\n")
+        return web.Response(text="ok\n")
 
     def _check_ready(self) -> None:
         if not self._is_ready():

@@ -117,7 +117,8 @@ class KopfFrame:
             settings_now = await settings_in_cluster(client, options.settings, options.settings_file)
             options = replace(options, settings=settings_now)
             pods_by = await _watcher_of_pods(client, options.settings.kopf_pods_most_nodes)
-            operator = build_operator(client, options.settings, SystemClock(), options.host_name, pods_by)
+            who = options.host_name, pods_by, options.replica_token
+            operator = build_operator(client, options.settings, SystemClock(), *who)
             self._watch(operator, settings)
             serve_webhook(self._registry, settings, options.settings)
             await serve(operator, options, started)

@@ -1,11 +1,8 @@
-"""Files for other programs: kube-scheduler's configuration through a pipe, and the trail.
+"""kube-scheduler's configuration, through a pipe.
 
 A kube-scheduler that starts beside an operator that hangs must not take the Lease, and may be quicker than the other
 replica's. It reads its configuration first of all. So that is a named pipe, which the operator fills while its event
 loop runs: until then, kube-scheduler waits in its first read.
-
-The trail is one line of JSON for each record, written as it happens, to a file or to standard output, by a thread of
-its own. A slow disk delays no pod; and a file that was moved away by logrotate is opened again.
 """
 
 from __future__ import annotations
@@ -13,26 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 import os
 import stat
-import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from logging.handlers import QueueHandler, QueueListener, WatchedFileHandler
+from collections.abc import AsyncIterator
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
-import orjson
 import yaml
 
 from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.scheduler import scheduler_configuration, url_with
-from gpuledger.reports.records import Record
-from gpuledger.workflows.trail import Trail
 
 
 def scheduler_config_text(settings: Settings, leader_elect: bool, secret: str = "") -> str:
@@ -135,48 +123,3 @@ def _replace_by_pipe(path: Path) -> None:
     fresh.unlink(missing_ok=True)
     os.mkfifo(fresh, mode=0o644)
     fresh.rename(path)
-
-
-STANDARD_OUTPUT = "-"
-
-
-@contextmanager
-def trail_written(trail: Trail, file: str) -> Iterator[None]:
-    """Have the records of a trail written down as long as this lasts; nothing happens without a file.
-
-    Raises OSError if the file can't be opened.
-    """
-    if not file:
-        yield
-        return
-    handler = logging.StreamHandler(sys.stdout) if file == STANDARD_OUTPUT else WatchedFileHandler(file)
-    handler.setFormatter(_Line())
-    queue: SimpleQueue[Any] = SimpleQueue()
-    listener, sender = QueueListener(queue, handler), _Sender(queue)
-
-    def send(record: Record) -> None:
-        sender.emit(logging.LogRecord("trail", logging.INFO, "", 0, record, None, None))
-
-    trail.on_record.append(send)
-    listener.start()
-    try:
-        yield
-    finally:
-        trail.on_record.remove(send)
-        listener.stop()  # after everything was written
-        handler.close()
-
-
-class _Sender(QueueHandler):
-    """Hands records over as they are: the thread spells them out."""
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record
-
-
-class _Line(logging.Formatter):
-    """A record of the trail as a line of JSON."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        assert isinstance(record.msg, Record)  # noqa: S101 - nothing else is sent here
-        return orjson.dumps(record.msg.json()).decode()

@@ -18,9 +18,10 @@ from gpuledger.configuration.dialects import dialects_of
 from gpuledger.configuration.files import config_maps, settings_before_cluster
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.extender_server import ExtenderServer, SchedulerHealth, extender_secret
+from gpuledger.controller.history import History, RecordStreams, Replicas
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.scheduler_connection import served
-from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text, trail_written
+from gpuledger.controller.scheduler_pipe import given_through, scheduler_config_text
 from gpuledger.controller.telemetry.metrics import GcTuning, Measured, Metrics
 from gpuledger.controller.web.feed import LedgerSource, operators_source
 from gpuledger.controller.web.view_server import DeveloperServer, ViewServer, access_for
@@ -28,12 +29,24 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads, KubeReviews, followed_pods
 from gpuledger.kube_api.watch import all_of
 from gpuledger.kube_api.writes import KubeStore
+from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, Conflict, Unreachable
 from gpuledger.serving import Limits, application_served
 from gpuledger.workflows.context import Context
 from gpuledger.workflows.journal.journal import GATHER_S
-from gpuledger.workflows.kinds import AGENT_PODS, CARDS, LEASE, NODES, PODS, QUOTAS, Subscription, Watcher, follow_kind
+from gpuledger.workflows.kinds import (
+    AGENT_PODS,
+    CARDS,
+    LEASE,
+    NODES,
+    OPERATOR_PODS,
+    PODS,
+    QUOTAS,
+    Subscription,
+    Watcher,
+    follow_kind,
+)
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.list_and_watch import until_settings_differ
 from gpuledger.workflows.preemption.preempt import SETTLE_S
@@ -64,6 +77,10 @@ class RunOptions:
     """Named pipe through which that kube-scheduler gets its configuration."""
     extender_secret: Path | None = None
     """File with the secret by which the extender recognizes kube-scheduler; None: it answers every client."""
+    history: Path | None = None
+    """Directory from which the next process goes on with the history; None: it can't."""
+    replica_token: Path | None = None
+    """File with the token by which the other replicas give it their history; None: they are not asked."""
 
 
 def followed_host_name(leader_elect: bool, host_name: str | None) -> str | None:
@@ -84,6 +101,8 @@ def options_from(environment: Mapping[str, str]) -> RunOptions:
         host_name=followed_host_name(leader_elect, environment.get("GPULEDGER_HOST")),
         scheduler_pipe=_path(environment, "GPULEDGER_SCHEDULER_CONFIG"),
         extender_secret=_path(environment, "GPULEDGER_EXTENDER_SECRET"),
+        history=_path(environment, "GPULEDGER_HISTORY"),
+        replica_token=_path(environment, "GPULEDGER_REPLICA_TOKEN"),
     )
 
 
@@ -107,6 +126,7 @@ class Operator:
     view_source: LedgerSource
     gc_tuning: GcTuning
     server: ExtenderServer
+    history: History
 
 
 def subscriptions_of(
@@ -144,8 +164,12 @@ def build_operator(
     clock: Clock,
     host_name: str | None = None,
     pods_by: Watcher = Watcher.PLAIN,
+    replica_token: Path | None = None,
 ) -> Operator:
-    """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there."""
+    """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there.
+
+    With a token as well, follow the other replicas.
+    """
     store = KubeStore(client)
     events, leadership = EventRecorder(store, clock), Leadership(host_name)
     context = Context(store, settings, dialects_of(settings), events, leadership, clock, GATHER_S)
@@ -170,9 +194,13 @@ def build_operator(
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
     )
+    replicas = None
+    if host_name is not None and replica_token is not None:
+        replicas = Replicas(host_name, replica_token, clock, context.counts, settings.trail_kept)
+    history = History(context, replicas)
     view_source = operators_source(workflows)
     workflows.context.ledger.on_stored.append(view_source.note)
-    workflows.context.ledger.on_described.append(workflows.context.trail.cordoned)
+    workflows.context.ledger.on_described.append(partial(_cordoned, context))
     workflows.gangs.members.on_joined.append(view_source.note_pod)
     server = ExtenderServer(
         placer=workflows.placer,
@@ -181,20 +209,32 @@ def build_operator(
         counts=workflows.context.counts,
         is_ready=lambda: workflows.observer.synced,
         scheduler=SchedulerHealth(settings.scheduler_livez_url),
+        is_settled=lambda: history.is_settled,
     )
     lists = ListsRead([NODES.plural, PODS.plural] if pods_by is Watcher.KOPF else [NODES.plural])
     workflows.context.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
+    subscriptions = subscriptions_of(workflows, settings, lists, host_name, pods_by)
+    if replicas is not None:
+        following = replicas.observe, replicas.listing
+        subscriptions.append(Subscription(OPERATOR_PODS, *following, listed=replicas.listed))
     return Operator(
         client=client,
         settings=settings,
         clock=clock,
         workflows=workflows,
         lists=lists,
-        subscriptions=subscriptions_of(workflows, settings, lists, host_name, pods_by),
+        subscriptions=subscriptions,
         view_source=view_source,
         gc_tuning=GcTuning(metrics.garbage_seconds.observe),
         server=server,
+        history=history,
     )
+
+
+def _cordoned(context: Context, entry: CardEntry, before: str) -> None:
+    """Have it recorded once that a person has cordoned a card: all replicas see it."""
+    if context.leadership.is_active():
+        context.trail.cordoned(entry, before)
 
 
 OPEN_TO_ALL = Limits(connections_per_s=50, requests_per_s=100)
@@ -229,13 +269,16 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
         page = application_served(view.application(), settings.view_host, settings.view_port, OPEN_TO_ALL)
         await started.enter_async_context(page)
         logger.info("page at http://%s:%d", settings.view_host, settings.view_port)
+    streams = None
     if settings.explain_port:
         developers = DeveloperServer(operator.view_source, KubeReviews(operator.client))
         questions_of_users = developers.application()
+        streams = RecordStreams(operator.workflows.context.trail, KubeReviews(operator.client))
+        streams.add_to(questions_of_users)
         explain = application_served(questions_of_users, settings.health_host, settings.explain_port, OPEN_TO_ALL)
         await started.enter_async_context(explain)
     started.push_async_callback(operator.workflows.stop)
-    started.enter_context(trail_written(operator.workflows.context.trail, settings.trail_file))
+    started.enter_context(operator.history.written(options.history, streams))
 
 
 async def run_parts(operator: Operator, options: RunOptions) -> None:
@@ -252,6 +295,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     parts["_keep_in_sync"] = partial(_keep_in_sync, operator)
     parts["_give_room"] = partial(_give_room, operator)
     parts["_preempt"] = partial(_preempt, operator)
+    parts["history"] = partial(operator.history.run, options.host_name or socket.gethostname())
     if settings.kueue:
         parts["keep_checks_active"] = partial(keep_checks_active, KubeStore(client), workflows.queues.objects)
     if settings.resource_claims:

@@ -118,6 +118,9 @@ LONGEST_TEXT = 4_000
 LONGEST_LINE_BYTES = 64 * 1024
 """A record of sixteen cards takes some 2,000; text and names can take up to six bytes a character."""
 
+FUTURE_S = 300.0
+"""A record that is later than now by more than this is by a clock that is wrong, and would stay the latest."""
+
 KINDS = frozenset(RecordKind)
 
 _Text = Annotated[str, StringConstraints(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
@@ -156,8 +159,8 @@ class _Line(_Part):
     settings: dict[_Name, _Text] = {}
 
 
-def record_of(line: bytes) -> Record:
-    """Return the record of a line, without its end. Raises BadInput."""
+def record_of(line: bytes, now_s: float) -> Record:
+    """Return the record of a line, without its end; `now_s` is the Unix time. Raises BadInput."""
     if len(line) > LONGEST_LINE_BYTES:
         raise BadInput(f"a line of {len(line):,} bytes is no record: at most {LONGEST_LINE_BYTES:,}")
     try:
@@ -167,6 +170,8 @@ def record_of(line: bytes) -> Record:
         raise BadInput(f"a line is no record: {error}") from error
     if found.kind not in KINDS:
         raise BadInput(f"a record of kind {found.kind!r} is of another release")
+    if unix_s > now_s + FUTURE_S:
+        raise BadInput(f"a record is of {found.time}, which has not come yet")
     pod = Pod(found.pod_uid, found.namespace, found.pod, found.priority)
     shares = tuple(
         Share(card.uuid, Amounts(card.memory_mib, card.cores, card.number), exclusive=False, containers=())

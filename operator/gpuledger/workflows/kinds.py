@@ -28,6 +28,9 @@ from gpuledger.model.json_object import Json
 AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
 """Label of the agents' pods, in our own namespace: no user can write there."""
 
+OPERATOR_SELECTOR = "app.kubernetes.io/name=gpuledger"
+"""Label of the operator's."""
+
 
 class Watcher(Enum):
     """What watches a kind."""
@@ -75,6 +78,8 @@ CARDS = Kind((reads.ALLOCATIONS,))
 QUOTAS = Kind((reads.RESOURCE_QUOTAS,), start_wait_s=30.0)
 # Nodes are not opened that would be closed at once. Without this list, the kubelets' word alone counts.
 AGENT_PODS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=AGENT_SELECTOR, start_wait_s=5.0)
+# The replicas that this one gets the history from.
+OPERATOR_PODS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=OPERATOR_SELECTOR)
 # Its holder renews it all the time.
 LEASE = Kind(
     (reads.leases_in(LEASE_NAMESPACE),), fields=f"metadata.name={LEASE_NAME}", silence_s=float(LEASE_DURATION_S)

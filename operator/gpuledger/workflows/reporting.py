@@ -101,6 +101,10 @@ class Counts:
             "words_without_effect", "Warnings about pods that are taken all the same", ["kind"]
         )
         _begin(self.words_without_effect, WarningKind)
+        text = "Lines of the history, from a file or another replica, that are no records of this release"
+        self.trail_lines_skipped = counter("trail_lines_skipped", text)
+        text = "Records of the history that could not be written to a file"
+        self.trail_lines_lost = counter("trail_lines_lost", text)
         self.bad_input = counter("bad_input", "Objects that could not be parsed", ["kind"])
         kinds = ("allocation", "config", "node", "pod", "podgroup", "request", "resourcequota")
         _begin(self.bad_input, (*kinds, "resourceclaims", "resourceclaimtemplates"))

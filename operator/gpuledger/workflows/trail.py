@@ -28,9 +28,6 @@ REFUSALS_KEPT = 10_000
 GANGS_KEPT = 10_000
 """Pods of which it is remembered which gang they were of: they are gone when their shares are released."""
 
-FUTURE_S = 300.0
-"""A record that is later than now by more than this has the time of a clock that is wrong: it would stay the latest."""
-
 CHANGES_SHOWN = 5
 """How many changed settings one record spells out."""
 
@@ -113,13 +110,13 @@ class Trail:
     def merge(self, records: Iterable[Record]) -> list[Record]:
         """Add the records that are not known yet, each in its place, and return them.
 
-        Left out is what has a time that has not come, and what is older than all that is kept, where no more is kept.
+        What is older than all that is kept, where no more is kept, is left out.
         """
-        fresh, latest_s = dict[int, Record](), self._clock.wall().timestamp() + FUTURE_S
+        fresh = dict[int, Record]()
         oldest_s = self._records[0].unix_s if len(self._records) == self.most and self._records else float("-inf")
         for record in records:
             key = record.key
-            if key not in self._keys and oldest_s <= record.unix_s <= latest_s:
+            if key not in self._keys and record.unix_s >= oldest_s:
                 fresh[key] = record
         if not fresh:
             return []

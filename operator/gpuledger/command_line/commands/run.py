@@ -43,6 +43,19 @@ from gpuledger.model.errors import BadInput
     "[env: GPULEDGER_SCHEDULER_CONFIG]",
 )
 @extender_secret_option
+@click.option(
+    "--history",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="GPULEDGER_HISTORY",
+    help="Directory where the history is kept for the next process.  [env: GPULEDGER_HISTORY]",
+)
+@click.option(
+    "--replica-token",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="GPULEDGER_REPLICA_TOKEN",
+    help="File with a token for the audience gpuledger.dev/history: the other replicas give their history for it.  "
+    "[env: GPULEDGER_REPLICA_TOKEN]",
+)
 def run(
     settings_file: Path | None,
     kubeconfig: str | None,
@@ -51,6 +64,8 @@ def run(
     host: str | None,
     scheduler_config: Path | None,
     extender_secret: Path | None,
+    history: Path | None,
+    replica_token: Path | None,
 ) -> None:
     """Run the operator: keep the ledger, and serve kube-scheduler as its extender."""
     end_without_cluster(kubeconfig)
@@ -70,6 +85,8 @@ def run(
         host_name=followed_host_name(leader_elect, host),
         scheduler_pipe=scheduler_config,
         extender_secret=extender_secret,
+        history=history,
+        replica_token=replica_token,
     )
     until_interrupted(lambda: run_operator(options), uvloop.new_event_loop)
 

@@ -69,8 +69,8 @@ HEADERS = {
 class Reviews(Protocol):
     """The API server's word on tokens: kube_api/reads.py."""
 
-    async def user_of(self, token: str) -> dict[str, Any] | None:
-        """Return the owner of a token, None if there is none."""
+    async def user_of(self, token: str, audience: str = "") -> dict[str, Any] | None:
+        """Return the owner of a token that is for an audience, empty: the API server; None if there is none."""
         ...
 
     async def may_list(self, user: dict[str, Any], group: str, resource: str) -> bool:
@@ -187,8 +187,13 @@ class TokenAccess:
             raise refusal(web.HTTPForbidden, f"this account may not list {PLURAL}.{GROUP}")
 
     async def _may_list(self, token: str) -> bool | None:
-        user = await self._reviews.user_of(token)
-        return None if user is None else await self._reviews.may_list(user, GROUP, PLURAL)
+        return await may_list_cards(self._reviews, token)
+
+
+async def may_list_cards(reviews: Reviews, token: str, audience: str = "") -> bool | None:
+    """Return whether a token's owner may list GPUAllocations; None: the token is unknown, or for another audience."""
+    user = await reviews.user_of(token, audience)
+    return None if user is None else await reviews.may_list(user, GROUP, PLURAL)
 
 
 def guard(access: Access, is_public: Callable[[str], bool]) -> Middleware:

@@ -289,11 +289,11 @@ class AgentPod:
     ready: bool
 
 
-def agent_pod(pod: JsonMapping) -> AgentPod:
-    """Return the address of an agent, from its pod as the API server has it."""
+def agent_pod(pod: JsonMapping, port_name: str = PORT_NAME) -> AgentPod:
+    """Return the address of an agent, from its pod as the API server has it; or of another program, by its port."""
     status, containers = pod.get("status") or {}, (pod.get("spec") or {}).get("containers") or ()
     declared = (port for container in containers for port in container.get("ports") or ())
-    port = next((int(each["containerPort"]) for each in declared if each.get("name") == PORT_NAME), 0)
+    port = next((int(each["containerPort"]) for each in declared if each.get("name") == port_name), 0)
     return AgentPod(pod["metadata"]["name"], bound_node(pod), str(status.get("podIP") or ""), port, is_ready(pod))
 
 

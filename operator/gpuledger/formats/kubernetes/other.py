@@ -192,6 +192,7 @@ def holder_host_name(lease: Mapping[str, Any]) -> str:
 
 
 AUDIENCE = "gpuledger.dev/explain"
+HISTORY_AUDIENCE = "gpuledger.dev/history"
 TOKEN_HEADER = "X-Gpuledger-Token"  # noqa: S105 - a name
 
 SERVICE = "gpuledger-explain"

@@ -39,7 +39,7 @@ class Reviewer:
         self.allowed = {"reader"}
         self.error: Exception | None = None
 
-    async def user_of(self, token: str) -> Json | None:
+    async def user_of(self, token: str, audience: str = "") -> Json | None:
         self.asked.append(token)
         await asyncio.sleep(0)
         if self.error:
@@ -378,7 +378,7 @@ async def test_a_replica_on_standby_names_the_active_one_instead_of_answering_fo
 
 
 async def test_history_is_limited(client: Client, cluster: ViewCluster) -> None:
-    cluster.records = [{"pod": "a", "number": number} for number in range(2000)]
+    cluster.records = [{"pod": "a", "number": number} for number in range(12_000)]
     counts = [
         len((await (await client.get(f"/v1/history{query}")).json())["records"])
         for query in ("", "?limit=3", "?limit=999999", "?pod=b")
