@@ -44,6 +44,7 @@ WRONG: list[tuple[Json, str, str]] = [  # values, where the fault is, what is sa
     ({"files": {"a/b": ""}}, "/files", NOT_ALLOWED.format("a/b")),
     ({"files": {"a": 1}}, "/files/a", "got number, want string"),
     ({"operator": {"replicas": "two"}}, "/operator/replicas", "got string, want integer"),
+    ({"operator": {"historyClaim": "My_Claim"}}, "/operator/historyClaim", "'My_Claim' does not match pattern"),
     ({"operator": {"replicas": -1}}, "/operator/replicas", "minimum: got -1, want 0"),
     (
         {"agent": {"resources": {"limits": {"memory": "half"}}}},

@@ -293,6 +293,36 @@ def test_a_changed_setting_rolls_the_replicas_under_load(cluster: PodCluster, sa
     say(f"a setting was changed: {all_placed_soon_and_once(cluster, stream)}")
 
 
+def test_history_goes_on_over_an_upgrade_of_both_replicas_and_a_changed_setting(cluster: PodCluster, say: Say) -> None:
+    cluster.create(a_pod("told", 20_000))
+    cluster.wait(lambda: cluster.runs("told"), "the pod runs", timeout_s=120)
+
+    def records(*what: str) -> list[Json]:
+        return list(json.loads(plugin(cluster, "history", *what, "-o", "json"))["records"])
+
+    told = records("pod/told")
+    assert [record["kind"] for record in told] == ["assigned"]
+    begin = records()[0]["time"]
+    before = set(cluster.system_pods())
+    cluster.plane.kubectl("rollout", "restart", "deployment/gpuledger", "--namespace", NAMESPACE)
+    cluster.wait_installed()
+    assert not before & set(cluster.system_pods()), "all replicas are new"
+    assert records("pod/told") == told
+    cluster.change(node_policy="spread")
+    cluster.wait_installed()
+    assert records("pod/told", "--since", begin) == told
+    cluster.delete("told")
+    cluster.wait(lambda: len(records("pod/told")) == 2, "its release is recorded")
+    cluster.change()
+    cluster.wait_installed()
+    assert [record["kind"] for record in records("pod/told")] == ["assigned", "released"]
+    active = [record["text"] for record in records("--kind", "active")]
+    assert any('changed: node_policy from the default to "spread"' in text for text in active), active
+    every = [tuple(sorted(record.items(), key=str)) for record in records("--limit", "10000")]
+    assert len(every) == len(set(map(str, every))), "each is shown once"
+    say(plugin(cluster, "history"))
+
+
 HAMIS = "/api/v1/namespaces/kube-system/configmaps/hami-scheduler-device"
 ALLOW_HAMIS = (  # as docs/settings.md has it
     "create role gpuledger-config -n kube-system --verb=get,list,watch --resource=configmaps "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
@@ -20,7 +21,8 @@ from gpuledger.command_line.options import (
     operator_option,
     output_option,
 )
-from gpuledger.command_line.output import amounts_of, clock, share_text, utc_now
+from gpuledger.command_line.output import amounts_of, clock, plural, share_text, utc_now
+from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 from gpuledger.reports.records import RecordKind
 from gpuledger.reports.tables import FEW, Column, Terminal, family, nodes_named, table, title_of
@@ -34,6 +36,7 @@ STYLES = {
     "gang-bound": "green",
     "cordoned": "yellow",
     "uncordoned": "green",
+    "active": "yellow",
     "evicted": "red",
     "refused": "yellow",
     "given-up": "yellow",
@@ -51,6 +54,9 @@ STYLES = {
 )
 @namespace_option
 @click.option("--kind", type=click.Choice([kind.value for kind in RecordKind]), help="Only records of this kind.")
+@click.option(
+    "--since", help="Only records since a time, such as 2026-11-29T02:00:00Z, or for so long, such as 8h or 1d12h."
+)
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records to show.")
 @operator_option
 @output_option("table", "wide", "json", "yaml")
@@ -59,6 +65,7 @@ def history(
     names: tuple[str, ...],
     namespace: str | None,
     kind: str | None,
+    since: str | None,
     limit: int,
     operator_url: str | None,
     output: str,
@@ -68,16 +75,17 @@ def history(
 ) -> None:
     """Show what happened to a pod, a gang and its members, a card, a node or all of them, newest last.
 
-    Asks the operator, which has records since it started. What happens to many pods that are alike at one time is one
-    row; -o wide shows each. Exit status: 0, or 2 after an error.
+    Asks the operator, which keeps the last records over restarts and upgrades. What happens to many pods that are alike
+    at one time is one row; -o wide shows each. Exit status: 0, or 2 after an error.
     """
     with errors_shown():
-        asked = question(names, kind, limit)
+        now = utc_now().astimezone()
+        begin = begin_of(since, now) if since else None
+        asked = question(names, kind, limit) | ({"since": str(max(int(begin.timestamp()), 0))} if begin else {})
         if namespace or "pod" in asked or "gang" in asked:
             asked["namespace"] = namespace or namespace_of(kubeconfig, context)
         found = ask("/v1/history", asked, operator_url, kubeconfig, context)
-        now = utc_now().astimezone()
-        out.show(found, output, lambda terminal: history_lines(found, terminal, now, output == "wide"), no_color)
+        out.show(found, output, lambda terminal: history_lines(found, terminal, now, output == "wide", begin), no_color)
 
 
 def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, str]:
@@ -92,11 +100,37 @@ def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, st
     return asked | {wanted.kind: wanted.name or ""}
 
 
-def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
-    """Return the records, newest last; with `wide`, each of them, the cards and what else there was."""
-    records = found["records"]
+DURATION = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
+
+
+def begin_of(since: str, now: datetime) -> datetime:
+    """Return the moment that a duration or a time stands for; without a zone, it is this machine's. Raises BadInput."""
+    found = DURATION.fullmatch(since)
+    if found and since:
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    try:
+        return datetime.fromisoformat(since).astimezone()
+    except (ValueError, OverflowError):
+        text = "must be a duration, such as 8h or 1d12h, or a time, such as 2026-11-29T02:00:00Z"
+        raise BadInput(f"--since {text}, not {since!r}") from None
+
+
+def history_lines(
+    found: Json, terminal: Terminal, now: datetime, wide: bool = False, begin: datetime | None = None
+) -> list[str]:
+    """Return the records, newest last; with `wide`, each of them, the cards and what else there was.
+
+    Below them is where they begin, if that is later than was asked for.
+    """
+    records, kept_since = found["records"], found.get("keptSince")
+    below = []
+    if found.get("more"):
+        below = [f"Older records match, too: these are the last {len(records)}, and --limit shows more."]
+    elif kept_since and (begin is None or datetime.fromisoformat(kept_since) > begin):
+        below = [f"Records before {clock(kept_since, now)} are not kept."]
     if not records:
-        return [f"No record matches; the operator has kept {found['kept']} records since it started."]
+        return [f"No record matches, of {plural(found['kept'], 'record')}.", *below]
     columns = [
         Column("TIME"),
         Column("WHAT"),
@@ -116,7 +150,7 @@ def history_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
         )
         for alike in ([[each] for each in records] if wide else _bursts(records))
     ]
-    return table(terminal, columns, rows)
+    return [*table(terminal, columns, rows), *below]
 
 
 @dataclass(slots=True)
@@ -151,10 +185,12 @@ def _seconds(first: Json, last: Json) -> float:
 
 
 def _pod(record: Json) -> str:
-    """Return the subject of a record: a pod, a gang, or a card."""
+    """Return the subject of a record: a pod, a gang, a card, or the operator."""
     if record["pod"]:
         return f"{record['namespace']}/{record['pod']}"
-    return f"gang {record['namespace']}/{record['gang']}" if record["gang"] else f"card {record['cards'][0]['uuid']}"
+    if record["gang"]:
+        return f"gang {record['namespace']}/{record['gang']}"
+    return f"card {record['cards'][0]['uuid']}" if record["cards"] else "operator"
 
 
 def _cards(record: Json) -> str:

@@ -152,7 +152,7 @@ export class Panel {
     const panel = byId("history");
     try {
       const { kept, dropped, records } = await this.feed.get("v1/history?limit=100");
-      if (!records.length) { refill(panel, el("p", { class: "dim", text: "No records since the operator started." })); return; }
+      if (!records.length) { refill(panel, el("p", { class: "dim", text: "No records yet." })); return; }
       refill(panel, el("p", { class: "dim", text: `The last ${records.length} of ${plural(kept, "record")}${dropped ? `; ${dropped} older ones were dropped` : ""}, newest first.` }),
         el("ol", { class: "records" }, records.toReversed().map(record)));
     } catch (error) {
@@ -177,7 +177,12 @@ function waitingPod(pod, choose) {
 
 const KINDS = { evicted: "is-unhealthy", refused: "is-cordoned", preempting: "is-cordoned", "gang-given-up": "is-cordoned" };
 
+function subject(each) {
+  if (each.pod) return podLink(`${each.namespace}/${each.pod}`, each.time);
+  return each.gang ? gangLink(gangOf(each), each.time) : el("span", { text: each.cards[0]?.uuid ?? "operator" });
+}
+
 function record(each) {
-  return el("li", {}, el("span", { class: "row" }, el("span", {}, el("span", { class: `chip ${KINDS[each.kind] ?? ""}`, text: each.kind }), " ", each.pod ? podLink(`${each.namespace}/${each.pod}`, each.time) : gangLink(gangOf(each), each.time)), moment(each.time)),
+  return el("li", {}, el("span", { class: "row" }, el("span", {}, el("span", { class: `chip ${KINDS[each.kind] ?? ""}`, text: each.kind }), " ", subject(each)), moment(each.time)),
     el("span", { text: each.text }), each.node ? el("span", { class: "dim", text: `${each.node}${each.cards.length ? `, ${plural(each.cards.length, "card")}` : ""}` }) : null);
 }
