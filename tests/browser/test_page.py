@@ -18,7 +18,7 @@ GENEROUS_S = 3.0
 class Reviewer:
     """Two accounts: one that may list cards, one that may not."""
 
-    async def user_of(self, token: str) -> Json | None:
+    async def user_of(self, token: str, audience: str = "") -> Json | None:
         return {"username": token} if token in ("reader", "stranger") else None
 
     async def may_list(self, user: Json, group: str, resource: str) -> bool:

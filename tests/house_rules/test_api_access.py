@@ -30,6 +30,8 @@ CONNECTED = {  # file -> what it uses
     "controller/extender_server.py": {"aiohttp.request"},
     # Nor is this: the node agents' /usage.
     "controller/web/feed.py": {"aiohttp.ClientSession", "aiohttp.TCPConnector"},
+    # Nor this: the other replicas' history.
+    "controller/history.py": {"aiohttp.ClientSession"},
     # NVIDIA's MPS daemons.
     "agent/isolation/mps_daemons.py": {"asyncio.create_subprocess_exec"},
     # The commands, with the account of whoever runs them: kubectl, and what it forwards.

@@ -19,7 +19,6 @@ EXCEPTIONS: Mapping[str, Mapping[str, int]] = {
     "arguments of a function": {
         "command_line/commands/audit.py::audit": 9,
         "command_line/commands/run.py::fake_nodes": 10,
-        "command_line/commands/history.py::history": 9,
         "command_line/commands/inspect.py::inspect": 9,
         "command_line/commands/top.py::top": 14,
         "formats/scheduler.py::scheduler_configuration": 10,

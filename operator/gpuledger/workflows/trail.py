@@ -1,7 +1,7 @@
 """The latest decisions of the operator, in memory: its own, and those of the processes before it and beside it.
 
 The active replica makes the records; all others, and each process that starts, get them by `merge`: from a file, and
-from other replicas (controller/trail_files.py and controller/replicas.py). What is known from two sides is kept once.
+from other replicas (controller/trail_files.py, controller/history.py). What is known from two sides is kept once.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,49 @@ def test_where_every_answer_comes_from_a_replica_on_standby_that_is_said(kubectl
     kubectl.tell({LEASE: LEADER, TOKEN: {"status": {"token": "t"}}}, refusals=refusals, forward=FORBIDDEN)
     result = run("explain", "pod/big", "-n", "lab")
     assert (result.exit_code, "no replica of the operator is active" in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("since", "age_s"),
+    [("8h", 28_800), ("1d12h", 129_600), ("90m", 5_400), ("2h5s", 7_205), ("2026-11-29T02:00:00Z", None)],
+)
+def test_history_since_is_a_duration_or_a_time(kubectl: FakeKubectl, view: ViewServer, since: str, age_s: int) -> None:
+    view.answers["/v1/history"] = (200, {"kept": 0, "dropped": 0, "keptSince": None, "more": False, "records": []})
+    result = run("history", "--since", since, "--operator-url", view.url)
+    assert (result.exit_code, result.stdout) == (0, "No record matches, of 0 records.\n")
+    asked = float(view.asked[0][1]["since"])
+    assert asked == 1_795_917_600 if age_s is None else abs(time.time() - asked - age_s) < 60
+
+
+@pytest.mark.parametrize("since", ["yesterday", "8", "8x", "h", "02:00", "-8h", "9999999999d", ""])
+def test_what_is_neither_a_duration_nor_a_time_is_refused(kubectl: FakeKubectl, view: ViewServer, since: str) -> None:
+    result = run("history", f"--since={since}", "--operator-url", view.url)
+    assert (result.exit_code, "such as 8h" in result.stderr) == (2, True), result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "since", "said"),
+    [
+        (False, None, "Records before 2001-02-03 04:05:06 are not kept."),
+        (False, "2001-01-01T00:00:00Z", "Records before 2001-02-03 04:05:06 are not kept."),
+        (False, "2002-01-01T00:00:00Z", ""),
+        (True, None, "Older records match, too: these are the last 1, and --limit shows more."),
+    ],
+)
+def test_history_says_where_it_begins(
+    kubectl: FakeKubectl, view: ViewServer, more: bool, since: str | None, said: str
+) -> None:
+    record = {
+        **a_record("active", "gpuledger-1 is the active replica"),
+        "pod": "",
+        "namespace": "",
+        "cards": [],
+        "node": "",
+    }
+    answer = {"kept": 9, "dropped": 2, "keptSince": "2001-02-03T04:05:06Z", "more": more, "records": [record]}
+    view.answers["/v1/history"] = (200, answer)
+    more_words = ["--since", since] if since else []
+    result = run("history", *more_words, "--operator-url", view.url, TZ="UTC")
+    assert "operator" in result.stdout
+    last = result.stdout.splitlines()[-1]
+    assert last == said if said else "is the active replica" in last

@@ -31,7 +31,7 @@ def lines_of(*names: str) -> list[bytes]:
 
 
 def lost(counts: Counts) -> float:
-    return counts.trail_lines_lost._value.get()
+    return float(counts.trail_lines_lost._value.get())
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 
@@ -64,14 +65,12 @@ STYLES = {
 def history(
     names: tuple[str, ...],
     namespace: str | None,
-    kind: str | None,
-    since: str | None,
-    limit: int,
     operator_url: str | None,
     output: str,
     kubeconfig: str | None,
     context: str | None,
     no_color: bool,
+    **wanted: Any,
 ) -> None:
     """Show what happened to a pod, a gang and its members, a card, a node or all of them, newest last.
 
@@ -80,8 +79,10 @@ def history(
     """
     with errors_shown():
         now = utc_now().astimezone()
-        begin = begin_of(since, now) if since else None
-        asked = question(names, kind, limit) | ({"since": str(max(int(begin.timestamp()), 0))} if begin else {})
+        begin = None if wanted["since"] is None else begin_of(wanted["since"], now)
+        asked = question(names, wanted["kind"], wanted["limit"])
+        if begin:
+            asked["since"] = str(max(int(begin.timestamp()), 0))
         if namespace or "pod" in asked or "gang" in asked:
             asked["namespace"] = namespace or namespace_of(kubeconfig, context)
         found = ask("/v1/history", asked, operator_url, kubeconfig, context)

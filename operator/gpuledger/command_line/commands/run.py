@@ -64,8 +64,7 @@ def run(
     host: str | None,
     scheduler_config: Path | None,
     extender_secret: Path | None,
-    history: Path | None,
-    replica_token: Path | None,
+    **of_history: Path | None,
 ) -> None:
     """Run the operator: keep the ledger, and serve kube-scheduler as its extender."""
     end_without_cluster(kubeconfig)
@@ -85,8 +84,7 @@ def run(
         host_name=followed_host_name(leader_elect, host),
         scheduler_pipe=scheduler_config,
         extender_secret=extender_secret,
-        history=history,
-        replica_token=replica_token,
+        **of_history,
     )
     until_interrupted(lambda: run_operator(options), uvloop.new_event_loop)
 
