@@ -23,7 +23,7 @@ from gpuledger.agent.isolation.mps_daemons import QUIT_S
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller import extender_server
 from gpuledger.doctor.cluster_checks import WITH_AGENTS
-from gpuledger.formats.kubernetes.other import LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
+from gpuledger.formats.kubernetes.other import HISTORY_AUDIENCE, LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 from native_gangs import BY_VERSION
 
@@ -233,6 +233,24 @@ def test_the_webhooks_certificate_is_for_its_service_and_the_server_trusts_it(he
     verify = ["openssl", "verify", "-verify_hostname", host, "-CAfile", "ca.crt", "tls.crt"]
     done = subprocess.run(verify, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout == "tls.crt: OK\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "volume"),
+    [({}, {"emptyDir": {}}), ({"historyClaim": "kept"}, {"persistentVolumeClaim": {"claimName": "kept"}})],
+)
+def test_the_history_is_in_a_volume_of_the_pod_or_in_a_claim_of_ones_own(
+    helm: Helm, values: Json, volume: Json
+) -> None:
+    pod = helm.objects(operator=values)[OPERATOR]["spec"]["template"]["spec"]
+    volumes = {each.pop("name"): each for each in pod["volumes"]}
+    operator = next(each for each in pod["containers"] if each["name"] == "operator")
+    mounts = {each["name"]: each["mountPath"] for each in operator["volumeMounts"]}
+    assert volumes["history"] == volume
+    assert f"--history={mounts['history']}" in operator["args"]
+    (token,) = volumes["replica-token"]["projected"]["sources"]
+    assert f"--replica-token={mounts['replica-token']}/{token['serviceAccountToken']['path']}" in operator["args"]
+    assert token["serviceAccountToken"]["audience"] == HISTORY_AUDIENCE
 
 
 def test_the_operator_listens_where_its_service_and_its_secret_are(helm: Helm) -> None:

@@ -251,6 +251,7 @@ def test_history_says_where_it_begins(
         "namespace": "",
         "cards": [],
         "node": "",
+        "gang": None,
     }
     answer = {"kept": 9, "dropped": 2, "keptSince": "2001-02-03T04:05:06Z", "more": more, "records": [record]}
     view.answers["/v1/history"] = (200, answer)

@@ -80,13 +80,19 @@ class World:
         self.placer, self.preemption = StubPlacer(), StubPreemption()
         context = a_context(StoppedClock())
         self.counts = context.counts
-        self.ready = True
+        self.ready = self.settled = True
         ledger, chooser, waiting = context.ledger, context.chooser, WaitingPods(context)
         unlinked = NodesWithoutTopology(ledger, context.policy)
         measured = Measured(ledger, chooser, self.counts, JournalCounts(GROUP_LIMIT), waiting, cast(Any, ()), unlinked)
         placer, preemption = cast(PodPlacer, self.placer), cast(SchedulersPreemption, self.preemption)
         self.server = ExtenderServer(
-            placer, preemption, Metrics(measured), self.counts, lambda: self.ready, SchedulerHealth(NOBODY_LISTENS)
+            placer,
+            preemption,
+            Metrics(measured),
+            self.counts,
+            lambda: self.ready,
+            SchedulerHealth(NOBODY_LISTENS),
+            lambda: self.settled,
         )
 
 
@@ -282,7 +288,10 @@ async def test_the_process_is_ready_when_the_ledger_is_read(world: World, health
         assert (response.status, await response.text()) == (503, "the ledger is not read yet\n")
     async with health.get("/healthz") as response:
         assert response.status == 200
-    world.ready = True
+    world.ready, world.settled = True, False
+    async with health.get("/readyz") as response:
+        assert (response.status, await response.text()) == (503, "the history of the other replicas is not read yet\n")
+    world.settled = True
     async with health.get("/readyz") as response:
         assert response.status == 200
 

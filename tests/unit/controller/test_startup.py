@@ -1,6 +1,7 @@
 """The watches of cards and pods, as start-up connects them."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from gpuledger.controller.startup import Operator
 from gpuledger.formats.custom_resource.stored_card import new_allocation
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS
 from gpuledger.model.errors import ApiError, Conflict, Unreachable
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows import kinds
 from gpuledger.workflows.kinds import Subscription, follow_kind
 
@@ -111,3 +113,15 @@ def test_pods_say_nothing_before_the_cards_are_read() -> None:
     parts.observer.cards_read = False
     subscription_of(parts.as_operator(), PODS).observe(a_pod_object("early", limits={GPU: 1}), False)
     assert not any(tracker.known_pending() for tracker in parts.observer._of_pending)
+
+
+@pytest.mark.parametrize("active", [True, False])
+async def test_a_cordon_is_recorded_by_the_active_replica_alone(active: bool) -> None:
+    """Every replica sees it: recorded by each, at its own time, it would be in the history twice."""
+    parts = OperatorParts(ApiServer())
+    context = parts.workflows.context
+    context.leadership._set(active)
+    parts.api.put_card(a_card())
+    parts.read_cards()
+    startup._cordoned(context, replace(parts.entry(a_card()), cordoned="fan is loud"), "")
+    assert [record.kind for record in context.trail] == [RecordKind.CORDONED] * active

@@ -385,6 +385,7 @@ async def test_history_is_limited(client: Client, cluster: ViewCluster) -> None:
     ]
     assert counts == [100, 3, view_server.HISTORY_LIMIT, 0]
     assert (await client.get("/v1/history?limit=many")).status == 400
+    assert (await client.get("/v1/history?since=yesterday")).status == 400
     assert (await client.get(f"/v1/history?card={'x' * 300}")).status == 400
 
 
