@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import inf
 from typing import Annotated, NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -141,7 +142,8 @@ class _Card(_Part):
 
 class _Alternative(_Part):
     node: _Name
-    rank: list[float]
+    rank: list[float | None]
+    """None: JSON has no word for infinity."""
 
 
 class _Line(_Part):
@@ -177,6 +179,8 @@ def record_of(line: bytes, now_s: float) -> Record:
         Share(card.uuid, Amounts(card.memory_mib, card.cores, card.number), exclusive=False, containers=())
         for card in found.cards
     )
-    ranked = tuple(RankedNode(each.node, tuple(each.rank)) for each in found.alternatives)
+    ranked = tuple(
+        RankedNode(each.node, tuple(inf if rank is None else rank for rank in each.rank)) for each in found.alternatives
+    )
     kind, gang = RecordKind(found.kind), found.gang or ""
     return Record(unix_s, kind, pod, found.node, shares, found.text, ranked, gang, found.settings)

@@ -17,11 +17,12 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.model.errors import BadInput, Reason, Refusal
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import Placement
-from gpuledger.reports.records import Record, RecordKind, record_of
+from gpuledger.reports.records import RankedNode, Record, RecordKind, record_of
 from gpuledger.workflows.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)
 NOW_S = 100.0
+RANKED = (RankedNode("node-a", (-250, 0.1)), RankedNode("node-b", (float("inf"),)))
 
 
 class Ticking(StoppedClock):
@@ -150,7 +151,9 @@ def copies(trail: Trail) -> list[Record]:
 
 def test_a_record_is_the_same_after_it_was_written_and_read() -> None:
     trail = Trail(clock=Ticking(9.0014, 9.0016))
-    trail.note(RecordKind.PREEMPTING, a_pod("a"), "node-a", [a_share(CARDS[0])], "for b\x1b[31m\nand c" + "x" * 9_000)
+    trail.note(
+        RecordKind.PREEMPTING, a_pod("a"), "node-a", [a_share(CARDS[0])], "for b\x1b[31m\nand c" + "x" * 9_000, RANKED
+    )
     trail.gang(RecordKind.GANG_BOUND, GangName("default", "train"), "4 of 4")
     trail.active("gpuledger-1", {"version": "1", "node_policy": '"spread"'}, NOW_S)
     read = copies(trail)
