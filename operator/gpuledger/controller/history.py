@@ -33,7 +33,8 @@ from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.model.clock import Backoff, Clock
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
-from gpuledger.reports.records import LONGEST_LINE_BYTES, Record, record_of
+from gpuledger.reports.record_reader import LONGEST_LINE_BYTES, record_of
+from gpuledger.reports.records import Record
 from gpuledger.workflows.context import Context
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.tasks import started_again

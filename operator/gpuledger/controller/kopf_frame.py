@@ -117,7 +117,7 @@ class KopfFrame:
             settings_now = await settings_in_cluster(client, options.settings, options.settings_file)
             options = replace(options, settings=settings_now)
             pods_by = await _watcher_of_pods(client, options.settings.kopf_pods_most_nodes)
-            who = options.host_name, pods_by, options.replica_token
+            who = options.host_name, options.replica_token, pods_by
             operator = build_operator(client, options.settings, SystemClock(), *who)
             self._watch(operator, settings)
             serve_webhook(self._registry, settings, options.settings)

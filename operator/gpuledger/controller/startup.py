@@ -163,8 +163,8 @@ def build_operator(
     settings: Settings,
     clock: Clock,
     host_name: str | None = None,
-    pods_by: Watcher = Watcher.PLAIN,
     replica_token: Path | None = None,
+    pods_by: Watcher = Watcher.PLAIN,
 ) -> Operator:
     """Connect the parts. Nothing runs yet. With a host name, follow the Lease of the kube-scheduler there.
 

@@ -19,7 +19,8 @@ from queue import Full, Queue
 
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput
-from gpuledger.reports.records import LONGEST_LINE_BYTES, Record, record_of
+from gpuledger.reports.record_reader import LONGEST_LINE_BYTES, record_of
+from gpuledger.reports.records import Record
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.trail import Trail
 

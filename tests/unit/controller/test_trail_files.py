@@ -15,7 +15,8 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.controller import trail_files
 from gpuledger.controller.history import line_of
 from gpuledger.controller.trail_files import FILE_NAME, HistoryFile, LineFile, records_in, trail_written
-from gpuledger.reports.records import LONGEST_LINE_BYTES, RecordKind
+from gpuledger.reports.record_reader import LONGEST_LINE_BYTES
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.reporting import Counts
 from gpuledger.workflows.trail import Trail
 

@@ -17,7 +17,8 @@ from fakes.virtual_time import StoppedClock
 from gpuledger.model.errors import BadInput, Reason, Refusal
 from gpuledger.model.gang import GangName
 from gpuledger.model.share import Placement
-from gpuledger.reports.records import RankedNode, Record, RecordKind, record_of
+from gpuledger.reports.record_reader import record_of
+from gpuledger.reports.records import RankedNode, Record, RecordKind
 from gpuledger.workflows.trail import REFUSALS_KEPT, RecordFilter, Trail, refusals_text
 
 CARDS = cards_of("node-a", 2)
