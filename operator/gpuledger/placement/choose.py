@@ -20,7 +20,7 @@ from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.errors import Refusal, WorkLimitExceeded
 from gpuledger.model.request import NO_HOST, PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
-from gpuledger.placement.decide import Decider, Decision, Footprint, Pricer, hard_steps
+from gpuledger.placement.decide import NEARLY_EQUAL, Decider, Decision, Footprint, Pricer, hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, compiled, refuse_alone
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, StepBudget
@@ -267,10 +267,22 @@ class FittingNodes:
         """Return the cards of each container on a node that fits."""
         return self._fitting[node_name].assignment
 
-    def in_order(self) -> Iterator[tuple[str, Assignment]]:
-        """Yield the nodes that fit with the cards of each container, the preferred first."""
-        for _, name in chain(self._ranked, self._old):
+    def in_order(self, latest: str = "") -> Iterator[tuple[str, Assignment]]:
+        """Yield the nodes that fit with the cards of each container, the preferred first.
+
+        By prices, the `latest` node to which a pod went is preferred to those that cost hardly less.
+        """
+        ahead = (latest,) if self._costs_hardly_more(latest) else ()
+        for name in chain(ahead, (name for _, name in chain(self._ranked, self._old) if name not in ahead)):
             yield name, self._fitting[name].assignment
+
+    def _costs_hardly_more(self, name: str) -> bool:
+        """Return whether a node fits and its cost, by the prices of now, is nearly that of the best."""
+        decision = self._fitting.get(name)
+        if decision is None or decision.effect is None or _place(self._ranked, (decision.rank, name)) is None:
+            return False
+        [(best, *_), _] = self._ranked[0]
+        return decision.rank[0] <= best + NEARLY_EQUAL
 
     def _set_aside(self, names: list[str]) -> None:
         """Forget what is known of these nodes, and have them looked at later."""
@@ -365,6 +377,7 @@ class Chooser:
         # (ask, policy) -> set, least recently asked first
         self._sets: OrderedDict[tuple[Footprint, Policy], FittingNodes] = OrderedDict()
         self._dropped_evaluations = 0
+        self._latest = ""  # name of the node to which the last pod went
 
     @property
     def evaluations(self) -> int:
@@ -401,6 +414,7 @@ class Chooser:
             pass
         fitting = self._placements(known, request, wanted, avoided)
         if placements := tuple(islice(fitting, count)):
+            self._latest = placements[0].node_name
             return Choice(placements, {}, None if avoided else known.ranking())
         if avoided and (placements := tuple(islice(self._placements(known, request, wanted), count))):
             return Choice(placements, {}, known.ranking())
@@ -442,7 +456,10 @@ class Chooser:
         known = self.fitting(request)
         if not looked_around(known, node_names, work):
             return None
-        return next(self._placements(known, request, node_names), None)
+        best = next(self._placements(known, request, node_names), None)
+        if best is not None:
+            self._latest = best.node_name
+        return best
 
     def fitting_in(self, rooms: Rooms, request: PodRequest) -> FittingNodes:
         """Return the same for nodes that have other rooms than in the ledger; the caller keeps it."""
@@ -497,7 +514,7 @@ class Chooser:
     def _placements(
         self, known: FittingNodes, request: PodRequest, node_names: Container[str] | None, avoided: Container[str] = ()
     ) -> Iterator[Placement]:
-        for name, assignment in known.in_order():
+        for name, assignment in known.in_order(self._latest):
             if name not in avoided and (node_names is None or name in node_names):
                 yield self._placement(request, name, assignment)
 

@@ -66,14 +66,15 @@ def differing_candidates(shape: Shape, node: NodeRoom, work: StepBudget | None =
 
 
 def _differing_rooms(demand: Demand, node: NodeRoom) -> Sequence[Room]:
-    """Return the rooms that a container could have, of those that are alike the first one."""
+    """Return the rooms that a container could have, the tightest first, and of those that are alike the first one."""
     found: dict[tuple[object, ...], Room] = {}
     for room in worst_connected_first(node):
-        card = room.card
-        kind = (room.free, room.idle, card.capacity, card.model, card.vendor, card.mode)
+        card, free, all_of_it = room.card, room.free, room.card.capacity
+        amounts = (free.memory_mib, free.cores, free.number, all_of_it.memory_mib, all_of_it.cores, all_of_it.number)
+        kind = (amounts, room.idle, card.model, card.vendor, card.mode)
         if kind not in found and demand.admits(card) and fits(demand, room):
             found[kind] = room
-    return list(found.values())
+    return sorted(found.values(), key=CARD_RANKS[Preference.BINPACK])
 
 
 _AS_THEY_ARE = nullcontext()
@@ -83,6 +84,10 @@ PLAIN_STEPS = 64
 
 COSTS_PER_UNIT = 20
 """Differences between costs count from a twentieth of a thousandth of a card on."""
+
+NEARLY_EQUAL = 40
+"""Costs that differ by no more than this, 2 thousandths of a card, leave the choice to where the last pod went: pods
+that share a card in a burst share a write to the ledger, too."""
 
 
 class Effect(NamedTuple):
@@ -264,9 +269,11 @@ def hard_steps(shape: Shape, work: StepBudget) -> int:
 
 
 def _cheapest(costs: Sequence[float], sizes: Sequence[int]) -> list[int]:
-    """Return the position of the lowest cost of each group, the first among equals; groups follow each other."""
+    """Return the position of the lowest cost of each group, the first among nearly equal ones; groups follow each other."""
     found, begin = [], 0
     for size in sizes:
-        found.append(min(range(begin, begin + size), key=costs.__getitem__))
+        group = range(begin, begin + size)
+        enough = min(costs[position] for position in group) + NEARLY_EQUAL
+        found.append(next(position for position in group if costs[position] <= enough))
         begin += size
     return found

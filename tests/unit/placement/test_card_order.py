@@ -200,13 +200,13 @@ def candidates(ledger: Ledger, demand: Demand) -> list[list[int]]:
     return [[int(uuid.rpartition("-")[2]) for uuid in candidate.assignment[0]] for candidate in found]
 
 
-def test_ways_that_cost_the_same_begin_with_the_one_that_others_miss_least() -> None:
+def test_ways_that_cost_the_same_begin_with_the_tightest_card_and_then_the_one_that_others_miss_least() -> None:
     assert candidates(four(), mib(1_000)) == [[0]]
     assert candidates(four(), whole(2)) == [[2, 3]]
     ledger = a_ledger(*linked_cards(pairs(4, (0, 1))))
     assert candidates(ledger, mib(1_000)) == [[2]]
     occupy(ledger, "other", a_share(a_card(1)))
-    assert candidates(ledger, mib(1_000)) == [[2], [1]]
+    assert candidates(ledger, mib(1_000)) == [[1], [2]]
 
 
 # Nodes.

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,7 +189,8 @@ class NodeTable:
         self._ledger = ledger
         self._numbers: dict[str, int] = {}
         self._seen = 0
-        self._left: dict[int, list[int]] = {}  # node -> remnants of its cards, in their order
+        self._rooms: dict[int, Sequence[Room]] = {}  # node -> its cards' rooms, in their order
+        self._left: dict[int, list[int]] = {}  # node -> remnants of these
         self.remnants = Remnants()
         self.size = 0
         self.cards: Ints = np.zeros((64, 8), dtype=np.int32)
@@ -223,14 +225,12 @@ class NodeTable:
         """Return what a way does; the table must have its node as it is."""
         number = self._numbers[candidate.node.name]
         left, after = self._left[number], self.remnants.after
+        used = set(chain.from_iterable(candidate.assignment))
         changes = []
         for remnant, room in zip(left, candidate.node.rooms, strict=True):
-            uuid = room.card.uuid
-            users = [
-                demand for demand, uuids in zip(footprint.shape, candidate.assignment, strict=True) if uuid in uuids
-            ]
-            if users:
-                alone = any(demand.exclusive for demand in users)
+            if (uuid := room.card.uuid) in used:
+                by_container = zip(footprint.shape, candidate.assignment, strict=True)
+                alone = any(demand.exclusive for demand, uuids in by_container if uuid in uuids)
                 taken = NOTHING if alone else peak_on(footprint.shape, candidate.assignment, room.card)
                 changes.append((remnant, after(remnant, room, taken, alone)))
         return Effect(number, tuple(changes))
@@ -246,7 +246,8 @@ class NodeTable:
             number = self._numbers[node.name] = self.size
             self.size += 1
         self._make_room(number, len(node.rooms))
-        left = self._left[number] = [self.remnants.now(room) for room in node.rooms]
+        left = self._left[number] = self._remnants_of(number, node.rooms)
+        self._rooms[number] = node.rooms
         if node.offer is None:
             left = []  # no pod can have them
         self.cards[number] = NO_CARD
@@ -254,6 +255,14 @@ class NodeTable:
         self.cpu[number] = UNLIMITED if node.host is None else node.host.cpu_milli
         self.memory[number] = UNLIMITED if node.host is None else node.host.memory_mib
         self.changed[number] = self.version
+
+    def _remnants_of(self, number: int, rooms: Sequence[Room]) -> list[int]:
+        """Return the remnants of a node's rooms. As a rule all but one are the objects that they were before."""
+        before = self._rooms.get(number)
+        if before is None or len(before) != len(rooms):
+            return [self.remnants.now(room) for room in rooms]
+        known = zip(rooms, before, self._left[number], strict=True)
+        return [remnant if room is old else self.remnants.now(room) for room, old, remnant in known]
 
     def _make_room(self, number: int, cards: int) -> None:
         more = len(self.cpu) if number >= len(self.cpu) else 0

@@ -126,3 +126,32 @@ def test_prices_change_with_what_comes() -> None:
         mix.arrived(Footprint(a_request(whole(2)).shape, HostAmounts()))
         prices.tick()
     assert prices.version > before
+
+
+def a_burst(ledger: Ledger, request: PodRequest, count: int, *expected: PodRequest) -> list[str]:
+    """Place some pods, one after the other; return the UUIDs of their cards."""
+    mix = KnownMix((Footprint(each.shape, each.host), 1.0) for each in expected)
+    chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
+    cards = []
+    for number in range(count):
+        [placement] = chooser.choose(request, list(ledger.node_names()), 1).placements
+        occupy(ledger, f"pod-{number}", *placement.shares)
+        cards += [share.uuid for share in placement.shares]
+    return cards
+
+
+@pytest.mark.parametrize("beside", [10, 90, 500])
+def test_a_burst_fills_a_card_before_it_takes_another_of_nearly_the_same_price(beside: int) -> None:
+    """Each pod makes its node a little dearer than all the others; shares of one card are entered by one write."""
+    cards = a_burst(
+        ledger_of([PlainNode([1000] * 8)] * 20), a_request(mib(250)), 32, a_request(mib(beside)), a_request(mib(250))
+    )
+    assert len(set(cards)) == 8
+    assert all(cards[number] == cards[number - number % 4] for number in range(32))
+
+
+def test_a_burst_leaves_a_node_that_would_cost_others_more() -> None:
+    """After two of four cards no pod with two would find cards there, and after the next two on the other node."""
+    ledger = ledger_of([PlainNode([1000, 1000, 0, 0]), PlainNode([1000, 0, 0, 0]), PlainNode([1000, 0, 0, 0])])
+    cards = a_burst(ledger, a_request(whole()), 2, a_request(whole(2)), a_request(whole()))
+    assert {card.removeprefix("GPU-") for card in cards} == {"node-1-0", "node-2-0"}
