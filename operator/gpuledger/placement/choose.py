@@ -20,7 +20,7 @@ from gpuledger.ledger.entry import NodeRoom
 from gpuledger.model.errors import Refusal, WorkLimitExceeded
 from gpuledger.model.request import NO_HOST, PodRequest, Shape
 from gpuledger.model.share import Assignment, Placement, shares_of
-from gpuledger.placement.decide import NEARLY_EQUAL, Decider, Decision, Footprint, Pricer, hard_steps
+from gpuledger.placement.decide import NODES_NEARLY_EQUAL, Decider, Decision, Footprint, Pricer, hard_steps
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, compiled, refuse_alone
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import CARD_RANKS, NODE_RANKS, NodeRank, Policy, Preference, StepBudget
@@ -282,7 +282,7 @@ class FittingNodes:
         if decision is None or decision.effect is None or _place(self._ranked, (decision.rank, name)) is None:
             return False
         [(best, *_), _] = self._ranked[0]
-        return decision.rank[0] <= best + NEARLY_EQUAL
+        return decision.rank[0] <= best + NODES_NEARLY_EQUAL
 
     def _set_aside(self, names: list[str]) -> None:
         """Forget what is known of these nodes, and have them looked at later."""
