@@ -86,8 +86,8 @@ COSTS_PER_UNIT = 20
 """Differences between costs count from a twentieth of a thousandth of a card on."""
 
 NODES_NEARLY_EQUAL, CARDS_NEARLY_EQUAL = 2, 6
-"""Costs of nodes, and of cards of a node, that differ by no more than this are as good as equal: a tenth of a thousandth
-of a card, and three tenths. The pod then goes to where the last one went, and to the fullest card. Else each pod of a
+"""Costs of nodes, and of cards of a node, that differ by no more than this are as good as equal: 0.1 and 0.3 thousandths
+of a card. The pod then goes to where the last one went, and to the fullest card. Else each pod of a
 burst would make its node a little dearer than all others; pods on one card share a write to the ledger. On the trace of
 docs/placement.md 4 for nodes costs 0.1 points of allocated cards, 40 for both costs 6."""
 
@@ -271,7 +271,7 @@ def hard_steps(shape: Shape, work: StepBudget) -> int:
 
 
 def _cheapest(costs: Sequence[float], sizes: Sequence[int]) -> list[int]:
-    """Return the position of the lowest cost of each group, the first of nearly equal ones; groups follow each other."""
+    """Return the position of the lowest cost of each group, the first of nearly equal ones."""
     found, begin = [], 0
     for size in sizes:
         group = range(begin, begin + size)
