@@ -86,10 +86,10 @@ COSTS_PER_UNIT = 20
 """Differences between costs count from a twentieth of a thousandth of a card on."""
 
 NODES_NEARLY_EQUAL, CARDS_NEARLY_EQUAL = 2, 6
-"""Costs of nodes, and of cards of a node, that differ by no more than this are as good as equal: 0.1 and 0.3 thousandths
-of a card. The pod then goes to where the last one went, and to the fullest card. Else each pod of a
-burst would make its node a little dearer than all others; pods on one card share a write to the ledger. On the trace of
-docs/placement.md 4 for nodes costs 0.1 points of allocated cards, 40 for both costs 6."""
+"""Costs of nodes, and of cards of one node, that differ by no more than this are nearly equal: 0.1 and 0.3 thousandths
+of a card. Then the pod goes to where the last one went, and there to the fullest card. By exact costs each pod of a
+burst makes its node a little dearer than all others; but pods on one card share a write to the ledger. On the trace of
+docs/placement.md 4 for nodes costs 0.1 points of allocated cards, and 40 for both 6."""
 
 
 class Effect(NamedTuple):
