@@ -272,17 +272,13 @@ class FittingNodes:
 
         By prices, the `latest` node to which a pod went is preferred to those that cost hardly less.
         """
-        ahead = (latest,) if self._costs_hardly_more(latest) else ()
+        ahead: tuple[str, ...] = ()
+        decision = self._fitting.get(latest)
+        if decision and decision.effect and _place(self._ranked, (decision.rank, latest)) is not None:
+            best, _ = self._ranked[0]
+            ahead = (latest,) if decision.rank[0] <= best[0] + NODES_NEARLY_EQUAL else ()
         for name in chain(ahead, (name for _, name in chain(self._ranked, self._old) if name not in ahead)):
             yield name, self._fitting[name].assignment
-
-    def _costs_hardly_more(self, name: str) -> bool:
-        """Return whether a node fits and its cost, by the prices of now, is nearly that of the best."""
-        decision = self._fitting.get(name)
-        if decision is None or decision.effect is None or _place(self._ranked, (decision.rank, name)) is None:
-            return False
-        [(best, *_), _] = self._ranked[0]
-        return decision.rank[0] <= best + NODES_NEARLY_EQUAL
 
     def _set_aside(self, names: list[str]) -> None:
         """Forget what is known of these nodes, and have them looked at later."""

@@ -68,7 +68,7 @@ class Trail:
         self._clock = clock
         self.most = kept
         """How many are kept."""
-        self._records: deque[Record] = deque()
+        self._records: deque[Record] = deque(maxlen=kept)
         self._keys: set[int] = set()  # of these records
         self._refused: BoundedMap[str, Refusal] = BoundedMap(REFUSALS_KEPT)  # pod UID -> why it was refused last
         self._gangs: BoundedMap[str, str] = BoundedMap(GANGS_KEPT)  # pod UID -> name of its gang
@@ -133,9 +133,11 @@ class Trail:
             later.append(self._records.pop())
         if later or len(records) > 1:
             records = sorted([*reversed(later), *records], key=lambda record: record.unix_s)
+        surplus = len(self._records) + len(records) - self.most
+        dropped = [self._records.popleft() for _ in range(min(surplus, len(self._records)))]
+        dropped += records[: max(surplus - len(dropped), 0)]
+        self._keys.difference_update([record.key for record in dropped])
         self._records.extend(records)
-        while len(self._records) > self.most:
-            self._keys.discard(self._records.popleft().key)
 
     def note(
         self,
