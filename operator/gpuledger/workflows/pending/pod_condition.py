@@ -236,7 +236,7 @@ class WaitingReport:
 
     @property
     def nearest_reason(self) -> str:
-        """Return the reason that most of those nodes give that could take it: one that waiting can end, if there is one.
+        """Return the reason of most of the nodes that could take it: one that waiting can end, if there is one.
 
         On a cluster with many kinds of nodes, most of them say of each pod that they lack what it asks for.
         """
