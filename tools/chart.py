@@ -34,6 +34,7 @@ from gpuledger.model.errors import BadInput
 REPOSITORY = Path(__file__).resolve().parent.parent
 MANIFESTS = REPOSITORY / "manifests"
 CHART = MANIFESTS / "chart"
+RULES = MANIFESTS / "monitoring" / "rules.yaml"
 DOCUMENT = REPOSITORY / "docs" / "helm.md"
 NAMESPACE = "gpuledger-system"
 KUBERNETES: Final = "v1.36.3"
@@ -74,7 +75,7 @@ def chart_files() -> dict[Path, str]:
             Settings(), frozenset({"mutating"}), WebhookAddress(ca_bundle=b"CA-BUNDLE")
         ),
         "settings.yaml": _options(),
-        "rules.yaml": (MANIFESTS / "monitoring" / "rules.yaml").read_text(),
+        "rules.yaml": RULES.read_text(),
         "dashboard.json": (MANIFESTS / "monitoring" / "dashboard.json").read_text(),
     }
     return {**{CHART / "files" / name: text for name, text in files.items()}, **_head(), **_schema(), **_document()}
@@ -162,7 +163,7 @@ def _head() -> dict[Path, str]:
 
 
 def _schema() -> dict[Path, str]:
-    """Return the schema of the values, in which only the settings are generated."""
+    """Return the schema of the values, in which the settings and the alerts are generated."""
     path = CHART / "values.schema.json"
     schema = json.loads(path.read_text())
     schema["properties"]["settings"] = {
@@ -172,7 +173,39 @@ def _schema() -> dict[Path, str]:
             each.name: _kind(each.name) | {"description": each.metadata["help"]} for each in fields(Settings)
         },
     }
+    schema["properties"]["monitoring"]["properties"]["alerts"] = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {rule["alert"]: _changes(rule) for rule in alert_rules()},
+    }
     return {path: json.dumps(schema, indent=2) + "\n"}
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    """Return all alert rules."""
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def threshold_of(rule: dict[str, Any]) -> str | None:
+    """Return the threshold of an alert, by which its expression ends; None if it has none."""
+    found = re.search(r" > ([0-9.]+)$", rule["expr"])
+    return found[1] if found else None
+
+
+def _changes(rule: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of what can be changed of an alert."""
+    threshold = {"threshold": {"type": "number", "minimum": 0}} if threshold_of(rule) else {}
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "enabled": {"type": "boolean"},
+            "severity": {"type": "string", "enum": ["critical", "warning", "info"]},
+            "for": {"type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|w))+$"},
+            **threshold,
+        },
+    }
 
 
 def _document() -> dict[Path, str]:

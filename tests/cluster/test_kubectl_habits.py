@@ -58,6 +58,18 @@ def test_the_cards_of_a_node_can_be_selected_by_field(card: Card, ledger: Contro
     assert names.split() == [f"gpuallocation.gpuledger.dev/{card.name}"]
 
 
+def test_cards_can_be_selected_by_their_phase_and_model(card: Card, ledger: ControlPlane) -> None:
+    model, selected = f"model-of-{card.name}", [f"gpuallocation.gpuledger.dev/{card.name}"]
+    card.create(card.manifest(model=model)).write(a_status(phase="Unhealthy"))
+
+    def found(selector: str) -> list[str]:
+        return ledger.kubectl("get", "gpua", f"--field-selector={selector}", "-o", "name").split()
+
+    assert set(selected) <= set(found("status.phase=Unhealthy"))
+    assert found(f"spec.model={model}") == found(f"spec.model={model},status.phase=Unhealthy") == selected
+    assert found(f"spec.model={model},status.phase!=Unhealthy") == []
+
+
 def test_the_cards_of_a_node_can_be_listed_by_index(card: Card, connection: Connection, ledger: ControlPlane) -> None:
     node = f"node-of-{card.name}"
     for index in (10, 2, 0):

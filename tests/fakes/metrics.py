@@ -1,6 +1,6 @@
 """The operator's metrics over a ledger, with stand-ins for what it counts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -11,12 +11,15 @@ from fakes.context import a_context
 from fakes.virtual_time import StoppedClock
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.ledger.book import Ledger
+from gpuledger.model.errors import Reason, Refusal
 from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
+from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
+from gpuledger.workflows.pending.pod_condition import WaitingReport
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.reporting import Counts, JournalCounts
 
@@ -35,7 +38,8 @@ class Shown:
     journal: JournalCounts = field(default_factory=lambda: JournalCounts(GROUP_LIMIT))
     active: bool = True
     synced: bool = True
-    by_reason: dict[str, int] = field(default_factory=dict)
+    reports: list[WaitingReport] = field(default_factory=list)
+    audits: AuditRuns = field(default_factory=AuditRuns)
     by_state: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,10 +61,17 @@ class Shown:
             unlinked,
             is_active=lambda: self.active,
             is_synced=lambda: self.synced,
-            pending_by_reason=lambda: self.by_reason,
+            pending=lambda: self.reports,
+            audits=self.audits,
             workloads_by_state=lambda: self.by_state,
         )
         return Metrics(measured, per_card=per_card, per_pod=per_pod, compatibility=compatibility)
+
+
+def a_report(name: str, created: str, reasons: Mapping[Reason, int]) -> WaitingReport:
+    """Return the report of a pod that waits for these reasons, each that of so many nodes."""
+    refusals = {Refusal(reason, reason.value): nodes for reason, nodes in reasons.items()}
+    return WaitingReport(Pod(name, "team", name), a_request(mib(1)), created, None, refusals)
 
 
 def everything() -> Metrics:
@@ -72,6 +83,12 @@ def everything() -> Metrics:
     limit = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 40_000, "nvidia")
     shown.ledger.quotas.set_limits("team", [limit])
     shown.by_state["waiting"] = 1
+    shown.reports.append(a_report("b", "2030-01-01T00:00:00Z", {Reason.NO_MEMORY: 1}))
+    ended = {"type": "Complete", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    shown.audits.observe({"metadata": {"uid": "audit"}, "status": {"conditions": [ended]}}, gone=False)
+    out_of_use = replace(card, uuid="GPU-cordoned", model="A100")
+    mark = "loud fan (alice, 2030-01-01 00:00 UTC)"
+    shown.ledger.load(replace(stored(out_of_use), phase="Cordoned", reason=mark, cordoned=mark))
     return shown.metrics(ALL)
 
 

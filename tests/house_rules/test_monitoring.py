@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from chart import threshold_of
 from fakes.metrics import everything, families, samples
 from gpuledger.agent.agent import Agent
 from gpuledger.agent.config import AgentConfig
@@ -17,6 +18,7 @@ from gpuledger.agent.metrics import CARDS, CONTAINERS
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from gpuledger.controller.telemetry.compatible import COMPATIBLE
 from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.errors import ROOM_IS_NO_HELP, Reason
 from gpuledger.model.node import NodeConfig
 
 ROOT = Path(__file__).parents[2]
@@ -24,6 +26,8 @@ DOCUMENT = (ROOT / "docs" / "metrics.md").read_text()
 MONITORING = ROOT / "manifests" / "monitoring"
 RULES = yaml.safe_load((MONITORING / "rules.yaml").read_text())
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
+VALUES = yaml.safe_load((ROOT / "manifests" / "chart" / "values.yaml").read_text())
+RUNBOOKS = (ROOT / "docs" / "alerts.md").read_text()
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 PARTS = ("_bucket", "_sum", "_count")
 """Endings of a histogram's samples."""
@@ -95,9 +99,33 @@ def test_rules_use_only_what_is_shown_without_cards_and_pods() -> None:
     assert not [name for name in asked if name.startswith(("gpuledger_card_", "gpuledger_pod_"))]
 
 
-def test_the_document_has_each_alert_with_its_severity() -> None:
-    rows = dict(re.findall(r"^\| `(GPULedger\w+)` \| (\w+) \|", DOCUMENT, re.MULTILINE))
-    assert rows == {rule["alert"]: rule["labels"]["severity"] for rule in ALERTS}
+def test_each_alert_leads_to_its_section_of_the_document_which_says_how_it_fires() -> None:
+    """A heading is an anchor of its own name in small letters, on the site as on a code host."""
+    found = re.findall(r"^### (\w+)\n\n\*(\w+)(?:, for (\w+))?(?:, threshold ([0-9.]+))?\.\* ", RUNBOOKS, re.MULTILINE)
+    anchors = {name.lower(): name for name, *_ in found}
+    assert sorted(anchors.values()) == sorted(re.findall(r"^### (.+)$", RUNBOOKS, re.MULTILINE))
+    led_to = {rule["annotations"]["runbook_url"].partition("#")[2]: rule for rule in ALERTS}
+    assert {anchor: rule["alert"] for anchor, rule in led_to.items()} == anchors
+    pages = {rule["annotations"]["runbook_url"].partition("#")[0] for rule in ALERTS}
+    assert pages == {VALUES["monitoring"]["runbooks"]}
+    assert {name: said for name, *said in found} == {
+        rule["alert"]: [rule["labels"]["severity"], rule.get("for", ""), threshold_of(rule) or ""] for rule in ALERTS
+    }
+
+
+def test_the_alert_on_pods_that_wait_leaves_out_what_no_card_would_end() -> None:
+    (rule,) = (each for each in ALERTS if each["alert"] == "GPULedgerPodWaitsLong")
+    (words,) = re.findall(r'reason!~"([^"]+)"', rule["expr"])
+    assert {*words.split("|")} == {reason.value for reason in ROOM_IS_NO_HELP - {Reason.NO_INVENTORY}}
+
+
+def test_the_clusters_of_one_prometheus_are_kept_apart() -> None:
+    """In each rule: nothing is added up, or compared, over several."""
+    for rule in ALERTS:
+        for operator in re.findall(r"\b(?:max|min|sum|group|count)\b(?! by \(cluster)[^_]", rule["expr"]):
+            raise AssertionError(f"{rule['alert']}: {operator}")
+        for labels in re.findall(r"\bon \(([^)]*)\)", rule["expr"].replace("on () absent", "")):
+            assert labels.startswith("cluster"), rule["alert"]
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])

@@ -15,7 +15,7 @@ import yaml
 
 import build_control_plane
 import container_image
-from chart import MANIFESTS, REPOSITORY, base
+from chart import MANIFESTS, REPOSITORY, alert_rules, base
 from gpuledger import __version__
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.isolation.choice import MPS_MEMORY
@@ -24,6 +24,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.controller import extender_server
 from gpuledger.doctor.cluster_checks import WITH_AGENTS
 from gpuledger.formats.kubernetes.other import HISTORY_AUDIENCE, LEASE_DURATION_S, RENEW_DEADLINE_S, RETRY_PERIOD_S
+from gpuledger.workflows.kinds import AUDIT_SELECTOR
 from manifests.helm import BEFORE_POLICIES, CHART, KUBERNETES, NAMESPACE, PRESETS, Helm, Json, preset
 from native_gangs import BY_VERSION
 
@@ -79,7 +80,7 @@ def test_a_release_has_what_the_base_has(helm: Helm) -> None:
         if path.parent.name not in ("webhook", "monitoring", "over-hami", "mps") and path.name != "settings.yaml"
         for each in yaml.safe_load_all(text)
     }
-    objects = helm.objects(namespace={"create": True})
+    objects = helm.objects(namespace={"create": True}, audit={"enabled": True})
     assert of_base.keys() <= objects.keys()
     for key, wanted in of_base.items():
         found = objects[key]
@@ -499,6 +500,47 @@ def test_monitors_and_rules_come_on_request_and_are_those_of_the_base(helm: Helm
         assert found["metadata"]["labels"]["release"] == "prometheus"
     dashboard = json.loads(objects["ConfigMap", "gpuledger-dashboard"]["data"]["dashboard.json"])
     assert dashboard == json.loads((MANIFESTS / "monitoring" / "dashboard.json").read_text())
+
+
+def test_alerts_change_by_their_names(helm: Helm) -> None:
+    changes = {
+        "GPULedgerPodWaitsLong": {"threshold": 14400, "severity": "info"},
+        "GPULedgerNearlyFull": {"threshold": 0.99, "for": "1d"},
+        "GPULedgerMemoryIdle": {"threshold": 10737418240},
+        "GPULedgerNoLeader": {"enabled": False},
+        "GPULedgerBadInput": {"enabled": True, "for": "10m"},
+    }
+    page = "https://docs.example/alerts.html"
+    objects = helm.objects(monitoring={"rules": True, "alerts": changes, "runbooks": page})
+    (group,) = objects["PrometheusRule", "gpuledger"]["spec"]["groups"]
+    found = {rule["alert"]: rule for rule in group["rules"]}
+    before = {rule["alert"]: rule for rule in alert_rules()}
+    assert before.keys() - found.keys() == {"GPULedgerNoLeader"}
+    for name, rule in found.items():
+        assert rule["annotations"].pop("runbook_url") == f"{page}#{name.lower()}"
+        del before[name]["annotations"]["runbook_url"]
+    assert [name for name in found if found[name] != before[name]] == [
+        name for name in before if name in changes.keys() - {"GPULedgerNoLeader"}
+    ]
+    assert found["GPULedgerPodWaitsLong"]["expr"] == before["GPULedgerPodWaitsLong"]["expr"].replace("3600", "14400")
+    assert found["GPULedgerPodWaitsLong"]["labels"] == {"severity": "info"}
+    assert found["GPULedgerNearlyFull"]["expr"].endswith(") > 0.99")
+    assert found["GPULedgerNearlyFull"]["for"] == "1d"
+    assert found["GPULedgerMemoryIdle"]["expr"].endswith(") > 10737418240")
+    assert found["GPULedgerBadInput"]["for"] == "10m"
+
+
+def test_the_regular_audit_comes_on_request_and_reads_the_config_maps_that_the_settings_name(helm: Helm) -> None:
+    assert not [name for _, name in helm.objects() if name == "gpuledger-audit"]
+    named = {"node_config_file": "configmap:other/hami-device-plugin"}
+    asked = {"enabled": True, "schedule": "0 6 * * *"}
+    objects = helm.objects(settings=named, audit=asked, operator={"nodeSelector": {"system": "yes"}})
+    job = objects["CronJob", "gpuledger-audit"]["spec"]
+    assert job["schedule"] == "0 6 * * *"
+    assert job["jobTemplate"]["spec"]["template"]["spec"]["nodeSelector"] == {"system": "yes"}
+    assert job["jobTemplate"]["metadata"]["labels"] == dict([AUDIT_SELECTOR.split("=")])
+    accounts = [subject["name"] for subject in objects["RoleBinding", "gpuledger-node-config-file"]["subjects"]]
+    assert accounts == ["gpuledger", "gpuledger-agent", "gpuledger-audit"]
 
 
 def test_each_service_monitor_finds_one_service_and_its_port(helm: Helm) -> None:

@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from builders import a_card, a_holder, a_request, a_share, mib, stored
-from fakes.metrics import Shown, families, samples
+from fakes.metrics import Shown, a_report, families, samples
 from gpuledger.model.card import CardPhase
+from gpuledger.model.errors import Reason
 from gpuledger.model.share import Pod
 from monitoring.test_promtool import MONITORING, asked, promtool
 
@@ -44,7 +45,7 @@ def query(target: Json) -> str:
 
 def the_metrics() -> bytes:
     """Return what the operator exposes where a card is held alone, one has no slot left, and one is unhealthy."""
-    shown = Shown(by_reason={"no-memory": 1})
+    shown = Shown(reports=[a_report("c", "2030-01-01T00:00:00Z", {Reason.NO_MEMORY: 1})])
     alone, full, broken = a_card(0), a_card(1, number=1), a_card(2)
     shown.ledger.load(stored(alone, a_holder("uid-a", a_share(alone, 4_000, 100, exclusive=True))))
     shown.ledger.load(stored(full, a_holder("uid-b", a_share(full, 1_000, 25))))

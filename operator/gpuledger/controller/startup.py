@@ -37,6 +37,7 @@ from gpuledger.workflows.context import Context
 from gpuledger.workflows.journal.journal import GATHER_S
 from gpuledger.workflows.kinds import (
     AGENT_PODS,
+    AUDITS,
     CARDS,
     LEASE,
     NODES,
@@ -147,6 +148,7 @@ def subscriptions_of(
         Subscription(CARDS, observer.allocation, cards_listing, observer.first_cards.version),
         Subscription(AGENT_PODS, workflows.agents.observe, workflows.agents.listing),
         Subscription(QUOTAS, workflows.quotas.observe, workflows.quotas.listing),
+        Subscription(AUDITS, workflows.audits.observe, workflows.audits.listing),
         *workflows.gangs.pod_groups.subscriptions(workflows.gangs.members.names),
     ]
     if host_name is not None:
@@ -184,7 +186,8 @@ def build_operator(
         workflows.unlinked,
         is_active=workflows.context.leadership.is_active,
         is_synced=lambda: workflows.observer.synced,
-        pending_by_reason=workflows.why_waiting.pods_by_reason,
+        pending=workflows.why_waiting.reports,
+        audits=workflows.audits,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
     )

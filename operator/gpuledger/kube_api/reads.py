@@ -85,6 +85,11 @@ def pod_groups_of(api_group: str, version: str) -> str:
     return f"/apis/{api_group}/{version}/podgroups"
 
 
+def jobs_in(namespace: str) -> str:
+    """Return the path of a namespace's Jobs."""
+    return f"/apis/batch/v1/namespaces/{namespace}/jobs"
+
+
 def leases_in(namespace: str) -> str:
     """Return the path of a namespace's Leases."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

@@ -74,6 +74,14 @@ class CardPhase(StrEnum):
     """The node, its agent or the card is gone. Holders stay, no new pod comes."""
 
 
+class Outage(StrEnum):
+    """Why a card is Unavailable, as its status says it. There is one more: what is wrong with its node's kubelet."""
+
+    NODE_GONE = "its node is gone"
+    NOT_REPORTED = "its node no longer reports it"
+    AGENT_NOT_READY = "the node's GPU agent is not ready"
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """A card, without its holders. `index` is its place on the node, as CUDA and NVML count."""

@@ -260,6 +260,22 @@ NEEDS_ROOM = frozenset(
 )
 """The reasons that can end when other pods leave."""
 
+ROOM_IS_NO_HELP = frozenset(
+    {
+        Reason.BAD_REQUEST,
+        Reason.QUOTA,
+        Reason.NO_INVENTORY,
+        Reason.ONLY_WHOLE_GPUS,
+        Reason.OTHER_RESOURCE,
+        Reason.PLUGIN_LIMIT,
+        Reason.CLAIM_ELSEWHERE,
+        Reason.TOO_FEW_CARDS,
+        Reason.NOT_WANTED,
+        Reason.CARD_TOO_SMALL,
+    }
+)
+"""The reasons that no other pod and no repaired card can end: the pod has to change, or its quota, or the node."""
+
 
 class EventReason(StrEnum):
     """The reason of an Event. docs/reference/names.md lists them for users."""

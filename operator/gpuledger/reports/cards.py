@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
 
-from gpuledger.formats.custom_resource.stored_card import amounts_json
+from gpuledger.formats.custom_resource.stored_card import amounts_json, cordoned_at_s
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
@@ -40,6 +40,8 @@ class CardReport:
     """Shares that were found on the card, and that it has no room for."""
     gangs: Mapping[str, str] = field(default_factory=dict)
     """UID of each holder that is of a gang -> the name of that in the pod's namespace, as far as it is known."""
+    cordoned_s: float | None = None
+    """When a person has cordoned the card, in Unix seconds; None if none has, or the mark does not say when."""
 
     @property
     def used(self) -> Amounts:
@@ -103,7 +105,8 @@ def report_of(entry: CardEntry, gang_of: Callable[[str], str] = lambda uid: "") 
     """Return the report of a line of the ledger in memory. `gang_of` tells a pod's gang by its UID."""
     holders = tuple(entry.holders.values())
     gangs = {uid: gang for uid in entry.holders if (gang := gang_of(uid))}
-    return CardReport(entry.card, entry.phase, entry.reason, holders, len(entry.claims), len(entry.misfits), gangs)
+    counted = len(entry.claims), len(entry.misfits)
+    return CardReport(entry.card, entry.phase, entry.reason, holders, *counted, gangs, cordoned_at_s(entry.cordoned))
 
 
 def report_of_stored(stored: StoredCard, gangs: Mapping[str, str] | None = None) -> CardReport:

@@ -38,7 +38,7 @@ from gpuledger.formats.kubernetes.pod import bound_at, bound_node, has_started, 
 from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.card import Card, CardPhase
+from gpuledger.model.card import Card, CardPhase, Outage
 from gpuledger.model.errors import BadInput, Conflict, EventReason, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
@@ -576,11 +576,11 @@ class InventoryKeeper(Component):
     def _phase(self, entry: CardEntry) -> tuple[str, str]:
         node_name = entry.card.node_name
         if node_name not in self._facts:
-            return CardPhase.UNAVAILABLE, "its node is gone"
+            return CardPhase.UNAVAILABLE, Outage.NODE_GONE.value
         if not entry.reported:
-            return CardPhase.UNAVAILABLE, "its node no longer reports it"
+            return CardPhase.UNAVAILABLE, Outage.NOT_REPORTED.value
         if self._ledger.offer(node_name) is None:
-            return CardPhase.UNAVAILABLE, "the node's GPU agent is not ready"
+            return CardPhase.UNAVAILABLE, Outage.AGENT_NOT_READY.value
         problem = self._starts.problem(node_name)
         if problem:
             return CardPhase.UNAVAILABLE, problem[:MAX_LINE]

@@ -31,6 +31,9 @@ AGENT_SELECTOR = "app.kubernetes.io/name=gpuledger-agent"
 OPERATOR_SELECTOR = "app.kubernetes.io/name=gpuledger"
 """Label of the operator's."""
 
+AUDIT_SELECTOR = "app.kubernetes.io/name=gpuledger-audit"
+"""Label of the audits' Jobs, there too."""
+
 
 class Watcher(Enum):
     """What watches a kind."""
@@ -83,6 +86,10 @@ OPERATOR_PODS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=OPERATOR_SELECTOR
 # Its holder renews it all the time.
 LEASE = Kind(
     (reads.leases_in(LEASE_NAMESPACE),), fields=f"metadata.name={LEASE_NAME}", silence_s=float(LEASE_DURATION_S)
+)
+# How the regular audits ended. An account of an older release may not read them.
+AUDITS = Kind(
+    (reads.jobs_in(LEASE_NAMESPACE),), labels=AUDIT_SELECTOR, absent="the API server has no Jobs", pause_s=60.0
 )
 # Members of gangs are not refused for want of what is about to be known.
 POD_GROUPS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.context import Context
@@ -57,6 +58,7 @@ class Workflows:
     unlinked: NodesWithoutTopology
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
+    audits: AuditRuns
 
     async def stop(self) -> None:
         """End all that is under way."""
@@ -120,4 +122,5 @@ def connect(c: Context) -> Workflows:
         unlinked=NodesWithoutTopology(c.ledger, c.policy),
         quotas=quotas,
         quota_status=QuotaStatusWriter(c, quotas, lambda: observer.synced and c.leadership.is_active()),
+        audits=AuditRuns(),
     )

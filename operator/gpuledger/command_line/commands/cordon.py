@@ -14,7 +14,7 @@ import click
 from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
 from gpuledger.command_line.options import Named, access_options, completed_names, errors_shown, named_objects
 from gpuledger.command_line.output import ALLOCATIONS, all_cards, card_named, cordon_of, utc_now
-from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION, NODE_CORDON_ANNOTATION
+from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION, CORDON_TIME, NODE_CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput
 from gpuledger.model.json_object import Json
 
@@ -103,7 +103,7 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
 def _by_whom(cluster: ClusterAccess) -> str:
     """Return the account's name and the time, the time alone from an API server that has no such question."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    now = utc_now().strftime("%Y-%m-%d %H:%M UTC")
+    now = utc_now().strftime(CORDON_TIME)
     try:
         found = cluster.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review)
         return f"{found['status']['userInfo']['username'][:NAME_LENGTH]}, {now}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.card import Amounts, CardPhase
+from gpuledger.model.card import Amounts, CardPhase, Outage
 from gpuledger.reports.cards import CardReport, report_of
 
 SLICE_CARDS = 20
@@ -164,14 +164,23 @@ POD_SHEET = Sheet(
 """One sample of each for a holder. The UID keeps apart a pod that is being released and its successor."""
 
 
+CAUSES = {outage.value: outage.name.lower().replace("_", "-") for outage in Outage}
+"""Why a card is Unavailable, in its status -> in a metric."""
+
+KUBELET = "kubelet"
+"""The same where its node's kubelet starts no pods: the status names one."""
+
+
 class Sums:
-    """The sums over all cards: by model, by namespace, by phase."""
+    """The sums over all cards: by model, by namespace, by phase; by node, of those that take no pods."""
 
     def __init__(self) -> None:
         self._capacity: dict[str, list[int]] = {}  # model -> memory in MiB, cores in percent, slots
         self._used: dict[str, list[int]] = {}  # the same of what is taken
         self._held: dict[str, list[int]] = {}  # namespace -> the same of what its pods hold
         self._phases: Counter[str] = Counter({phase.value: 0 for phase in CardPhase})  # phase -> cards in it
+        self._closed: Counter[tuple[str, str, str]] = Counter()  # node, phase, cause -> cards that take no pods
+        self._cordoned: dict[str, float] = {}  # node name -> when a card of it was cordoned first, in Unix seconds
         self._conflicts = 0
         self._over = 0  # cards on which more is held than they have
 
@@ -179,6 +188,12 @@ class Sums:
         """Add a card."""
         capacity, used = report.card.capacity, report.used
         self._phases[report.phase] += 1
+        if report.phase != CardPhase.READY:
+            cause = CAUSES.get(report.reason, KUBELET) if report.phase == CardPhase.UNAVAILABLE else ""
+            self._closed[report.card.node_name, report.phase, cause] += 1
+        if report.cordoned_s is not None:
+            first_s = self._cordoned.get(report.card.node_name, report.cordoned_s)
+            self._cordoned[report.card.node_name] = min(first_s, report.cordoned_s)
         self._conflicts += report.conflicts
         self._over += not used.fits_in(capacity)
         _add(self._capacity, report.card.model, capacity)
@@ -192,6 +207,16 @@ class Sums:
         for phase, number in sorted(self._phases.items()):
             phases.add_metric([phase], number)
         yield phases
+        text = "Cards of a node that take no new pods, by phase; for Unavailable with the cause"
+        closed = GaugeMetricFamily("gpuledger_node_cards_in_phase", text, labels=["node", "phase", "cause"])
+        for labels, number in sorted(self._closed.items()):
+            closed.add_metric(labels, number)
+        yield closed
+        text = "When a card of a node was cordoned, of several the first, by the marks that say when"
+        cordoned = GaugeMetricFamily("gpuledger_node_cordoned_timestamp_seconds", text, labels=["node"])
+        for node_name, first_s in sorted(self._cordoned.items()):
+            cordoned.add_metric([node_name], first_s)
+        yield cordoned
         text = "Cards of which pods hold more than the card has"
         yield GaugeMetricFamily("gpuledger_cards_over_capacity", text, value=self._over)
         text = "Shares found on cards that have no room for them"

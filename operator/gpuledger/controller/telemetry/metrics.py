@@ -19,8 +19,9 @@ import contextlib
 import ctypes
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from http import HTTPStatus
 
@@ -36,8 +37,10 @@ from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuot
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import Reason
 from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory import NodesWithoutTopology
+from gpuledger.workflows.pending.pod_condition import WaitingReport
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.repair import Adopter
 from gpuledger.workflows.reporting import SECONDS, Counts, JournalCounts
@@ -58,8 +61,9 @@ class Measured:
     unlinked: NodesWithoutTopology
     is_active: Callable[[], bool] = lambda: True
     is_synced: Callable[[], bool] | None = None
-    pending_by_reason: NumberOf | None = None
-    """Reason -> pods that wait for it."""
+    pending: Callable[[], Iterable[WaitingReport]] = tuple
+    """The pods that wait."""
+    audits: AuditRuns = field(default_factory=AuditRuns)
     members: Members | None = None
     """The members of all gangs."""
     workloads_by_state: NumberOf | None = None
@@ -79,6 +83,7 @@ class ProcessMetrics(Collector):
         yield from self._who_waits()
         yield from self._quotas()
         yield self._workloads()
+        yield from self._audits()
 
     def _counters(self) -> Iterator[Metric]:
         for family in (*self._measured.counts.registry.collect(), *self._measured.journal.registry.collect()):
@@ -129,12 +134,24 @@ class ProcessMetrics(Collector):
             found.add_metric([state], number)
         return found
 
+    def _audits(self) -> Iterator[Metric]:
+        audits, last = self._measured.audits, self._measured.audits.last()
+        text = "When a regular audit has compared the ledger last; 0: each of them failed, absent: none has run"
+        compared = GaugeMetricFamily("gpuledger_audit_timestamp_seconds", text)
+        if audits:
+            compared.add_metric([], last.ended_s if last else 0)
+        yield compared
+        text = "Whether that audit has found differences"
+        differs = GaugeMetricFamily("gpuledger_audit_differs", text)
+        if last:
+            differs.add_metric([], int(bool(last.differs)))
+        yield differs
+
     def _who_waits(self) -> Iterator[Metric]:
         measured, members, gangs = self._measured, self._measured.members, 0
-        of_gangs = members.refused() if members else []
+        pods = len(measured.waiting)
         if members:
-            gangs = sum(1 for _ in members.waiting())
-        pods = len(measured.waiting) + len(of_gangs)
+            gangs, pods = sum(1 for _ in members.waiting()), pods + len(members.refused())
         yield GaugeMetricFamily("gpuledger_waiting_pods", "Pods that wait for room", value=pods)
         text = "Gangs that wait: fewer of their pods are bound than have to start together"
         yield GaugeMetricFamily("gpuledger_waiting_gangs", text, value=gangs)
@@ -143,18 +160,22 @@ class ProcessMetrics(Collector):
             "kube-scheduler: it has no node for them by itself"
         )
         by_reason = GaugeMetricFamily("gpuledger_waiting_pods_by_reason", text, labels=["reason"])
-        if measured.pending_by_reason is not None:
-            numbers = {**dict.fromkeys(map(str, Reason), 0), **measured.pending_by_reason()}
-            for reason, number in sorted(numbers.items()):
-                by_reason.add_metric([reason], number)
+        text = (
+            "Creation time of the pod that has been waiting longest, by the reason of the nodes that could take it; "
+            "its own, such as not-wanted, where none can"
+        )
+        oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text, labels=["reason"])
+        numbers, first_s = Counter(dict.fromkeys(map(str, Reason), 0)), dict[str, float]()
+        for report in measured.pending():
+            numbers[report.main_reason] += 1
+            created_s, nearest = _timestamp_s(report.created), report.nearest_reason
+            if created_s is not None:
+                first_s[nearest] = min(created_s, first_s.get(nearest, created_s))
+        for reason, number in sorted(numbers.items()):
+            by_reason.add_metric([reason], number)
+        for reason, created_s in sorted(first_s.items()):
+            oldest.add_metric([reason], created_s)
         yield by_reason
-        text = "Creation time of the pod that has been waiting longest; absent if none waits"
-        oldest = GaugeMetricFamily("gpuledger_oldest_waiting_pod_created_timestamp_seconds", text)
-        created = [*(pod.rank[1] for pod in measured.waiting.in_order()), *(member.since for member in of_gangs)]
-        created_s = map(_timestamp_s, created)
-        known_s = [each for each in created_s if each is not None]
-        if known_s:
-            oldest.add_metric([], min(known_s))
         yield oldest
 
 

@@ -6,7 +6,10 @@ without pydantic, a fifth of a second sooner.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final
@@ -54,9 +57,12 @@ MAX_LINE: Final = 256
 UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
 
 CORDON_ANNOTATION: Final = "gpuledger.dev/cordoned"
+"""On a card: a person wants no new pods on it; the value says why. Those who hold it stay."""
 NODE_CORDON_ANNOTATION: Final = "gpuledger.dev/cordoned-node"
 """The same for all cards of a node: a mark of its own, so that taking it back opens no card that has another one."""
-"""On a card: a person wants no new pods on it; the value says why. Those who hold it stay."""
+CORDON_TIME: Final = "%Y-%m-%d %H:%M UTC"
+"""How a cordon says when it was made, at the end of its reason: "(who, when)"."""
+_CORDON_TIMES = re.compile(r"(?:\(|, )(\d{4}-\d\d-\d\d \d\d:\d\d UTC)\)(?=;|$)")
 
 NODE_LABEL = "gpuledger.dev/node"
 LABEL_LENGTH = 63
@@ -215,6 +221,15 @@ def _cordoned(annotations: Mapping[str, str] | None) -> str:
         return ""
     found = [annotations[name] for name in (CORDON_ANNOTATION, NODE_CORDON_ANNOTATION) if name in annotations]
     return "; ".join(dict.fromkeys(reason or "by a person, without a reason" for reason in found))
+
+
+def cordoned_at_s(cordoned: str) -> float | None:
+    """Return when a card was cordoned, in Unix seconds, by the oldest of its marks that say when; None if none does."""
+    found = []
+    for text in _CORDON_TIMES.findall(cordoned):
+        with suppress(ValueError):  # a 13th month
+            found.append(datetime.strptime(text, CORDON_TIME).replace(tzinfo=UTC).timestamp())
+    return min(found, default=None)
 
 
 def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:

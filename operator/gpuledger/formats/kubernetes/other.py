@@ -81,6 +81,30 @@ def label_selector(selector: Mapping[str, Any]) -> str:
     return ",".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class AuditRun:
+    """An audit that has ended."""
+
+    ended_s: float
+    """In Unix seconds."""
+    differs: bool | None
+    """Whether it found differences; None if it could not compare."""
+
+
+def audit_run(job: JsonMapping) -> AuditRun | None:
+    """Return how the Job of an audit has ended, None if it has not.
+
+    By its podFailurePolicy, it fails at once where the audit exits with 1, for differences. Anything else is retried.
+    """
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
+            ended_s = datetime.fromisoformat(condition["lastTransitionTime"]).timestamp()
+            if condition["type"] == "Complete":
+                return AuditRun(ended_s, differs=False)
+            return AuditRun(ended_s, differs=True if condition.get("reason") == "PodFailurePolicy" else None)
+    return None
+
+
 PREFIX = "limits."
 
 MOST_LIMITS = 64

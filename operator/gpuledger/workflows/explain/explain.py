@@ -650,10 +650,6 @@ class WhyWaiting(Component):
         in_order = merge(asked, sorted(gangs, key=_rank), key=_rank)
         return chain(in_order, sorted(refused.values(), key=_rank))
 
-    def pods_by_reason(self) -> Counter[str]:
-        """Return how many pods wait for each main reason."""
-        return Counter(report.main_reason for report in self.reports())
-
     def _report(self, waiting: WaitingPod, known: dict[tuple[object, ...], Counter[Refusal]]) -> WaitingReport:
         request, pod = waiting.request, waiting.pod
         reasons: Counter[Refusal] = Counter()

@@ -26,7 +26,17 @@ from attrs import define
 from gpuledger.formats.kubernetes.other import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
-from gpuledger.model.errors import ASSIGNED, BadInput, Conflict, EventReason, Invalid, NotFound, Reason, Refusal
+from gpuledger.model.errors import (
+    ASSIGNED,
+    ROOM_IS_NO_HELP,
+    BadInput,
+    Conflict,
+    EventReason,
+    Invalid,
+    NotFound,
+    Reason,
+    Refusal,
+)
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
@@ -223,6 +233,18 @@ class WaitingReport:
         """Return the reason that most nodes give; "room-found" if none is known: it is about to be tried again."""
         most = max(self.reasons.items(), key=lambda each: each[1], default=None)
         return most[0].reason.value if most else "room-found"
+
+    @property
+    def nearest_reason(self) -> str:
+        """Return the reason of most of the nodes that could take it: one that waiting can end, if there is one.
+
+        On a cluster with many kinds of nodes, most of them say of each pod that they lack what it asks for.
+        """
+
+        def nearness(refusal: Refusal) -> tuple[bool, bool, int]:
+            return refusal.reason not in ROOM_IS_NO_HELP, refusal.reason != Reason.NO_INVENTORY, self.reasons[refusal]
+
+        return max(self.reasons, key=nearness).reason.value if self.reasons else self.main_reason
 
     def json(self) -> Json:
         """Return the report as it goes over the wire."""

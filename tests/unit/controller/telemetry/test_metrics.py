@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_card, a_holder, a_ledger, a_request, a_share, cards_of, mib, stored
-from fakes.metrics import Shown, everything, families, samples, value
+from fakes.metrics import Shown, a_report, everything, families, samples, value
 from gpuledger.configuration.settings import METRICS_COMPATIBILITY
 from gpuledger.controller.telemetry import metrics as loop_lag
 from gpuledger.controller.telemetry.card_metrics import SLICE_CARDS
@@ -111,16 +111,97 @@ def test_a_counter_is_one_series_and_not_a_second_one_for_when_it_was_made() -> 
 
 
 def test_who_waits_is_shown_with_the_reason_and_since_when() -> None:
-    shown = Shown(by_reason={"no-memory": 2})
+    shown = Shown()
     name = "gpuledger_oldest_waiting_pod_created_timestamp_seconds"
     assert name not in {key for key, _ in samples(shown.metrics().text())}
     for uid, created in (("a", "2030-01-01T00:00:10Z"), ("b", "2030-01-01T00:00:05Z"), ("c", "")):
         shown.waiting.refused(Pod(uid, "default", uid), a_request(mib(1)), created, [])
+        shown.reports.append(a_report(uid, created, {Reason.NO_MEMORY: 1}))
     text = shown.metrics().text()
     assert value(text, "gpuledger_waiting_pods") == 3
-    assert value(text, "gpuledger_waiting_pods_by_reason", reason="no-memory") == 2
+    assert value(text, "gpuledger_waiting_pods_by_reason", reason="no-memory") == 3
     assert value(text, "gpuledger_waiting_pods_by_reason", reason="no-cores") == 0
-    assert value(text, name) == 1893456005
+    assert value(text, name, reason="no-memory") == 1893456005
+
+
+@pytest.mark.parametrize(
+    ("reasons", "reason"),
+    [
+        ({Reason.NOT_WANTED: 40, Reason.NO_WHOLE_CARD: 2}, "no-whole-card"),  # all cards of the model are taken
+        ({Reason.NO_INVENTORY: 40, Reason.CARD_TOO_SMALL: 2}, "card-too-small"),  # nodes without cards say nothing
+        ({Reason.NO_INVENTORY: 40, Reason.NO_CORES: 1, Reason.NO_MEMORY: 2}, "no-memory"),
+        ({Reason.NO_INVENTORY: 40}, "no-inventory"),
+        ({}, "room-found"),
+    ],
+)
+def test_since_when_a_pod_waits_is_shown_with_the_reason_of_the_nodes_that_could_take_it(
+    reasons: dict[Reason, int], reason: str
+) -> None:
+    shown = Shown(reports=[a_report("a", "2030-01-01T00:00:05Z", reasons)])
+    name = "gpuledger_oldest_waiting_pod_created_timestamp_seconds"
+    assert [labels for key, labels in samples(shown.metrics().text()) if key == name] == [(("reason", reason),)]
+
+
+@pytest.mark.parametrize(
+    ("phase", "why", "cause"),
+    [
+        ("Unavailable", "its node is gone", "node-gone"),
+        ("Unavailable", "its node no longer reports it", "not-reported"),
+        ("Unavailable", "the node's GPU agent is not ready", "agent-not-ready"),
+        ("Unavailable", "its kubelet has not started pod default/a for 60 s", "kubelet"),
+        ("Unhealthy", "its node reports a fault: Xid 79", ""),
+        ("Unaccounted", "a pod may use it", ""),
+    ],
+)
+def test_cards_that_take_no_pods_are_shown_by_their_node_and_the_cause(phase: str, why: str, cause: str) -> None:
+    ready, *closed = cards_of("node-a", 3)
+    shown = Shown(a_ledger(ready))
+    for card in closed:
+        shown.ledger.load(replace(stored(card), phase=phase, reason=why))
+    text = shown.metrics().text()
+    name = "gpuledger_node_cards_in_phase"
+    assert value(text, name, node="node-a", phase=phase, cause=cause) == 2
+    assert len([key for key, _ in samples(text) if key == name]) == 1
+
+
+def test_since_when_a_node_has_a_cordoned_card_is_what_the_oldest_mark_says() -> None:
+    by_hand, both, later = cards_of("node-a", 3)
+    shown = Shown()
+    name = "gpuledger_node_cordoned_timestamp_seconds"
+    shown.ledger.load(replace(stored(by_hand), cordoned="because (in 2029)"))
+    assert name not in {key for key, _ in samples(shown.metrics().text())}
+    shown.ledger.load(replace(stored(later), cordoned="b (2030-01-01 00:02 UTC)"))
+    mark = "x (y, 2030-13-01 00:00 UTC); a (bob, 2030-01-01 00:01 UTC); kernel (alice, 2030-01-01 00:03 UTC)"
+    shown.ledger.load(replace(stored(both), phase="Unavailable", cordoned=mark))
+    assert value(shown.metrics().text(), name, node="node-a") == 1893456060
+
+
+def an_audit(uid: str, ended: str, kind: str = "Complete", reason: str = "") -> dict[str, object]:
+    begun = {"type": "SuccessCriteriaMet", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    last = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": ended}
+    return {"metadata": {"uid": uid}, "status": {"conditions": [begun, *([last] if ended else [])]}}
+
+
+def test_what_the_last_audit_found_that_could_compare_is_shown() -> None:
+    shown = Shown()
+    at, differs = "gpuledger_audit_timestamp_seconds", "gpuledger_audit_differs"
+
+    def found() -> dict[str, float]:
+        return {key: each for (key, _), each in samples(shown.metrics().text()).items() if key in (at, differs)}
+
+    shown.audits.observe(an_audit("runs", ""), gone=False)
+    assert found() == {}
+    shown.audits.observe(an_audit("fails", "2030-01-01T00:00:01Z", "Failed", "BackoffLimitExceeded"), gone=False)
+    assert found() == {at: 0}
+    shown.audits.observe(an_audit("differs", "2030-01-01T00:00:03Z", "Failed", "PodFailurePolicy"), gone=False)
+    shown.audits.observe(an_audit("agrees", "2030-01-01T00:00:02Z"), gone=False)
+    shown.audits.observe(an_audit("late", "2030-01-01T00:00:04Z", "Failed", "DeadlineExceeded"), gone=False)
+    assert found() == {at: 1893456003, differs: 1}
+    listed = shown.audits.listing()
+    shown.audits.observe(an_audit("differs", "2030-01-01T00:00:03Z"), gone=True)
+    assert found() == {at: 1893456002, differs: 0}
+    listed(set())
+    assert found() == {}
 
 
 def test_a_write_of_the_ledger_is_seen_with_its_time_and_size() -> None:

@@ -255,7 +255,7 @@ async def test_who_waits_is_listed_with_the_reasons_that_nodes_give(parts: Opera
         ("card-too-small", 1),
         ("no-memory", 1),
     ]
-    assert parts.why_waiting.pods_by_reason()["no-whole-card"] == 1
+    assert [report.main_reason for report in parts.why_waiting.reports()].count("no-whole-card") == 1
 
 
 async def test_what_need_not_be_of_this_moment_is_found_once_for_pods_that_ask_alike(parts: OperatorParts) -> None:

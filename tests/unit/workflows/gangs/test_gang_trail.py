@@ -57,7 +57,7 @@ def metrics(parts: OperatorParts) -> bytes:
         parts.waiting,
         parts.adopter,
         workflows.unlinked,
-        pending_by_reason=parts.why_waiting.pods_by_reason,
+        pending=parts.why_waiting.reports,
         members=workflows.gangs.members,
     )
     return Metrics(measured).text()
@@ -149,4 +149,4 @@ async def test_members_that_wait_are_among_those_that_wait_with_their_gang(
     text = metrics(parts)
     assert value(text, "gpuledger_waiting_pods") == 6
     assert value(text, "gpuledger_waiting_pods_by_reason", reason="gang") == 5
-    assert value(text, "gpuledger_oldest_waiting_pod_created_timestamp_seconds") > 0
+    assert value(text, "gpuledger_oldest_waiting_pod_created_timestamp_seconds", reason="gang") > 0

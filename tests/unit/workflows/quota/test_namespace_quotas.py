@@ -104,7 +104,7 @@ async def test_who_is_refused_is_told_which_limit_of_which_quota(api: ApiServer,
     assert found.quota is not None
     assert (found.quota["never"], found.quota["asked"], found.quota["left"]) == (True, 4_000, 3_000)
     assert {node.reason for node in found.nodes} == {Reason.QUOTA}, "none of them takes it, though they have room"
-    assert parts.why_waiting.pods_by_reason() == {"quota": 1}
+    assert [report.main_reason for report in parts.why_waiting.reports()] == ["quota"]
 
 
 async def test_who_has_to_wait_is_told_what_is_left_and_who_has_the_most(api: ApiServer, parts: OperatorParts) -> None:
@@ -213,7 +213,7 @@ async def test_who_finds_no_cards_within_the_quota_does_not_keep_it_from_the_nex
     await ends(api, parts, "a")
     await look(parts)
     assert woken(api) == ["c"]
-    assert parts.why_waiting.pods_by_reason()["quota"] == 1
+    assert [report.main_reason for report in parts.why_waiting.reports()].count("quota") == 1
 
 
 async def test_a_quota_that_is_raised_or_deleted_wakes_who_waits(api: ApiServer, parts: OperatorParts) -> None:
