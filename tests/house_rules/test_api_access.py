@@ -42,9 +42,9 @@ CONNECTED = {  # file -> what it uses
 WITH_PATHS = {  # all of them commands
     "command_line/output.py",
     "command_line/commands/cordon.py",
-    "command_line/commands/get.py",
     "command_line/commands/inspect.py",
     "command_line/commands/top.py",
+    "command_line/objects.py",
     "command_line/options.py",
     "command_line/operator_view.py",
     "command_line/own_namespace.py",

@@ -6,11 +6,12 @@ What a command says of a cluster has to rest on the settings of the operator in 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gpuledger.command_line.cluster_access import ClusterAccess
     from gpuledger.configuration.settings import Settings
     from gpuledger.kube_api.client import KubeClient
+    from gpuledger.reports.tables import Terminal
 
 
 Result = TypeVar("Result")
@@ -214,6 +216,10 @@ KINDS = {
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words}
 
 
+NAMESPACED = ("pod", "gang", "workload")
+"""Of these, the kinds that are in a namespace."""
+
+
 SHOWN = {"pod": "pod/NAME", "gang": "gang/NAME", "workload": "workload/NAME", "node": "node/NAME", "card": "card/UUID"}
 
 
@@ -325,33 +331,114 @@ def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, st
     return complete
 
 
-def access_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say which cluster is meant, and how to print."""
-    for option in (
+EVERYWHERE = ("table", "wide", "json", "yaml")
+"""What -o can be in every command; `csv` where it prints one table, `name` where that is of objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What every command for people is told: which cluster, which namespace, and how to print."""
+
+    kubeconfig: str | None
+    context: str | None
+    no_color: bool = False
+    output: str = "table"
+    namespace: str | None = None
+    """That of -n; None: the context's."""
+    all_namespaces: bool = False
+
+    @property
+    def wide(self) -> bool:
+        """Return whether everything is to be shown: each of many that are alike, and all columns."""
+        return self.output in ("wide", "csv")
+
+    @property
+    def for_people(self) -> bool:
+        """Return whether sentences may stand beside what is printed, or in its place."""
+        return self.output in ("table", "wide")
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[ClusterAccess]:
+        """Yield the way to the cluster; errors end the program with their text and 2."""
+        from gpuledger.command_line.cluster_access import cluster_access
+
+        with errors_shown(), cluster_access(self.kubeconfig, self.context) as cluster:
+            yield cluster
+
+    def in_cluster(self, work: Callable[[KubeClient], Awaitable[Result]]) -> Result:
+        """Return the result of work with a client, as the function of this name."""
+        return in_cluster(self.kubeconfig, self.context, work)
+
+    def namespace_named(self, cluster: ClusterAccess, wanted: Iterable[Named] = ()) -> str:
+        """Return the namespace that is meant, empty for all of them. Raises BadInput."""
+        if not self.all_namespaces:
+            return self.namespace or cluster.namespace()
+        if named := next((each for each in wanted if each.name is not None and each.kind in NAMESPACED), None):
+            raise BadInput(f"{named.kind}/{named.name} is in one namespace: name that with -n, and leave out -A")
+        return ""
+
+    def show(
+        self,
+        found: Any,
+        lines: Callable[[Terminal], Iterable[str]],
+        names: Iterable[str] = (),
+        narrowest: int = 0,
+    ) -> None:
+        """Print what was found as data, as names, or as the lines for people: of these CSV has the tables."""
+        from gpuledger.command_line import output as out
+
+        if self.output in ("json", "yaml"):
+            sys.stdout.write(out.data(found, self.output))
+            sys.stdout.flush()
+        elif self.output == "name":
+            out.write(names)
+        else:
+            out.write(lines(out.terminal_of(self.no_color, narrowest, csv=self.output == "csv")))
+
+
+def common_options(*more: str, namespaced: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that all commands for people have, and pass them on as one argument, `common`.
+
+    `more` are the outputs beyond those that each command has, `namespaced` says whether it is about objects of
+    namespaces. It stands below the command's own options.
+    """
+    outputs = (*EVERYWHERE, *more)
+    options = (
+        *((namespace_option, all_namespaces_option) if namespaced else ()),
         click.option(
-            "--no-color",
-            is_flag=True,
-            help="No colours, the default if NO_COLOR is set or the output is not a terminal.",
+            "-o", "--output", type=click.Choice(outputs), default=outputs[0], show_default=True, help="Output format."
         ),
-        context_option,
         click.option(
             "--kubeconfig",
             type=click.Path(),
             help="Kubeconfig file; without it, those in $KUBECONFIG, ~/.kube/config, or the pod's service account.",
         ),
-    ):
-        command = option(command)
-    return command
-
-
-def output_option(*choices: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the option that says what is printed."""
-    return click.option(
-        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="Output format."
+        context_option,
+        click.option(
+            "--no-color",
+            is_flag=True,
+            help="No colours, the default if NO_COLOR is set or the output is not a terminal.",
+        ),
     )
+    names = [each.name for each in fields(Common)]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_common(*arguments: Any, **given: Any) -> None:
+            common = Common(**{name: given.pop(name) for name in names if name in given})
+            command(*arguments, common=common, **given)
+
+        for option in reversed(options):
+            option(with_common)
+        return with_common
+
+    return decorate
 
 
-namespace_option = click.option("-n", "--namespace", help="Namespace of the pod.  [default: the context's]")
+namespace_option = click.option(
+    "-n", "--namespace", help="Namespace of pods and other objects that are in one.  [default: the context's]"
+)
+all_namespaces_option = click.option("-A", "--all-namespaces", is_flag=True, help="Those of all namespaces.")
 operator_option = click.option(
     "--operator-url",
     envvar="GPULEDGER_URL",

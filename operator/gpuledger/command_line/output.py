@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
@@ -33,11 +33,13 @@ NARROWEST = 120
 """Columns of a table with UUIDs and details on a terminal: narrower, a detail would be a column of syllables."""
 
 
-def terminal_of(no_color: bool = False, narrowest: int = 0) -> Terminal:
+def terminal_of(no_color: bool = False, narrowest: int = 0, csv: bool = False) -> Terminal:
     """Return the properties of standard output. Colours only on a terminal, never under NO_COLOR (no-color.org).
 
     A terminal with fewer columns than `narrowest` breaks the lines itself.
     """
+    if csv:
+        return Terminal(csv=True)
     terminal = sys.stdout.isatty()
     dumb = os.environ.get("TERM") == "dumb"
     return Terminal(
@@ -64,17 +66,6 @@ def write(lines: Iterable[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
     sys.stdout.flush()
-
-
-def show(
-    found: Any, output: str, lines: Callable[[Terminal], Iterable[str]], no_color: bool = False, narrowest: int = 0
-) -> None:
-    """Print what was found as data, or as the lines for people."""
-    if output in ("json", "yaml"):
-        sys.stdout.write(data(found, output))
-        sys.stdout.flush()
-    else:
-        write(lines(terminal_of(no_color, narrowest)))
 
 
 ENTER, LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -189,6 +180,11 @@ NO_CRD = "there are no GPUAllocations on this cluster: is gpuledger installed? k
 NO_CARDS = (
     "No cards in the ledger. Have the agent run where they are (kubectl label node NAME gpuledger.dev/agent=true); "
     "`gpuledger doctor` says what is missing."
+)
+
+NO_NODES = (
+    "node {name!r} has no cards in the ledger, and your account may not `get` nodes to see whether there is one of "
+    "this name"
 )
 
 

@@ -24,7 +24,8 @@ from gpuledger.kube_api import lean_import
 SECTIONS = {
     "Look at the ledger (also as kubectl gpuledger)": {
         "top": "How much of the GPUs is used, and by which pods.",
-        "get": "A pod's cards, or a card's holders.",
+        "get": "List pods with their cards, cards, or nodes.",
+        "describe": "A pod's cards, a card's holders, or a node's cards, in full.",
         "explain": "Why a pod, a gang, or a job in a queue waits, node by node.",
         "history": "What happened to a pod, a gang, a card or a node.",
         "cordon": "Keep new pods off cards or a node.",

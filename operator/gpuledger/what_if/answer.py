@@ -115,8 +115,10 @@ def as_lines(answer: Answer, terminal: Terminal, wide: bool = False) -> Iterator
     Pods that are alike are one row; with `wide`, each has its own.
     """
     groups = [[placed] for placed in answer.pods] if wide else gathered(answer.pods, _name, _shown)
-    if groups:
+    if groups or terminal.csv:
         yield from _table(groups, terminal)
+    if terminal.csv:
+        return
     waiting: dict[tuple[tuple[tuple[str, str], int], ...], list[Alike]] = {}  # reasons -> who has them
     for alike in groups:
         if alike[0].status is PodStatus.NO_ROOM:
@@ -215,22 +217,22 @@ def _table(groups: Sequence[Alike], terminal: Terminal) -> list[str]:
     columns = [Column(title, right=title in ("GPU", "MIB", "CORES"), fold=True) for title in titles]
     rows: list[tuple[Cell, ...]] = []
     for alike in groups:
-        first: tuple[Cell, ...] = (_title(alike), _nodes(alike))
-        for row in _cards(alike[0]) if len(alike) == 1 else _cards_of_many(alike):
-            rows.append((*first, *row))
-            first = ("", "")
-        if first[0]:
+        whose: tuple[Cell, ...] = (_title(alike), _nodes(alike))
+        cards = list(_cards(alike[0]) if len(alike) == 1 else _cards_of_many(alike))
+        for place, (container, *card) in enumerate(cards):
+            is_new = terminal.csv or not place
+            title = "" if not terminal.csv and place and cards[place - 1][0] == container else container
+            rows.append((*(whose if is_new else ("", "")), title, *card))
+        if not cards:
             there = alike[0].status in (PodStatus.PLACED, PodStatus.BOUND)
-            rows.append((*first, "", "", "chosen by the node's own plugin" if there else "", "", ""))
+            rows.append((*whose, "", "", "chosen by the node's own plugin" if there else "", "", ""))
     return table(terminal, columns, rows, gap=NARROW_GAP)
 
 
 def _cards(placed: PodOutcome) -> Iterator[tuple[str, ...]]:
     for name, cards in _devices(placed).items():
-        title = name
         for uuid, memory_mib, cores in cards:
-            yield title, str(placed.indexes[uuid]), uuid, str(memory_mib), str(cores) if cores else ""
-            title = ""
+            yield name, str(placed.indexes[uuid]), uuid, str(memory_mib), str(cores) if cores else ""
 
 
 def _cards_of_many(alike: Alike) -> Iterator[tuple[str, ...]]:

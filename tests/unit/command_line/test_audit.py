@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuledger.command_line.commands import audit
+from gpuledger.command_line import options
 from gpuledger.command_line.commands.audit import as_json, as_lines
 from gpuledger.command_line.options import ended_by_errors
 from gpuledger.command_line.program import main
@@ -93,7 +93,7 @@ def run(monkeypatch: pytest.MonkeyPatch, outcome: Report | Exception, *arguments
                 raise outcome
         return outcome
 
-    monkeypatch.setattr(audit, "in_cluster", in_cluster)
+    monkeypatch.setattr(options, "in_cluster", in_cluster)
     result = CliRunner().invoke(main, ["audit", *arguments])
     return result.exit_code, result.output
 

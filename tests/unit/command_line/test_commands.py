@@ -1,5 +1,6 @@
 """The commands as people and scripts call them: what they print, how they end, and what they say went wrong."""
 
+import csv
 import json
 import os
 import pty
@@ -23,11 +24,14 @@ from fakes.allocations import a_list, an_allocation, two_nodes
 from fakes.kubectl import FakeKubectl
 from gpuledger.command_line.commands import cordon
 from gpuledger.command_line.output import ALLOCATIONS
-from gpuledger.command_line.program import COMMANDS, main
+from gpuledger.command_line.program import COMMANDS, SECTIONS, main
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.reports.cards import by_node, report_of_stored
 
 Json = dict[str, Any]
+
+AT_THE_LEDGER = next(iter(SECTIONS.values()))
+"""The commands of kubectl's plugin."""
 
 WEB: dict[str, Any] = {
     "metadata": {
@@ -146,9 +150,9 @@ def test_get_pods_shows_each_of_the_namespace_that_has_cards_and_get_cards_all_o
     kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/namespaces/team/pods": {"items": [WEB, idle]}})
     found = json.loads(run("get", "pods", "-n", "team", "-o", "json").stdout)
     assert [each["pod"] for each in found["items"]] == ["web"]
-    assert run("get", "pods", "-n", "team").stdout.count("In the ledger:") == 1
+    assert run("describe", "pods", "-n", "team").stdout.count("In the ledger:") == 1
     cards = json.loads(run("get", "cards", "-o", "json").stdout)["items"]
-    assert [each["uuid"] for each in cards] == ["GPU-node-10-0", "GPU-node-10-1", "GPU-node-2-0"]
+    assert [each["uuid"] for each in cards] == ["GPU-node-2-0", "GPU-node-10-0", "GPU-node-10-1"]
 
 
 def on_a_terminal(columns: int, *arguments: str, **environment: str) -> str:
@@ -261,9 +265,9 @@ def test_a_reader_that_goes_away_is_no_error_to_speak_of(kubectl: FakeKubectl) -
 # get
 
 
-def test_get_pod_shows_the_ledger_beside_what_the_pod_was_told(kubectl: FakeKubectl) -> None:
+def test_describe_pod_shows_the_ledger_beside_what_the_pod_was_told(kubectl: FakeKubectl) -> None:
     kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/namespaces/team/pods/web": WEB}, namespace="team")
-    shown = run("get", "pod/web").stdout
+    shown = run("describe", "pod/web").stdout
     assert "team/web: Running, on node node-10" in shown
     assert re.search(r"GPU-node-10-0 +0 +allocated +4000 MiB, 20 % cores", shown)
     assert re.search(r"main +GPU-node-10-0 +4000 +20", shown)
@@ -275,14 +279,14 @@ def test_get_pod_shows_the_ledger_beside_what_the_pod_was_told(kubectl: FakeKube
 def test_an_annotation_that_a_user_has_broken_is_said_and_hides_nothing(kubectl: FakeKubectl) -> None:
     broken = {**WEB, "metadata": {**WEB["metadata"], "annotations": {"gpuledger.dev/devices": "{"}}}
     kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), "/api/v1/namespaces/default/pods/web": broken})
-    result = run("get", "pod/web")
+    result = run("describe", "pod/web")
     assert result.exit_code == 0
     assert "allocated" in result.stdout
     assert "is not JSON" in result.stdout
 
 
-def test_get_card_takes_the_beginning_of_a_uuid(kubectl: FakeKubectl) -> None:
-    shown = run("get", "card/gpu-node-2").stdout
+def test_a_card_is_named_by_the_beginning_of_a_uuid(kubectl: FakeKubectl) -> None:
+    shown = run("describe", "card/gpu-node-2").stdout
     assert "GPU-node-2-0: card 0 of node node-2, T4" in shown
     assert "Unhealthy: XID 79" in shown
     assert "No pod holds it." in shown
@@ -294,15 +298,125 @@ def test_get_card_takes_the_beginning_of_a_uuid(kubectl: FakeKubectl) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("node/nowhere", "there is no node 'nowhere'"),
         ("card/gpu-node-1", "2 cards have a UUID that begins with 'gpu-node-1'"),
         ("card/GPU-9", "no card has a UUID that begins with 'GPU-9'"),
         ("pod/nobody", "there is no pod 'nobody' in namespace 'default'"),
-        ("web", "neither pod/NAME nor card/UUID"),
+        ("web", "neither pod/NAME, card/UUID nor node/NAME"),
     ],
 )
 def test_get_says_what_is_wrong_with_a_name(kubectl: FakeKubectl, name: str, said: str) -> None:
     result = run("get", name)
     assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+PENDING = {
+    "metadata": {"name": "late", "uid": "uid-late", "namespace": "lab", "creationTimestamp": "2026-11-29T11:00:00Z"},
+    "spec": {},
+    "status": {
+        "phase": "Pending",
+        "conditions": [
+            {"type": "GPUAllocated", "status": "False", "message": "0 of 2 GPU nodes take it"},
+        ],
+    },
+}
+
+
+@pytest.fixture
+def two_pods(kubectl: FakeKubectl) -> FakeKubectl:
+    """Tell of a pod that holds a part of a card, one that waits, and one without GPUs, in two namespaces."""
+    web = {**WEB, "metadata": {**WEB["metadata"], "namespace": "team"}}
+    idle = {**WEB, "metadata": {"name": "idle", "uid": "uid-idle", "namespace": "team"}}
+    answers = {"/api/v1/pods": {"items": [web, idle, PENDING]}, "/api/v1/namespaces/lab/pods": {"items": [PENDING]}}
+    kubectl.tell({ALLOCATIONS: a_list(*two_nodes()), **answers, "/api/v1/nodes": {"items": []}})
+    return kubectl
+
+
+@pytest.mark.usefixtures("two_pods")
+def test_get_is_a_row_for_each_pod_that_holds_cards_or_waits_for_some() -> None:
+    assert [line.split() for line in run("get", "pods", "-A").stdout.splitlines()] == [
+        ["NAMESPACE", "POD", "NODE", "CARDS", "MIB", "CORES", "%", "STATE"],
+        ["team", "web", "node-10", "1", "4000", "20", "allocated"],
+        ["lab", "late", "0", "0", "0", "waiting"],
+    ]
+    assert run("get", "pods", "-n", "lab").stdout.splitlines()[0].split()[0] == "POD"
+    wide = run("get", "pods", "-n", "lab", "-o", "wide").stdout
+    assert "0 of 2 GPU nodes take it" in wide
+    assert run("get", "pods", "-A", "-o", "name").stdout.split() == ["pod/web", "pod/late"]
+
+
+@pytest.mark.usefixtures("two_pods")
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ("cards", [["GPU-node-2-0", "node-2"], ["GPU-node-10-0", "node-10"], ["GPU-node-10-1", "node-10"]]),
+        ("nodes", [["node-2", "1"], ["node-10", "2"]]),
+        ("node/node-10", [["node-10", "2"]]),
+        ("card/gpu-node-2", [["GPU-node-2-0", "node-2"]]),
+    ],
+)
+def test_cards_and_nodes_are_listed_alike(words: str, rows: list[list[str]]) -> None:
+    table = [line.split()[:2] for line in run("get", words).stdout.splitlines()]
+    assert table[1:] == rows
+    csv = [line.split(",")[:2] for line in run("get", words, "-o", "csv").stdout.splitlines()]
+    assert csv[1:] == rows
+
+
+@pytest.mark.usefixtures("two_pods")
+def test_describe_node_shows_its_cards_and_who_holds_them() -> None:
+    shown = run("describe", "node/node-10").stdout
+    assert "node-10: node with 2 cards" in shown
+    assert re.search(r"GPU-node-10-0 +A100 +12000/\d+ +50/100 +Ready +default/web, team/chat", shown)
+
+
+@pytest.mark.usefixtures("two_pods")
+def test_a_named_pod_is_of_one_namespace() -> None:
+    result = run("get", "pod/web", "-A")
+    assert (result.exit_code, "name that with -n" in result.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("two_pods")
+@pytest.mark.parametrize(
+    "arguments",
+    [["top", "--node", "nope"], ["top", "cards", "--node", "nope", "-o", "json"], ["top", "--node", "nope", "--usage"]],
+)
+def test_a_node_that_is_not_there_is_an_error_whatever_is_asked_of_it(arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.exit_code, "there is no node 'nope'" in result.stderr, result.stdout) == (2, True, "")
+
+
+def test_a_node_without_cards_is_none(two_pods: FakeKubectl) -> None:
+    plain = {"metadata": {"name": "plain"}, "spec": {}}
+    two_pods.tell({ALLOCATIONS: a_list(), "/api/v1/nodes": {"items": [plain]}, "/api/v1/nodes/plain": plain})
+    result = run("top", "--node", "plain")
+    assert (result.exit_code, "No cards in the ledger of these nodes" in result.stderr) == (0, True)
+
+
+@pytest.mark.usefixtures("two_pods")
+def test_csv_has_the_numbers_of_a_table_and_none_of_its_bars() -> None:
+    rows = list(csv.DictReader(run("top", "-o", "csv").stdout.splitlines()))
+    assert [row["NODE"] for row in rows] == ["node-2", "node-10"]
+    assert set(rows[0]) >= {"MIB", "CORES %", "SLOTS", "MODELS"}
+    assert set(rows[0]).isdisjoint({"MEMORY", "COMPUTE", "SHARES"})
+
+
+@pytest.mark.parametrize("name", sorted(set(SECTIONS["Check, migrate and plan"]) | set(AT_THE_LEDGER)))
+def test_each_command_for_people_prints_alike(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command
+    [output] = [each for each in command.params if each.name == "output"]
+    assert isinstance(output.type, click.Choice)
+    assert list(output.type.choices)[:4] == ["table", "wide", "json", "yaml"]
+
+
+@pytest.mark.usefixtures("two_pods")
+def test_what_was_cordoned_is_there_for_programs() -> None:
+    done = json.loads(run("uncordon", "node/node-10", "-o", "json").stdout)["items"]
+    assert [(each["uuid"], each["did"]) for each in done] == [
+        ("GPU-node-10-0", "nothing"),
+        ("GPU-node-10-1", "nothing"),
+    ]
+    assert run("uncordon", "node/node-10", "-o", "name").stdout.split() == ["card/GPU-node-10-0", "card/GPU-node-10-1"]
 
 
 # cordon

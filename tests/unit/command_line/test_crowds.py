@@ -160,7 +160,7 @@ def test_one_with_a_problem_is_not_among_those_without() -> None:
     assert f"Pod default/{REPLICAS[2]}\n" in found.stdout
 
 
-# get
+# describe
 
 
 def a_running_pod(name: str, card: Card, told_mib: int = 4000) -> Json:
@@ -185,25 +185,25 @@ def crowd(kubectl: FakeKubectl) -> FakeKubectl:
     return kubectl
 
 
-def test_get_pods_shows_one_of_those_that_have_the_same_and_where_all_are(crowd: FakeKubectl) -> None:
-    shown = run("get", "pods", "-n", "team").stdout
+def test_describe_pods_shows_one_of_those_that_have_the_same_and_where_all_are(crowd: FakeKubectl) -> None:
+    shown = run("describe", "pods", "-n", "team").stdout
     assert f"4 pods like team/{REPLICAS[0]}: Running, 3 on node-1 and 1 on node-2" in shown
     assert f"team/{REPLICAS[4]}: Running, on node node-2" in shown
     assert shown.count("In the ledger") == 2
-    wide = run("get", "pods", "-n", "team", "-o", "wide").stdout
+    wide = run("describe", "pods", "-n", "team", "-o", "wide").stdout
     assert (wide.count("In the ledger"), "like" in wide) == (5, False)
     assert len(json.loads(run("get", "pods", "-n", "team", "-o", "json").stdout)["items"]) == 5
 
 
 def test_pods_that_are_named_are_all_shown(crowd: FakeKubectl) -> None:
-    assert run("get", "pod", *REPLICAS[:3], "-n", "team").stdout.count("In the ledger:") == 3
+    assert run("describe", "pod", *REPLICAS[:3], "-n", "team").stdout.count("In the ledger:") == 3
 
 
 def test_who_holds_a_card_is_named_until_it_is_a_crowd(kubectl: FakeKubectl) -> None:
     def rows_of(count: int, *arguments: str) -> list[str]:
         holders = [a_holder(f"web-{number}", a_share(a_card(), 100)) for number in range(count)]
         kubectl.tell({ALLOCATIONS: a_list(an_allocation(a_card(), *holders))})
-        return rows(run("get", "card/GPU-", *arguments).stdout, "web-")
+        return rows(run("describe", "card/GPU-", *arguments).stdout, "web-")
 
     assert len(rows_of(10)) == 10
     [row] = rows_of(30)

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.command_line import output as out
 from gpuledger.command_line.options import (
+    Common,
     Failed,
-    access_options,
-    in_cluster,
+    common_options,
     named_settings,
     settings_in_use,
     settings_option,
 )
-from gpuledger.command_line.output import plural
+from gpuledger.command_line.output import NARROWEST, plural
 from gpuledger.ledger.audit import AuditFinding, AuditFindingKind
 from gpuledger.model.json_object import Json
-from gpuledger.reports.tables import Cell, Column, Terminal, gathered, nodes_named, ruled, title_of
+from gpuledger.reports.tables import Cell, Column, Terminal, gathered, nodes_named, ruled, table, title_of
 
 if TYPE_CHECKING:
     from gpuledger.configuration.settings import Settings
@@ -39,11 +38,10 @@ Row = tuple[AuditFinding, bool]
 @click.option(
     "--adopt", is_flag=True, help="With --fix: enter bound pods that the ledger lacks, from their annotation."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
 @click.option(
     "--settle-s", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds between the two reads."
 )
-@access_options
+@common_options("csv")
 @click.pass_context
 def audit(
     command: click.Context,
@@ -51,11 +49,8 @@ def audit(
     settings_file: Path | None,
     fix: bool,
     adopt: bool,
-    output: str,
     settle_s: float,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
+    common: Common,
 ) -> None:
     """Compare the ledger with pods, annotations and nodes, and show every difference.
 
@@ -66,7 +61,7 @@ def audit(
     if adopt and not fix:
         raise click.UsageError("--adopt enters shares, so it needs --fix")
     try:
-        named = named_settings(settings_file, kubeconfig, context)
+        named = named_settings(settings_file, common.kubeconfig, common.context)
 
         async def compare(client: KubeClient) -> Report:
 
@@ -74,14 +69,13 @@ def audit(
             auditor = auditor_of(client, audit_settings(settings, settle_s))
             return await auditor.repair(adopt) if fix else await auditor.look()
 
-        report = in_cluster(kubeconfig, context, compare)
+        report = common.in_cluster(compare)
     except click.ClickException as error:
         raise Failed(error.message) from error  # 1 would say that the ledger is wrong
     except Exception:
         logging.exception("the audit failed")
         command.exit(2)
-    wide = output == "wide"
-    out.show(as_json(report), output, lambda terminal: as_lines(report, terminal, wide), no_color, out.NARROWEST)
+    common.show(as_json(report), lambda terminal: as_lines(report, terminal, common.wide), narrowest=NARROWEST)
     command.exit(1 if report.left else 0)
 
 
@@ -115,6 +109,9 @@ def as_json(report: Report) -> list[Json]:
 
 def as_lines(report: Report, terminal: Terminal, wide: bool = False) -> Iterator[str]:
     """Yield one table for each kind of finding, and a line that sums up; with `wide`, a row for each finding."""
+    if terminal.csv:
+        yield from table(terminal, CSV_COLUMNS, map(_csv_row, _rows(report)))
+        return
     by_kind = {kind: [row for row in _rows(report) if row[0].kind is kind] for kind in AuditFindingKind}
     for kind, rows in by_kind.items():
         if rows:
@@ -122,6 +119,15 @@ def as_lines(report: Report, terminal: Terminal, wide: bool = False) -> Iterator
             groups = [[row] for row in rows] if wide else gathered(rows, _pod, _shown)
             yield from _table(groups, bool(report.repaired), terminal)
     yield _summary(report)
+
+
+CSV_COLUMNS = tuple(map(Column, ("FINDING", "NODE", "CARD", "POD", "DETAIL", "REMEDY", "FIXED")))
+
+
+def _csv_row(row: Row) -> tuple[str, ...]:
+    finding, repaired = row
+    place = finding.node, finding.card, str(finding.pod or "")
+    return finding.kind.value, *place, finding.detail, finding.kind.remedy, "yes" if repaired else "no"
 
 
 def _rows(report: Report) -> Iterator[tuple[AuditFinding, bool]]:
@@ -190,18 +196,14 @@ NARROWEST_OF_STEPS = 140
 @click.command()
 @settings_option
 @click.option("--dry-run", is_flag=True, help="Show what would be entered, and change nothing.")
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
-@access_options
+@common_options("csv")
 @click.pass_context
 def migrate(
     command: click.Context,
     /,
     settings_file: Path | None,
     dry_run: bool,
-    output: str,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
+    common: Common,
 ) -> None:
     """Enter pods that HAMi or Volcano placed into the ledger, from their annotations.
 
@@ -209,7 +211,7 @@ def migrate(
     annotations, so check the output of --dry-run first; -o wide has a row for each share, even of pods that are alike.
     Exit status: 1 if a person has to act, 2 after an error.
     """
-    named = named_settings(settings_file, kubeconfig, context)
+    named = named_settings(settings_file, common.kubeconfig, common.context)
 
     async def move(client: KubeClient) -> Sequence[Step]:
         settings = await settings_in_use(client, named)
@@ -217,14 +219,11 @@ def migrate(
         audited = audit_settings(settings, settle_s=0.0, scheduler_names=names)
         return await auditor_of(client, audited).migrate(settings.scheduler_names, dry_run)
 
-    steps = in_cluster(kubeconfig, context, move)
-    wide = output == "wide"
-    out.show(
+    steps = common.in_cluster(move)
+    common.show(
         steps_json(steps),
-        output,
-        lambda terminal: step_lines(steps, dry_run, terminal, wide),
-        no_color,
-        NARROWEST_OF_STEPS,
+        lambda terminal: step_lines(steps, dry_run, terminal, common.wide),
+        narrowest=NARROWEST_OF_STEPS,
     )
     command.exit(1 if any(step.why for step in steps) else 0)
 
@@ -245,9 +244,10 @@ def step_lines(steps: Sequence[Step], dry_run: bool, terminal: Terminal, wide: b
         outcome = ((step.why, "red") if step.why else (done, "green"),)
         pods = list(dict.fromkeys(str(each.pod) for each in alike))
         rows.append((title_of(pods), nodes_named(each.node_name for each in alike), step.source, *amounts, outcome))
-    if rows:
+    if rows or terminal.csv:
         yield from ruled(terminal, [Column(title, fold=title == "WHAT HAPPENS") for title in titles], rows)
-    yield _steps_summary(steps, done)
+    if not terminal.csv:
+        yield _steps_summary(steps, done)
 
 
 def _shown_of_step(step: Step) -> Hashable:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access
-from gpuledger.command_line.options import Named, access_options, completed_names, errors_shown, named_objects
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.options import Common, Named, common_options, completed_names, named_objects
 from gpuledger.command_line.output import ALLOCATIONS, all_cards, card_named, cordon_of, utc_now
 from gpuledger.formats.custom_resource.stored_card import CORDON_ANNOTATION, CORDON_TIME, NODE_CORDON_ANNOTATION
 from gpuledger.model.errors import ApiError, BadInput
@@ -33,15 +33,15 @@ NAME_LENGTH = 60
     shell_complete=completed_names("card", "node"),
 )
 @click.option("--reason", default=NO_REASON, show_default=True, help="Reason that the card shows.")
-@access_options
-def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context: str | None, no_color: bool) -> None:
+@common_options("name")
+def cordon(names: tuple[str, ...], reason: str, common: Common) -> None:
     """Keep new pods off cards, or off all cards of a node; pods that hold them stay.
 
     Writes the reason, with your name and the time, into the annotation gpuledger.dev/cordoned of cards, or
     gpuledger.dev/cordoned-node of all cards of a node. Your account needs `patch` on gpuallocations. Exit status: 0, or
     2 after an error; a second run changes nothing.
     """
-    _change(names, reason, kubeconfig, context)
+    _change(names, reason, common)
 
 
 @click.command(short_help="Let cordoned cards take new pods again.")
@@ -52,26 +52,35 @@ def cordon(names: tuple[str, ...], reason: str, kubeconfig: str | None, context:
     metavar="[card/UUID | node/NAME]...",
     shell_complete=completed_names("card", "node"),
 )
-@access_options
-def uncordon(names: tuple[str, ...], kubeconfig: str | None, context: str | None, no_color: bool) -> None:
+@common_options("name")
+def uncordon(names: tuple[str, ...], common: Common) -> None:
     """Let cordoned cards take new pods again. Exit status as for `cordon`.
 
     A card that was cordoned by itself stays so when its node is uncordoned, and the other way round; the command says
     which, and why.
     """
-    _change(names, None, kubeconfig, context)
+    _change(names, None, common)
 
 
-def _change(names: tuple[str, ...], reason: str | None, kubeconfig: str | None, context: str | None) -> None:
-    failed = False
-    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+def _change(names: tuple[str, ...], reason: str | None, common: Common) -> None:
+    failed, all_done = False, list[Json]()
+    with common.cluster() as cluster:
         for done in change_cordons(cluster, names, reason):
-            try:
-                click.echo(described(done), err=done["error"] is not None)
-            except BrokenPipeError:  # the reader is gone; that is no reason to leave the other cards as they are
-                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
             failed = failed or done["error"] is not None
+            all_done.append(done)
+            if common.for_people or done["error"] is not None:
+                say(described(done), err=done["error"] is not None)
+    if not common.for_people:
+        common.show({"items": all_done}, lambda _: (), (f"card/{done['uuid']}" for done in all_done))
     sys.exit(2 if failed else 0)
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a line about what was done; that its reader is gone is no reason to leave the rest undone."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
 
 
 def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | None) -> Iterator[Json]:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.command_line import output as out
-from gpuledger.command_line.cluster_access import ClusterAccess, cluster_access, where_asked
+from gpuledger.command_line.cluster_access import ClusterAccess, where_asked
 from gpuledger.command_line.options import (
-    access_options,
+    Common,
+    common_options,
     errors_shown,
     named_settings,
     operator_option,
-    output_option,
     settings_option,
 )
 from gpuledger.command_line.output import plural
@@ -52,17 +51,13 @@ STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow"}
 )
 @click.option("--as-init", is_flag=True, help="Check only what the operator needs before it starts; log the findings.")
 @operator_option
-@output_option("table", "json", "yaml")
-@access_options
+@common_options("csv")
 def doctor(
     settings_file: Path | None,
     scheduler_configs: tuple[Path, ...],
     as_init: bool,
     operator_url: str | None,
-    output: str,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
+    common: Common,
 ) -> None:
     """Check that a cluster has what gpuledger needs, and print how to fix what is wrong. Changes nothing.
 
@@ -71,19 +66,14 @@ def doctor(
     else 2 if something could not be checked, else 0: warnings alone are no failure.
     """
     with errors_shown():
-        settings = _settings_of(settings_file, kubeconfig, context)
+        settings = _settings_of(settings_file, common.kubeconfig, common.context)
         configs = {str(file): _yaml_of(file) for file in scheduler_configs}
         elsewhere = _answering(operator_url) if operator_url and not as_init else ""
-        found = _examined(settings, configs, elsewhere, kubeconfig, context, as_init)
+        found = _examined(settings, configs, elsewhere, common, as_init)
         if as_init:
             _log(found)
         else:
-            out.show(
-                found.json() if output != "table" else found,
-                output,
-                lambda terminal: lines_of(found, terminal),
-                no_color,
-            )
+            common.show(found.json(), lambda terminal: lines_of(found, terminal))
     sys.exit(int(bool(found.errors)) if as_init else found.exit_code)
 
 
@@ -91,8 +81,7 @@ def _examined(
     settings: Settings | None,
     configs: dict[str, dict[str, Any]],
     elsewhere: str,
-    kubeconfig: str | None,
-    context: str | None,
+    common: Common,
     as_init: bool,
 ) -> Examination:
     async def look(access: ClusterAccess) -> Examination:
@@ -105,7 +94,7 @@ def _examined(
                 return examine(await reading.before_the_operator(), BEFORE_THE_OPERATOR)
             return examine(await reading.all(), tuple(CHECKS))
 
-    with cluster_access(kubeconfig, context) as access:
+    with common.cluster() as access:
         access.open()
         with where_asked():
             return access.run(lambda: look(access))
@@ -156,6 +145,8 @@ def lines_of(examination: Examination, terminal: Terminal) -> list[str]:
     for each in examination.findings:
         alike.setdefault((each.kind, each.text), []).append(each)
     rows = [_row(group) for group in alike.values()]
+    if terminal.csv:
+        return table(terminal, COLUMNS, rows)
     shown = [*table(terminal, COLUMNS, rows), ""] if rows else []
     return [*shown, *_isolation(examination), _sentence(examination, terminal)]
 

@@ -8,19 +8,17 @@ from datetime import datetime
 
 import click
 
-from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
 from gpuledger.command_line.options import (
     KIND_OF,
+    Common,
     Named,
-    access_options,
+    common_options,
     completed_names,
     errors_shown,
-    namespace_option,
     one_object,
     operator_option,
-    output_option,
 )
 from gpuledger.command_line.output import age, amounts_of, plural, share_text, utc_now
 from gpuledger.model.errors import BadInput, NotFound
@@ -40,18 +38,12 @@ FEW_KINDS = 3
     metavar="pod/NAME | gang/NAME | workload/NAME",
     shell_complete=completed_names("pod", "gang"),
 )
-@namespace_option
 @operator_option
-@output_option("table", "wide", "json", "yaml")
-@access_options
+@common_options(namespaced=True)
 def explain(
     names: tuple[str, ...],
-    namespace: str | None,
     operator_url: str | None,
-    output: str,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
+    common: Common,
 ) -> None:
     """Explain why a pod waits: for each node, what is missing and what would help; with -o wide, for each card.
 
@@ -65,18 +57,20 @@ def explain(
     """
     with errors_shown():
         asked = asked_for(names)
-        namespace = namespace or namespace_of(kubeconfig, context)
+        namespace = common.namespace or namespace_of(common.kubeconfig, common.context)
         try:
-            found = explanation_of(asked.kind, namespace, str(asked.name), operator_url, kubeconfig, context)
+            found = explanation_of(
+                asked.kind, namespace, str(asked.name), operator_url, common.kubeconfig, common.context
+            )
         except NotFound as error:
-            if asked.kind == "pod" and is_volcano_job(namespace, str(asked.name), kubeconfig, context):
+            if asked.kind == "pod" and is_volcano_job(namespace, str(asked.name), common.kubeconfig, common.context):
                 from gpuledger.formats.inspection import VOLCANO_JOB
 
                 raise NotFound(f"{error}; {VOLCANO_JOB}") from error
             raise
         if "kind" not in found:
             raise BadInput("the operator is of another release: ask it with the gpuledger of that release")
-        out.show(found, output, lambda terminal: explain_lines(found, terminal, utc_now(), output == "wide"), no_color)
+        common.show(found, lambda terminal: explain_lines(found, terminal, utc_now(), common.wide))
     sys.exit(0 if found["hasPlace"] else 1)
 
 

@@ -6,21 +6,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 import click
 
-from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.operator_view import ask
 from gpuledger.command_line.options import (
-    access_options,
+    Common,
+    common_options,
     completed_names,
     errors_shown,
-    namespace_option,
     one_object,
     operator_option,
-    output_option,
 )
 from gpuledger.command_line.output import amounts_of, clock, plural, share_text, utc_now
 from gpuledger.model.errors import BadInput
@@ -53,24 +50,20 @@ STYLES = {
     metavar="[pod/NAME | gang/NAME | card/UUID | node/NAME | pods]",
     shell_complete=completed_names("pod", "gang", "card", "node"),
 )
-@namespace_option
 @click.option("--kind", type=click.Choice([kind.value for kind in RecordKind]), help="Only records of this kind.")
 @click.option(
     "--since", help="Only records since a time, such as 2026-11-29T02:00:00Z, or for so long, such as 8h or 1d12h."
 )
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Number of records to show.")
 @operator_option
-@output_option("table", "wide", "json", "yaml")
-@access_options
+@common_options("csv", namespaced=True)
 def history(
     names: tuple[str, ...],
-    namespace: str | None,
+    kind: str | None,
+    since: str | None,
+    limit: int,
     operator_url: str | None,
-    output: str,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
-    **wanted: Any,
+    common: Common,
 ) -> None:
     """Show what happened to a pod, a gang and its members, a card, a node or all of them, newest last.
 
@@ -79,14 +72,14 @@ def history(
     """
     with errors_shown():
         now = utc_now().astimezone()
-        begin = None if wanted["since"] is None else begin_of(wanted["since"], now)
-        asked = question(names, wanted["kind"], wanted["limit"])
+        begin = None if since is None else begin_of(since, now)
+        asked = question(names, kind, limit)
         if begin:
             asked["since"] = str(max(int(begin.timestamp()), 0))
-        if namespace or "pod" in asked or "gang" in asked:
-            asked["namespace"] = namespace or namespace_of(kubeconfig, context)
-        found = ask("/v1/history", asked, operator_url, kubeconfig, context)
-        out.show(found, output, lambda terminal: history_lines(found, terminal, now, output == "wide", begin), no_color)
+        if not common.all_namespaces and (common.namespace or "pod" in asked or "gang" in asked):
+            asked["namespace"] = common.namespace or namespace_of(common.kubeconfig, common.context)
+        found = ask("/v1/history", asked, operator_url, common.kubeconfig, common.context)
+        common.show(found, lambda terminal: history_lines(found, terminal, now, common.wide, begin))
 
 
 def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, str]:
@@ -130,7 +123,7 @@ def history_lines(
         below = [f"Older records match, too: these are the last {len(records)}, and --limit shows more."]
     elif kept_since and (begin is None or datetime.fromisoformat(kept_since) > begin):
         below = [f"Records before {clock(kept_since, now)} are not kept."]
-    if not records:
+    if not records and not terminal.csv:
         return [f"No record matches, of {plural(found['kept'], 'record')}.", *below]
     columns = [
         Column("TIME"),
@@ -151,7 +144,7 @@ def history_lines(
         )
         for alike in ([[each] for each in records] if wide else _bursts(records))
     ]
-    return [*table(terminal, columns, rows), *below]
+    return [*table(terminal, columns, rows), *([] if terminal.csv else below)]
 
 
 @dataclass(slots=True)

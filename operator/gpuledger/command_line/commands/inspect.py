@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuledger.command_line import output as out
-from gpuledger.command_line.cluster_access import namespace_of
 from gpuledger.command_line.options import (
+    Common,
     Named,
-    access_options,
+    common_options,
     errors_shown,
-    in_cluster,
     named_objects,
-    namespace_option,
     no_such,
     read_settings,
     settings_option,
 )
+from gpuledger.command_line.output import NARROWEST
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.reports.tables import NARROW_GAP, Cell, Column, Terminal, family, gathered, table, title_of
@@ -38,9 +36,7 @@ MOST_NAMED = 8
 @settings_option
 @click.argument("names", nargs=-1, metavar="[node/NAME | pod/NAME | nodes | pods]...")
 @click.option("-f", "--filename", "files", multiple=True, help="YAML or JSON file to read; - for standard input.")
-@namespace_option
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
-@access_options
+@common_options(namespaced=True)
 @click.pass_context
 def inspect(
     command: click.Context,
@@ -48,11 +44,7 @@ def inspect(
     settings_file: Path | None,
     names: tuple[str, ...],
     files: tuple[str, ...],
-    namespace: str | None,
-    output: str,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
+    common: Common,
 ) -> None:
     """Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.
 
@@ -62,23 +54,23 @@ def inspect(
     """
     if not names and not files:
         raise click.UsageError("name something to inspect: -f FILE, -f -, node/NAME, pod/NAME, nodes or pods")
-    settings = read_settings(settings_file, kubeconfig, context)
-    found = []
+    settings = read_settings(settings_file, common.kubeconfig, common.context)
+    found, namespace = list[Json](), ""
     with errors_shown():
         for file in files:
             found.extend(inspect_text(_text_of(file), "standard input" if file == "-" else file, settings))
         wanted = named_objects(names, ("node", "pod"), all_of=("node", "pod"))
         if any(each.kind == "pod" for each in wanted):
-            namespace = namespace or namespace_of(kubeconfig, context)
+            with common.cluster() as cluster:
+                namespace = common.namespace_named(cluster, wanted)
 
     async def read(client: KubeClient) -> list[Json]:
-        return [item for each in wanted for item in await _read(client, each, namespace or "")]
+        return [item for each in wanted for item in await _read(client, each, namespace)]
 
     if wanted:
-        found.extend(_inspected(in_cluster(kubeconfig, context, read), settings))
-    if found or output == "json":
-        wide = output == "wide"
-        out.show(as_json(found), output, lambda terminal: as_lines(found, terminal, wide), no_color, out.NARROWEST)
+        found.extend(_inspected(common.in_cluster(read), settings))
+    if found or not common.for_people:
+        common.show(as_json(found), lambda terminal: as_lines(found, terminal, common.wide), narrowest=NARROWEST)
     else:
         click.echo("Nothing found.", err=True)
     command.exit(1 if has_problems(found) else 0)
@@ -87,7 +79,7 @@ def inspect(
 async def _read(client: KubeClient, wanted: Named, namespace: str) -> list[Json]:
     """Return the objects that are meant. Raises BadInput if there is none of a name, ApiError."""
     kind = wanted.kind.capitalize()
-    path = "/api/v1/nodes" if kind == "Node" else f"/api/v1/namespaces/{namespace}/pods"
+    path = "/api/v1/nodes" if kind == "Node" else f"/api/v1{f'/namespaces/{namespace}' if namespace else ''}/pods"
     if wanted.name is None:
         return [{"kind": kind, **item} async for page in client.pages(path) for item in page]
     try:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.command_line import output as out
 from gpuledger.command_line.options import (
+    Common,
     Failed,
-    access_options,
+    common_options,
     errors_shown,
-    in_cluster,
     read_settings,
     settings_option,
 )
+from gpuledger.command_line.output import NARROWEST
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 @click.option("--from-cluster", is_flag=True, help="Start from the live cluster's nodes, ledger and waiting pods.")
 @click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Number of nodes to add.")
 @click.option("--like", metavar="NODE", default="", help="Node that the added nodes copy.")
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
-@access_options
+@common_options("csv")
 @click.pass_context
 def simulate(
     command: click.Context,
@@ -51,8 +50,9 @@ def simulate(
     policy: str | None,
     files: tuple[str, ...],
     from_cluster: bool,
-    output: str,
-    **options: Any,
+    add_nodes: int,
+    like: str,
+    common: Common,
 ) -> None:
     """Try placement without a cluster: see where pods would go.
 
@@ -64,12 +64,11 @@ def simulate(
     number of pods. Pods that are alike are one line; -o wide shows each. Exit status: 1 if an object can't be read,
     2 after an error or if there are no nodes.
     """
-    add_nodes, like = options["add_nodes"], options["like"]
     if not files and not from_cluster:
         raise click.UsageError("give Nodes and Pods (-f FILE), those of the cluster (--from-cluster), or both")
     if bool(add_nodes) != bool(like):
         raise click.UsageError("--add-nodes N and --like NODE go together")
-    settings = read_settings(settings_file, options["kubeconfig"], options["context"])
+    settings = read_settings(settings_file, common.kubeconfig, common.context)
     chosen = _policy(policy or "/".join(settings.policies))
 
     from gpuledger.configuration.dialects import dialects_of
@@ -85,13 +84,13 @@ def simulate(
         return await read_cluster(KubeReads(client), settings.scheduler_names, dialects)
 
     with errors_shown():
-        scene = in_cluster(options["kubeconfig"], options["context"], read) if from_cluster else Scene()
+        scene = common.in_cluster(read) if from_cluster else Scene()
         read_files(files, scene)
         scene.zone_labels = settings.gang_zones
         found = answer(scene, dialects, chosen, add_nodes, like)
     if found.has_nodes:
-        shown, wide = as_json(found) if output == "json" else None, output == "wide"
-        out.show(shown, output, lambda terminal: as_lines(found, terminal, wide), options["no_color"], out.NARROWEST)
+        shown = None if common.for_people else as_json(found)
+        common.show(shown, lambda terminal: as_lines(found, terminal, common.wide), narrowest=NARROWEST)
     for note in in_few_lines(found.notes):
         click.echo(f"note: {note}", err=True)
     for problem in in_few_lines(found.problems):

@@ -7,14 +7,8 @@ from collections.abc import Container, Iterable, Iterator
 
 import click
 
-from gpuledger.command_line.cluster_access import cluster_access
-from gpuledger.command_line.options import (
-    access_options,
-    completed_names,
-    errors_shown,
-    output_option,
-    usage_operator_option,
-)
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.options import Common, common_options, completed_names, usage_operator_option
 from gpuledger.command_line.output import NO_CARDS, begin_cards, uncollected
 from gpuledger.command_line.top import SORTS, VIEWS
 from gpuledger.model.json_object import Json
@@ -53,8 +47,7 @@ from gpuledger.model.json_object import Json
     help="By name, or the fullest first.",
 )
 @usage_operator_option
-@output_option("table", "wide", "json", "yaml")
-@access_options
+@common_options("csv")
 def top(
     view: str | None,
     by: str | None,
@@ -66,29 +59,26 @@ def top(
     gang: str | None,
     sort: str,
     operator_url: str | None,
-    output: str,
-    kubeconfig: str | None,
-    context: str | None,
-    no_color: bool,
+    common: Common,
 ) -> None:
     """Show how much of the GPUs is used: memory, compute, slots.
 
     Reads the ledger from the API server; the operator need not run. With --usage, it asks the nodes' agents, too,
     through the API server. Exit status: 0, or 2 after an error.
     """
-    _check(watch, bool(by), usage, narrowed=bool(view or node or selector or gang), labelled=bool(selector), gang=gang)
+    narrowed, csv = bool(view or node or selector or gang), common.output == "csv"
+    _check(watch, csv, bool(by), usage, narrowed=narrowed, labelled=bool(selector), gang=gang)
     if by:
-        _show_teams(by, watch, sort, output, kubeconfig, context, no_color)
+        _show_teams(by, watch, sort, common)
         return
     if usage:
-        with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+        with common.cluster() as cluster:
             from gpuledger.command_line.top.usage import UsageOptions, show_usage
 
-            wanted_usage = UsageOptions(view, sort, output, no_color, idle_after_s, node, selector, operator_url)
-            show_usage(cluster, wanted_usage)
+            show_usage(cluster, common, UsageOptions(view, sort, idle_after_s, node, selector, operator_url))
         return
     view = view or "nodes"
-    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
+    with common.cluster() as cluster:
         items = begin_cards(cluster, node)  # on its way while the rest is imported
         from gpuledger.command_line import output as out
         from gpuledger.command_line.top import rows
@@ -102,14 +92,14 @@ def top(
         coming = chosen
         if chosen is None and view in ("nodes", "cards"):  # the others say nothing of nodes
             coming = rows.begin_nodes(cluster, node, only_cordoned=view == "cards")
-        terminal = out.terminal_of(no_color)
         if watch:
             from gpuledger.command_line.top.live import TopOptions, watch_top
 
             logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
             cards, nodes = list(items), None if coming is None else rows.nodes_read(coming)
             with_gpus = rows.other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
-            options = TopOptions(view, output, sort, terminal, node, with_gpus)
+            _check_there(cluster, node, is_found=bool(cards or nodes))
+            options = TopOptions(view, common.output, sort, out.terminal_of(common.no_color), node, with_gpus)
             cluster.run(lambda: watch_top(cluster, options, cards, nodes))
             return
         with uncollected():
@@ -124,20 +114,32 @@ def top(
         if wanted:
             reports = list(rows.held_by_gangs(reports))
         cordoned = rows.cordoned_nodes(found)
-        if output in ("json", "yaml"):
-            click.echo(out.data(rows.top_json(view, reports, others, cordoned), output), nl=False)
-        elif not reports and not others:
+        _check_there(cluster, node, is_found=bool(reports or found))
+        if common.for_people and not reports and not others:
             nothing = "No cards in the ledger of these nodes." if node or selector else NO_CARDS
             click.echo(f"No pod of gang {wanted} holds a card." if wanted else nothing, err=True)
-        else:
-            lines = rows.lines_of(view, reports, sort, others, cordoned)
-            out.write(rows.top_table(view, lines, terminal, output == "wide", terminal.width is not None))
+            return
+        lines = rows.lines_of(view, reports, sort, others, cordoned)
+        common.show(
+            rows.top_json(view, reports, others, cordoned),
+            lambda terminal: rows.top_table(view, lines, terminal, common.wide, terminal.width is not None),
+        )
 
 
-def _check(watch: bool, by: bool, usage: bool, *, narrowed: bool, labelled: bool, gang: str | None) -> None:
+def _check_there(cluster: ClusterAccess, node: str | None, is_found: bool) -> None:
+    """Raise BadInput for the name of a node of which nothing was found, if there is none of this name."""
+    if node is not None and not is_found:
+        from gpuledger.command_line.objects import check_node
+
+        check_node(cluster, node)
+
+
+def _check(watch: bool, csv: bool, by: bool, usage: bool, *, narrowed: bool, labelled: bool, gang: str | None) -> None:
     """Raise for options that don't go together."""
     if usage and (watch or by or gang):
         raise click.UsageError("--usage is read once, whatever the gang: leave out --watch, --by and --gang")
+    if watch and csv:
+        raise click.UsageError("--watch prints no csv: use -o json, a line for each change")
     if watch and labelled:
         raise click.UsageError("--watch can't follow the labels of nodes: use --node")
     if watch and gang:
@@ -152,19 +154,17 @@ def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator
     return (item for item in objects if names is None or item["spec"]["nodeName"] in names)
 
 
-def _show_teams(
-    by: str, watch: bool, sort: str, output: str, kubeconfig: str | None, context: str | None, no_color: bool
-) -> None:
-    with errors_shown(), cluster_access(kubeconfig, context) as cluster:
-        from gpuledger.command_line import output as out
+def _show_teams(by: str, watch: bool, sort: str, common: Common) -> None:
+    with common.cluster() as cluster:
         from gpuledger.command_line.top.teams import Teams
 
         if watch:
+            from gpuledger.command_line.output import terminal_of
             from gpuledger.command_line.top.teams import watch_teams
 
-            watch_teams(lambda: Teams(cluster, by, sort), out.terminal_of(no_color), output)
+            watch_teams(lambda: Teams(cluster, by, sort), terminal_of(common.no_color), common.output)
             return
         teams = Teams(cluster, by, sort)
         for note in teams.notes:
             click.echo(note, err=True)
-        out.show(teams.json(), output, lambda terminal: teams.table(terminal, output == "wide"), no_color)
+        common.show(teams.json(), lambda terminal: teams.table(terminal, common.wide))

@@ -349,10 +349,10 @@ def _reports(cards: Iterable[Json]) -> list[CardReport]:
 
 def _waiting_pods(pods: Iterable[Json]) -> Counter[str]:
     """Return how many of these pods, which have no node, wait for cards in each namespace."""
-    return Counter(str(pod["metadata"]["namespace"]) for pod in pods if _asks_for_cards(pod))
+    return Counter(str(pod["metadata"]["namespace"]) for pod in pods if asks_for_cards(pod))
 
 
-def _asks_for_cards(pod: Json) -> bool:
+def asks_for_cards(pod: Json) -> bool:
     """Return whether a pod uses a known word, or the operator has written that it waits."""
     return any(name in WORDS.by_name for name in resources_asked(pod)) or condition_of(pod, ALLOCATED) is not None
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
-from gpuledger.command_line import output as out
 from gpuledger.command_line.cluster_access import ClusterAccess, Objects, where_asked
+from gpuledger.command_line.objects import check_node
 from gpuledger.command_line.operator_view import ask
+from gpuledger.command_line.options import Common
 from gpuledger.command_line.output import AGES, FROM_MEMORY, NO_CARDS, bar, begin_cards, in_reading_order, uncollected
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.kubernetes.node import AgentPod, agent_pod, best_by_node
@@ -184,7 +185,7 @@ def _columns(view: str, wide: bool) -> list[Column]:
     containers, own_cards = view == "containers", view in ("cards", "nodes")
     return [
         *(Column(title, right=title == "INDEX") for title in VIEWS[view]),
-        Column("USED OF HELD", spare=5),
+        Column("USED OF HELD", spare=5, drawn=True),
         Column(f"USED {unit}", right=True),
         Column(f"HELD {unit}", right=True),
         Column(f"LIMIT {unit}" if containers else f"IDLE {unit}", right=True, spare=2),
@@ -315,15 +316,13 @@ class UsageOptions:
 
     view: str | None
     sort: str
-    output: str
-    no_color: bool
     idle_after_s: int
     node: str | None
     selector: str | None
     operator_url: str | None
 
 
-def show_usage(cluster: ClusterAccess, options: UsageOptions) -> None:
+def show_usage(cluster: ClusterAccess, common: Common, options: UsageOptions) -> None:
     """Print what is used beside what is held. Raises BadInput, ApiError."""
     view = options.view or "containers"
     if view == "models":
@@ -331,15 +330,14 @@ def show_usage(cluster: ClusterAccess, options: UsageOptions) -> None:
     if options.sort not in ("name", *SORTS):
         raise BadInput(f"--usage can't sort by {options.sort}: use name, {' or '.join(SORTS)}")
     nodes = _nodes(cluster, options)
-    if options.output in ("json", "yaml"):
-        out.write([out.data({"idleAfterS": options.idle_after_s, "nodes": nodes}, options.output).rstrip("\n")])
-        return
     rows = usage_rows(view, nodes, options.sort)
-    terminal = out.terminal_of(options.no_color)
-    if rows:
-        out.write(usage_table(view, rows, terminal, options.output == "wide"))
+    if rows or not common.for_people:
+        data = {"idleAfterS": options.idle_after_s, "nodes": nodes}
+        common.show(data, lambda terminal: usage_table(view, rows, terminal, common.wide))
     else:
         click.echo("No pod holds a card there." if nodes else NO_CARDS, err=True)
+    if common.output in ("json", "yaml"):
+        return
     for note in notes(nodes):
         click.echo(harmless(note), err=True)  # an agent chooses some of it
 
@@ -353,10 +351,15 @@ def _nodes(cluster: ClusterAccess, options: UsageOptions) -> list[Json]:
     if items is None or pods is None:
         asked = {"idleAfterS": str(options.idle_after_s)}
         found = ask("/v1/usage", asked, options.operator_url, None, None)["nodes"]
-        return [node for node in found if _is_meant(node["node"], options.node, names)]
+        known = [node for node in found if _is_meant(node["node"], options.node, names)]
+        if options.node is not None and not known:
+            raise BadInput(f"the operator knows no node {options.node!r} with cards")
+        return known
     with uncollected():
         reports = [report_of_stored(stored_card(item)) for item in items]
     nodes = [node for node in by_node(reports) if _is_meant(node.name, options.node, names)]
+    if options.node is not None and not nodes:
+        check_node(cluster, options.node)
     answers = agents_asked(cluster, pods, [node.name for node in nodes])
     return [node_use(node, answers[node.name], options.idle_after_s).json() for node in nodes]
 
