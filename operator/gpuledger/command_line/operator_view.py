@@ -82,10 +82,10 @@ def _refusal(error: urllib.error.HTTPError) -> BadInput | NotFound:
     return kind(f"the operator answers {error.code}: {text or error.reason}")
 
 
-def is_volcano_job(namespace: str, name: str, kubeconfig: str | None, context: str | None) -> bool:
+def is_volcano_job(cluster: ClusterAccess, namespace: str, name: str) -> bool:
     """Return whether a Volcano Job has this name, or would have a pod of it; no if the cluster does not say."""
-    with contextlib.suppress(ApiError, BadInput), cluster_access(kubeconfig, context) as access:
-        jobs = access.read(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")["items"]
+    with contextlib.suppress(ApiError, BadInput):
+        jobs = cluster.read(f"/apis/batch.volcano.sh/v1alpha1/namespaces/{namespace}/jobs")["items"]
         return any(name == job["metadata"]["name"] or name.startswith(f"{job['metadata']['name']}-") for job in jobs)
     return False
 
@@ -113,23 +113,32 @@ def _ask_leader(cluster: ClusterAccess, path: str, parameters: dict[str, str]) -
             time.sleep(PAUSE_S)
 
 
-def explanation_of(
-    kind: str, namespace: str, name: str, url: str | None, kubeconfig: str | None, context: str | None
-) -> Json:
-    """Return why a pod or a gang waits, by whichever way the account has to the operator.
+def explanation_of(cluster: ClusterAccess, kind: str, namespace: str, name: str, url: str | None) -> Json:
+    """Return why a pod, a gang or a workload waits, by whichever way the account has to the operator.
 
     Raises as `View.ask`, and ApiError.
     """
     path, question = "/v1/explain", {kind: f"{namespace}/{name}"}
     if url:
-        return ask(path, question, url, kubeconfig, context)
-    with cluster_access(kubeconfig, context) as cluster:
-        try:
-            return _ask_leader(cluster, path, question)
-        except Denied:
-            from gpuledger.command_line.own_namespace import ask_as_developer
+        return View(url, os.environ.get(TOKEN)).ask(path, question)
+    try:
+        return _ask_leader(cluster, path, question)
+    except Denied:
+        from gpuledger.command_line.own_namespace import ask_as_developer
 
-            return ask_as_developer(cluster, kind, namespace, name)
+        return ask_as_developer(cluster, kind, namespace, name)
+
+
+def waiting_pods(cluster: ClusterAccess, namespace: str, url: str | None) -> list[Json]:
+    """Return the pods of a namespace, or of all, that wait, with the reasons; raises as `explanation_of`."""
+    path, question = "/v1/waiting", {"namespace": namespace} if namespace else {}
+    try:
+        found = View(url, os.environ.get(TOKEN)).ask(path, question) if url else _ask_leader(cluster, path, question)
+        return list(found["pods"])
+    except Denied:
+        from gpuledger.command_line.own_namespace import waiting_by_their_status
+
+        return waiting_by_their_status(cluster, namespace)
 
 
 @contextlib.contextmanager

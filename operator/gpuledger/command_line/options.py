@@ -206,14 +206,26 @@ def errors_shown() -> Iterator[None]:
 KINDS = {
     "pod": ("pod", "pods", "po"),
     "gang": ("gang", "gangs"),
-    "workload": ("workload", "workloads", "wl", "workloads.kueue.x-k8s.io", "job", "jobs"),
+    "workload": ("workload", "workloads", "wl", "workloads.kueue.x-k8s.io"),
     "node": ("node", "nodes", "no"),
     "card": ("card", "cards", "gpua", "gpuallocation", "gpuallocations", "gpuallocations.gpuledger.dev"),
 }
 """Kind -> how people call it."""
 
 
+OWNERS = {
+    "job": ("job", "jobs", "jobs.batch"),
+    "deployment": ("deployment", "deployments", "deploy", "deployments.apps"),
+    "statefulset": ("statefulset", "statefulsets", "sts", "statefulsets.apps"),
+    "replicaset": ("replicaset", "replicasets", "rs", "replicasets.apps"),
+    "daemonset": ("daemonset", "daemonsets", "ds", "daemonsets.apps"),
+    "cronjob": ("cronjob", "cronjobs", "cj", "cronjobs.batch"),
+}
+"""Kind of what makes pods -> how people call it; `explain` takes any other kind by its name."""
+
+
 KIND_OF = {word: kind for kind, words in KINDS.items() for word in words}
+OWNER_OF = {word: kind for kind, words in OWNERS.items() for word in words}
 
 
 NAMESPACED = ("pod", "gang", "workload")
@@ -264,8 +276,8 @@ def one_object(words: Sequence[str], kinds: Sequence[str], all_of: Sequence[str]
 
 
 def no_such(kind: str, name: str, namespace: str = "") -> str:
-    """Return the sentence that there is no such pod, in this namespace, or node."""
-    return f"there is no {kind} {name!r}" + (f" in namespace {namespace!r}; -n names another" if kind == "pod" else "")
+    """Return the sentence that there is no such object, in this namespace if it is in one."""
+    return f"there is no {kind} {name!r}" + (f" in namespace {namespace!r}; -n names another" if namespace else "")
 
 
 def _named(written: str, word: str, name: str, kinds: Sequence[str]) -> Named:
@@ -282,32 +294,43 @@ def _neither(kinds: Sequence[str]) -> str:
     return f"neither {', '.join(shown[:-1])} nor {shown[-1]}" if len(shown) > 2 else f"neither {' nor '.join(shown)}"
 
 
-def names(cluster: ClusterAccess, kinds: Iterable[str], incomplete: str, namespace: str | None) -> list[str]:
-    """Return the completions of a word: first a kind, then "card/GPU-...". Raises BadInput and ApiError."""
+def names(
+    cluster: ClusterAccess, kinds: Iterable[str], incomplete: str, namespace: str | None, all_of: Iterable[str] = ()
+) -> list[str]:
+    """Return the completions of a word: first a kind, alone if all of it can be meant, then "card/GPU-...".
+
+    Raises BadInput and ApiError.
+    """
     kind, slash, begin = incomplete.partition("/")
     if not slash:
-        return [f"{each}/" for each in kinds if each.startswith(kind)]
-    if kind not in kinds:
+        words = [*(f"{each}/" for each in kinds), *(f"{each}s" for each in all_of)]
+        return [each for each in words if each.startswith(kind)]
+    meant = KIND_OF.get(kind, OWNER_OF.get(kind, ""))
+    if meant not in kinds:
         return []
-    return [f"{kind}/{name}" for name in _of_kind(cluster, kind, namespace) if name.lower().startswith(begin.lower())]
+    return [f"{kind}/{name}" for name in _of_kind(cluster, meant, namespace) if name.lower().startswith(begin.lower())]
 
 
 def _of_kind(cluster: ClusterAccess, kind: str, namespace: str | None) -> Iterator[str]:
-    from gpuledger.command_line.output import all_cards
+    if kind in ("card", "node"):
+        from gpuledger.command_line.output import all_cards
+
+        field = "uuid" if kind == "card" else "nodeName"
+        yield from sorted({str(item["spec"][field]) for item in all_cards(cluster)})
+        return
+    from gpuledger.command_line.owners import path_of
     from gpuledger.formats.kubernetes.gang import gang_name_of
 
-    if kind in ("pod", "gang"):
-        pods = cluster.begin(f"/api/v1/namespaces/{namespace or cluster.namespace()}/pods")
-        if kind == "pod":
-            yield from (pod["metadata"]["name"] for pod in pods)
-        else:
-            yield from sorted({gang.name for pod in pods if (gang := gang_name_of(pod))})
-        return
-    field = "uuid" if kind == "card" else "nodeName"
-    yield from sorted({str(item["spec"][field]) for item in all_cards(cluster)})
+    found = cluster.begin(path_of("pod" if kind == "gang" else kind, namespace or cluster.namespace()))
+    if kind == "gang":
+        yield from sorted({gang.name for pod in found if (gang := gang_name_of(pod))})
+    else:
+        yield from (str(item["metadata"]["name"]) for item in found)
 
 
-def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def completed_names(
+    *kinds: str, all_of: Sequence[str] = ()
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a function that completes the names of objects in a shell. An error completes nothing."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -317,14 +340,15 @@ def completed_names(*kinds: str) -> Callable[[click.Context, click.Parameter, st
         try:
             with cluster_access(flags.get("kubeconfig"), flags.get("context")) as cluster:
                 said = flags.get(parameter.name or "") or ()
-                kind = KIND_OF.get(said[0]) if isinstance(said, tuple) and said else None  # node NAME, as node/NAME
+                word = said[0] if isinstance(said, tuple) and said else ""  # node NAME, as node/NAME
+                kind = KIND_OF.get(word, OWNER_OF.get(word))
                 if isinstance(parameter, click.Option):  # its name says the kind
                     kind = kinds[0]
                 if kind in kinds:
                     prefix = f"{kind}/"
                     found = names(cluster, kinds, prefix + incomplete, flags.get("namespace"))
                     return [name.removeprefix(prefix) for name in found]
-                return names(cluster, kinds, incomplete, flags.get("namespace"))
+                return names(cluster, kinds, incomplete, flags.get("namespace"), all_of)
         except (GpuledgerError, click.ClickException, OSError):
             return []
 

@@ -21,10 +21,11 @@ from gpuledger.formats.kubernetes.other import (
     token_request,
 )
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
-from gpuledger.formats.kubernetes.workload import GROUP
+from gpuledger.formats.kubernetes.workload import GROUP, queue_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
+from gpuledger.reports.cards import pod_json
 from gpuledger.reports.explanation import (
     Explanation,
     GangProgress,
@@ -132,6 +133,30 @@ def _of_members(cluster: ClusterAccess, namespace: str, name: str) -> Explanatio
 
 def _member(pod: Json, state: str) -> MemberState:
     return MemberState(pod["metadata"]["name"], pod["metadata"]["uid"], state, bound_node(pod))
+
+
+def waiting_by_their_status(cluster: ClusterAccess, namespace: str) -> list[Json]:
+    """Return the pods of a namespace, or of all, that wait by what the operator has written into them."""
+    where = f"/namespaces/{namespace}" if namespace else ""
+    found = []
+    for pod in cluster.begin(f"/api/v1{where}/pods"):
+        if bound_node(pod) or is_finished(pod) or not _said(pod):
+            continue
+        identity, gang = pod_identity(pod), gang_name_of(pod)
+        reason = {"reason": (condition_of(pod, ALLOCATED) or {}).get("reason") or "waiting", "text": _said(pod), "nodes": 0}
+        found.append(
+            {
+                **pod_json(identity),
+                "gang": gang.name if gang else None,
+                "queue": queue_of(pod) or None,
+                "priority": identity.priority,
+                "since": created_at(pod),
+                "lastTried": None,
+                "request": None,
+                "reasons": [reason],
+            }
+        )
+    return found
 
 
 def _said(pod: Json) -> str:

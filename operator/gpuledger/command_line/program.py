@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import BashComplete, CompletionItem, ZshComplete, add_completion_class
@@ -26,7 +26,7 @@ SECTIONS = {
         "top": "How much of the GPUs is used, and by which pods.",
         "get": "List pods with their cards, cards, or nodes.",
         "describe": "A pod's cards, a card's holders, or a node's cards, in full.",
-        "explain": "Why a pod, a gang, or a job in a queue waits, node by node.",
+        "explain": "Why pods, gangs, or jobs in a queue wait, node by node.",
         "history": "What happened to a pod, a gang, a card or a node.",
         "cordon": "Keep new pods off cards or a node.",
         "uncordon": "Let cordoned cards take new pods again.",
@@ -89,6 +89,13 @@ class SectionedGroup(click.Group):
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
 
+    def main(self, *arguments: Any, **more: Any) -> Any:
+        """Run; a shell that has stopped to listen to completions is no reason for a traceback."""
+        try:
+            return super().main(*arguments, **more)
+        except BrokenPipeError:
+            leave_quietly()
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands, section by section."""
         width = max(map(len, COMMANDS))
@@ -99,6 +106,12 @@ class SectionedGroup(click.Group):
                 formatter.write_dl(
                     [(f"{name:<{width}}", each.get_short_help_str(room)) for name, each in short.items()]
                 )
+
+
+def leave_quietly() -> NoReturn:
+    """End after a reader of the output has gone: what is still in its buffer must not fail, either."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
+    sys.exit(1)
 
 
 lean_import.install()
@@ -158,7 +171,10 @@ def kubectl_complete() -> None:
 
     words = sys.argv[1:] or [""]
     items = ShellComplete(main, {}, "gpuledger", "").get_completions(words[:-1], words[-1])
-    for found in items:
-        click.echo(f"{found.value}\t{found.help}" if found.help else found.value)
     goes_on = bool(items) and all(str(found.value).endswith("/") for found in items)
-    click.echo(f":{NO_FILES + NO_SPACE * goes_on}")
+    try:
+        for found in items:
+            click.echo(f"{found.value}\t{found.help}" if found.help else found.value)
+        click.echo(f":{NO_FILES + NO_SPACE * goes_on}")
+    except BrokenPipeError:
+        leave_quietly()

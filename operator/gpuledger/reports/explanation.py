@@ -169,7 +169,9 @@ class Explanation:
     last_tried: str | None = None
     """When kube-scheduler asked for the pod last."""
     owner: str = ""
-    """What a workload stands for: "Job/train"."""
+    """What a workload stands for: "Job/train"; of a pod that was named by its owner, that."""
+    also_waiting: Sequence[str] = ()
+    """Of a pod that was named by its owner: the others of that which wait."""
     gang: str = ""
     """The name of the gang in its namespace that it is of, or is; empty if there is none."""
     gang_words: str = ""

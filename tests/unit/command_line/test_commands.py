@@ -519,7 +519,8 @@ def completed(*words: str) -> list[str]:
 
 @pytest.mark.thorough
 def test_a_shell_completes_names(kubectl: FakeKubectl) -> None:
-    assert completed("get", "car") == ["card/"]
+    assert completed("get", "car") == ["card/", "cards"]
+    assert completed("explain", "de") == ["deployment/"]
     assert completed("cordon", "card/gpu-node-1") == ["card/GPU-node-10-0", "card/GPU-node-10-1"]
     assert completed("top", "--node", "node-2") == ["node-2"]
     assert completed("cordon", "node", "node-1") == ["node-10"]
@@ -531,6 +532,19 @@ def test_kubectl_completes_what_it_does_not_know_itself(kubectl: FakeKubectl) ->
     argv = [sys.executable, "-c", program, "uncordon", "node/node-1"]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     assert done.stdout == "node/node-10\n:4\n"
+
+
+@pytest.mark.parametrize("call", ["main(prog_name='gpuledger')", "kubectl_complete()"])
+def test_a_shell_that_has_stopped_to_listen_gets_no_traceback(kubectl: FakeKubectl, call: str) -> None:
+    program = f"from gpuledger.command_line.program import *; {call}"
+    read, write = os.pipe()
+    os.close(read)
+    asked = {"_GPULEDGER_COMPLETE": "bash_complete", "COMP_WORDS": "gpuledger ", "COMP_CWORD": "1"}
+    with os.fdopen(write) as closed:
+        argv = [sys.executable, "-c", program, *(["top", "--"] if "kubectl" in call else [])]
+        environment = os.environ | (asked if "main" in call else {})
+        done = subprocess.run(argv, stdout=closed, stderr=subprocess.PIPE, env=environment, text=True, check=False)
+    assert done.stderr == ""
 
 
 def test_a_shell_that_reaches_no_cluster_completes_nothing(kubectl: FakeKubectl) -> None:

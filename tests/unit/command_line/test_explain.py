@@ -163,8 +163,8 @@ def test_a_workload_has_its_place_when_it_is_admitted(state: str, placed: bool) 
     assert a_workload(state=state)["hasPlace"] is placed
 
 
-@pytest.mark.parametrize("words", [("job/train",), ("workload/train",), ("wl", "train")])
-def test_a_workload_can_be_named_by_its_job(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("words", [("workload/train",), ("wl", "train")])
+def test_a_workload_is_named_as_kubectl_names_it(words: tuple[str, ...]) -> None:
     assert asked_for(words) == Named("workload", "train")
 
 

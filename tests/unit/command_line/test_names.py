@@ -59,7 +59,24 @@ def test_explain_takes_a_gang(words: str) -> None:
     assert asked_for(words.split()) == Named("gang", "train")
 
 
-@pytest.mark.parametrize("words", ["pods", "gangs", "node/a", "web chat", "gang a b"])
-def test_explain_takes_nothing_but_one_pod_or_gang(words: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "kind", "name"),
+    [
+        ("", "", None),
+        ("pods", "pod", None),
+        ("gangs", "gang", None),
+        ("job/train", "job", "train"),
+        ("jobs train", "job", "train"),
+        ("deploy/chat", "deployment", "chat"),
+        ("sts chat", "statefulset", "chat"),
+        ("PyTorchJob/train", "pytorchjob", "train"),
+    ],
+)
+def test_explain_takes_all_of_a_kind_and_what_makes_pods(words: str, kind: str, name: str | None) -> None:
+    assert asked_for(words.split()) == Named(kind, name)
+
+
+@pytest.mark.parametrize("words", ["node/a", "web chat", "gang a b", "deploy", "deploy/", "deploy/a/b", "deploy a b"])
+def test_explain_takes_one_thing_at_a_time(words: str) -> None:
     with pytest.raises(BadInput):
         asked_for(words.split())

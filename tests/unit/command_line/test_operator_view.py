@@ -99,6 +99,158 @@ def test_an_operator_that_does_not_answer_is_said_with_the_setting(kubectl: Fake
     assert (result.exit_code, "view_port 8891" in result.stderr) == (2, True), result.stderr
 
 
+# All that waits
+
+
+def a_waiting_pod(name: str, namespace: str = "lab", gang: str | None = None, **changed: Any) -> Json:
+    reason = {"reason": "no-memory", "text": "no card with 8000 MiB free", "nodes": 3}
+    return {
+        "namespace": namespace, "pod": name, "podUID": name, "gang": gang, "queue": None, "priority": 0,
+        "since": "2026-08-01T12:00:00Z", "lastTried": None, "request": "1 card", "reasons": [reason],
+    } | changed
+
+
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta2/namespaces/lab/workloads"
+
+
+def an_owned(name: str, owner: str = "", labels: Json | None = None, **more: Any) -> Json:
+    """Return an object of namespace lab; of a pod it says that it has no node."""
+    kind, _, owner_name = owner.partition("/")
+    references = [{"kind": kind, "name": owner_name, "uid": owner_name}] if owner else []
+    metadata = {"name": name, "namespace": "lab", "uid": name, "creationTimestamp": "2026-08-01T12:00:00Z"}
+    metadata |= {"resourceVersion": "7"}
+    return {"metadata": {**metadata, "labels": labels or {}, "ownerReferences": references}, "spec": {}, **more}
+
+
+def a_workload(name: str, owner: str, **status: Any) -> Json:
+    return an_owned(name, owner) | {"spec": {"queueName": "low", "podSets": []}, "status": status}
+
+
+def rows(result: Result) -> list[list[str]]:
+    return [line.split() for line in result.stdout.splitlines()]
+
+
+def test_explain_without_a_name_has_a_row_for_each_pod_gang_and_workload_that_waits(
+    kubectl: FakeKubectl, view: ViewServer
+) -> None:
+    waiting = [a_waiting_pod("big"), a_waiting_pod("t-0", gang="train"), a_waiting_pod("t-1", gang="train")]
+    view.answers["/v1/waiting"] = (200, {"pods": waiting})
+    kubectl.tell({WORKLOADS: {"items": [a_workload("job-sweep", "Job/sweep")]}})
+    result = run("explain", "-n", "lab", GPULEDGER_URL=view.url)
+    assert result.exit_code == 0, result.stderr
+    assert view.asked == [("/v1/waiting", {"namespace": "lab"}, None)]
+    found = [(row[0], row[1], row[-1]) for row in rows(result)]
+    assert [row[:2] for row in found[1:]] == [("pod/big", "1"), ("gang/train", "2"), ("workload/job-sweep", "1")]
+    assert "no card with 8000 MiB free (3 nodes)" in result.stdout
+    data = json.loads(run("explain", "pods", "-n", "lab", "-o", "json", GPULEDGER_URL=view.url).stdout)["items"]
+    assert [(row["kind"], row["name"], row["gang"]) for row in data] == [
+        ("pod", "big", None),
+        ("pod", "t-0", "train"),
+        ("pod", "t-1", "train"),
+    ]
+    assert run("explain", "-n", "lab", "-o", "name", GPULEDGER_URL=view.url).stdout.split() == [
+        "pod/big",
+        "gang/train",
+        "workload/job-sweep",
+    ]
+
+
+def test_without_kueue_only_pods_and_gangs_are_listed_and_that_is_no_error(
+    kubectl: FakeKubectl, view: ViewServer
+) -> None:
+    view.answers["/v1/waiting"] = (200, {"pods": [a_waiting_pod("big"), a_waiting_pod("other", "team")]})
+    result = run("explain", "-A", GPULEDGER_URL=view.url)
+    assert (result.exit_code, result.stderr, view.asked[0][1]) == (0, "", {})
+    assert [row[:2] for row in rows(result)[1:]] == [["lab", "pod/big"], ["team", "pod/other"]]
+    csv = run("explain", "-A", "-o", "csv", GPULEDGER_URL=view.url).stdout.splitlines()
+    assert csv[0].startswith("NAMESPACE,WHAT,PODS,WAITS FOR,PRIORITY")
+    view.answers["/v1/waiting"] = (200, {"pods": []})
+    result = run("explain", "-n", "lab", GPULEDGER_URL=view.url)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Nothing waits in namespace lab.\n")
+
+
+def test_an_account_that_cannot_ask_the_operator_gets_what_the_pods_themselves_say(kubectl: FakeKubectl) -> None:
+    pods = {"items": [POD, an_owned("silent")]}
+    kubectl.tell({LEASE: LEADER, "/api/v1/namespaces/lab/pods": pods}, forward=FORBIDDEN)
+    result = run("explain", "-n", "lab")
+    assert [row[0] for row in rows(result)[1:]] == ["pod/big"], result.stderr
+    assert "no card has room" in result.stdout
+
+
+# What makes pods
+
+
+def asked_of(kubectl: FakeKubectl, view: ViewServer, name: str, **objects: list[Json]) -> dict[str, str]:
+    """Return what the operator is asked about an owner in a namespace with these objects."""
+    paths = {"pods": "/api/v1", "replicasets": "/apis/apps/v1", "jobs": "/apis/batch/v1"}
+    kubectl.tell(
+        {
+            f"{paths.get(kind, '/apis/apps/v1')}/namespaces/lab/{kind}": {"items": items}
+            for kind, items in objects.items()
+        }
+        | ({WORKLOADS: {"items": objects["workloads"]}} if "workloads" in objects else {})
+    )
+    view.answers["/v1/explain"] = (200, an_explanation(a_node("n"), namespace="lab"))
+    result = run("explain", name, "-n", "lab", "-o", "json", GPULEDGER_URL=view.url)
+    assert result.exit_code == 1, result.stderr
+    assert json.loads(result.stdout)["owner"]
+    return view.asked[-1][1]
+
+
+@pytest.mark.parametrize("name", ["deploy/chat", "deployment/chat", "rs/chat-7d"])
+def test_a_deployment_is_its_oldest_pod_that_waits(kubectl: FakeKubectl, view: ViewServer, name: str) -> None:
+    running = an_owned("chat-7d-a", "ReplicaSet/chat-7d") | {"spec": {"nodeName": "n"}}
+    pods = [running, an_owned("chat-7d-b", "ReplicaSet/chat-7d"), an_owned("chat-7d-c", "ReplicaSet/chat-7d")]
+    sets = [an_owned("chat-7d", "Deployment/chat")]
+    assert asked_of(kubectl, view, name, pods=pods, replicasets=sets, jobs=[]) == {"pod": "lab/chat-7d-b"}
+    found = run("explain", name, "-n", "lab", GPULEDGER_URL=view.url).stdout
+    assert "wait as well" in found
+    assert "chat-7d-c" in found
+
+
+def test_a_job_is_its_workload_if_kueue_has_one_else_its_gang_else_its_pod(
+    kubectl: FakeKubectl, view: ViewServer
+) -> None:
+    gang = {"gpuledger.dev/gang": "train", "gpuledger.dev/gang-minimum": "2"}
+    pods, member = [an_owned("train-x", "Job/train")], [an_owned("train-x", "Job/train", gang)]
+    workloads = [a_workload("job-train-1", "Job/train"), a_workload("job-other-1", "Job/other")]
+    assert asked_of(kubectl, view, "job/train", pods=pods, workloads=workloads) == {"workload": "lab/job-train-1"}
+    assert asked_of(kubectl, view, "job/train", pods=member) == {"gang": "lab/train"}
+    assert asked_of(kubectl, view, "job/train", pods=pods) == {"pod": "lab/train-x"}
+
+
+def test_what_is_not_known_here_is_found_by_what_it_owns(kubectl: FakeKubectl, view: ViewServer) -> None:
+    pods, jobs = [an_owned("set-0-a", "Job/set-0")], [an_owned("set-0", "JobSet/set")]
+    assert asked_of(kubectl, view, "jobset/set", pods=pods, jobs=jobs, replicasets=[]) == {"pod": "lab/set-0-a"}
+
+
+def test_a_pod_of_a_group_in_a_queue_is_its_workload(kubectl: FakeKubectl, view: ViewServer) -> None:
+    pods = [an_owned("web-0", "StatefulSet/web", {"kueue.x-k8s.io/pod-group-name": "group"})]
+    workloads = [a_workload("group", "Pod/web-0")]
+    assert asked_of(kubectl, view, "sts/web", pods=pods, workloads=workloads) == {"workload": "lab/group"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("deploy/nope", "there is no deployment 'nope' in namespace 'lab'"),
+        ("deploy/idle", "deployment/idle has no pods that wait or run: `kubectl describe deployment idle -n lab`"),
+        ("rayjob/nope", "no pod and no workload of namespace 'lab' is of a rayjob 'nope'"),
+    ],
+)
+def test_an_owner_without_pods_is_an_error_that_says_so(
+    kubectl: FakeKubectl, view: ViewServer, name: str, said: str
+) -> None:
+    there = {"/apis/apps/v1/namespaces/lab/deployments/idle": {}}
+    empty = ("/api/v1/namespaces/lab/pods", *(f"/apis/{path}" for path in BETWEEN))
+    kubectl.tell(there | {path: {"items": []} for path in empty})
+    result = run("explain", name, "-n", "lab", GPULEDGER_URL=view.url)
+    assert (result.exit_code, said in result.stderr) == (2, True), result.stderr
+
+
+BETWEEN = ("apps/v1/namespaces/lab/replicasets", "batch/v1/namespaces/lab/jobs")
+
+
 # The way to the operator
 
 

@@ -13,6 +13,8 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
 from gpuledger.reports.tables import Column, Terminal, gathered, nodes_named, pods_named, table, title_of
 
+KINDS_SHOWN = ("pod", "card", "node")
+
 CROWD = 10
 """How many holders of a card are named one by one."""
 
@@ -23,7 +25,7 @@ CROWD = 10
     nargs=-1,
     required=True,
     metavar="[pod/NAME | card/UUID | node/NAME | pods | cards | nodes]...",
-    shell_complete=completed_names("pod", "card", "node"),
+    shell_complete=completed_names(*KINDS_SHOWN, all_of=KINDS_SHOWN),
 )
 @common_options("name", namespaced=True)
 def describe(names: tuple[str, ...], common: Common) -> None:
@@ -56,9 +58,6 @@ def objects_named(words: Sequence[str], common: Common) -> tuple[list[Json], boo
         where = f"of namespace {namespace}" if namespace else "of the cluster"
         click.echo(f"No pod {where} holds a card or waits for one." if are_pods else NO_CARDS, err=True)
     return found, any(each.name is not None for each in wanted)
-
-
-KINDS_SHOWN = ("pod", "card", "node")
 
 
 def all_lines(found: Sequence[Json], terminal: Terminal, by_name: bool, wide: bool) -> Iterator[str]:

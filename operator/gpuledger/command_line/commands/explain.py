@@ -5,80 +5,217 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.operator_view import explanation_of, is_volcano_job
+from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.operator_view import explanation_of, is_volcano_job, waiting_pods
 from gpuledger.command_line.options import (
     KIND_OF,
+    OWNER_OF,
+    OWNERS,
     Common,
     Named,
     common_options,
     completed_names,
-    errors_shown,
     one_object,
     operator_option,
 )
-from gpuledger.command_line.output import age, amounts_of, plural, share_text, utc_now
+from gpuledger.command_line.output import NARROWEST, age, amounts_of, plural, share_text, utc_now
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
-from gpuledger.reports.tables import Cell, Column, Terminal, family, pods_named, spans, table, title_of
+from gpuledger.reports.tables import (
+    Cell,
+    Column,
+    Terminal,
+    family,
+    listed,
+    pods_named,
+    spans,
+    table,
+    title_of,
+)
+
+if TYPE_CHECKING:
+    from gpuledger.command_line.owners import Subject
 
 FEW_KINDS = 3
 """Of so many kinds of nodes, the cards of one are shown."""
 
 
-@click.command(short_help="Why a pod, a gang, or a job in a queue waits, node by node.")
+KINDS = ("pod", "gang", "workload")
+
+
+@click.command(short_help="Why pods, gangs, or jobs in a queue wait, node by node.")
 @click.argument(
     "names",
     nargs=-1,
-    required=True,
-    metavar="pod/NAME | gang/NAME | workload/NAME",
-    shell_complete=completed_names("pod", "gang"),
+    metavar="[pod/NAME | gang/NAME | workload/NAME | job/NAME | deploy/NAME | ... | pods | gangs | workloads]",
+    shell_complete=completed_names(*KINDS, *OWNERS, all_of=KINDS),
 )
 @operator_option
-@common_options(namespaced=True)
-def explain(
-    names: tuple[str, ...],
-    operator_url: str | None,
-    common: Common,
-) -> None:
+@common_options("name", "csv", namespaced=True)
+def explain(names: tuple[str, ...], operator_url: str | None, common: Common) -> None:
     """Explain why a pod waits: for each node, what is missing and what would help; with -o wide, for each card.
 
     Of a gang, pods that start together: how many members find cards at once and where, and what the others lack.
 
-    Of a workload of Kueue, named by itself or as job/NAME: whether it waits for quota or for cards, and why it finds
-    none.
+    Of a workload of Kueue: whether it waits for quota or for cards, and why it finds none.
 
-    Asks the operator. Exit status: 0 if the pod has its place, or as many of the gang as it needs, or the workload is
-    admitted; 1 if not, 2 after an error or if the operator does not know it.
+    Of what makes pods, such as job/NAME, deploy/NAME, sts/NAME or rs/NAME: the same of its workload, else its gang,
+    else its oldest pod that waits.
+
+    Without a name: a row for all that waits, with the reason; "pods" has the members of gangs one by one.
+
+    Asks the operator. Exit status of one: 0 if the pod has its place, or as many of the gang as it needs, or the
+    workload is admitted; 1 if not. 2 after an error or if there is no such object.
     """
-    with errors_shown():
+    with common.cluster() as cluster:
         asked = asked_for(names)
-        namespace = common.namespace or namespace_of(common.kubeconfig, common.context)
-        try:
-            found = explanation_of(
-                asked.kind, namespace, str(asked.name), operator_url, common.kubeconfig, common.context
-            )
-        except NotFound as error:
-            if asked.kind == "pod" and is_volcano_job(namespace, str(asked.name), common.kubeconfig, common.context):
-                from gpuledger.formats.inspection import VOLCANO_JOB
-
-                raise NotFound(f"{error}; {VOLCANO_JOB}") from error
-            raise
-        if "kind" not in found:
-            raise BadInput("the operator is of another release: ask it with the gpuledger of that release")
-        common.show(found, lambda terminal: explain_lines(found, terminal, utc_now(), common.wide))
+        namespace = common.namespace_named(cluster, [asked])
+        if asked.name is None:
+            _show_waiting(waiting_rows(cluster, asked.kind, namespace, operator_url), namespace, common)
+            return
+        found = _explanation(cluster, asked, namespace, operator_url)
+        common.show(
+            found,
+            lambda terminal: (
+                row_lines([_row_of(found)], terminal, utc_now(), True, False)
+                if terminal.csv
+                else explain_lines(found, terminal, utc_now(), common.wide)
+            ),
+            [f"{found['kind']}/{found['name']}"],
+        )
     sys.exit(0 if found["hasPlace"] else 1)
 
 
 def asked_for(words: Sequence[str]) -> Named:
-    """Return the object named by pod/NAME, pod NAME, NAME alone, or the same of another kind. Raises BadInput."""
-    if len(words) == 1 and "/" not in words[0] and words[0].lower() not in KIND_OF:
+    """Return the object named by pod/NAME, pod NAME, NAME alone, or the same of another kind. Raises BadInput.
+
+    Its kind is one of KINDS, or in small letters that of something that makes pods; without words it is empty.
+    """
+    if not words:
+        return Named("", None)
+    kind, slash, name = words[0].partition("/")
+    word = kind.lower()
+    if len(words) == 1 and not slash and word not in {*KIND_OF, *OWNER_OF}:
         return Named("pod", words[0])
-    return one_object(words, ("pod", "gang", "workload"))
+    makes_pods = word in OWNER_OF or (word not in KIND_OF and slash)
+    if makes_pods and (slash or len(words) == 2) and len(words) < 3 - bool(slash):
+        name = name if slash else words[1]
+        if name and "/" not in name:
+            return Named(OWNER_OF.get(word, word), name)
+    return one_object(words, KINDS, all_of=KINDS)
+
+
+def _explanation(cluster: ClusterAccess, asked: Named, namespace: str, url: str | None) -> Json:
+    """Return the operator's explanation. Raises BadInput and ApiError."""
+    subject: Subject | None = None
+    if asked.kind not in KINDS:
+        from gpuledger.command_line.owners import subject_of
+
+        subject = subject_of(cluster, asked, namespace)
+    named = subject.named if subject else asked
+    try:
+        found = explanation_of(cluster, named.kind, namespace, str(named.name), url)
+    except NotFound as error:
+        if named.kind == "pod" and is_volcano_job(cluster, namespace, str(named.name)):
+            from gpuledger.formats.inspection import VOLCANO_JOB
+
+            raise NotFound(f"{error}; {VOLCANO_JOB}") from error
+        raise
+    if "kind" not in found:
+        raise BadInput("the operator is of another release: ask it with the gpuledger of that release")
+    return found | ({"owner": subject.owner, "alsoWaiting": list(subject.also_waiting)} if subject else {})
+
+
+def waiting_rows(cluster: ClusterAccess, kind: str, namespace: str, url: str | None) -> list[Json]:
+    """Return all that waits in a namespace, or in all, of a kind, or of any. Raises BadInput and ApiError."""
+    from gpuledger.command_line.owners import workloads_read
+    from gpuledger.reports.explanation import workload_explanation
+
+    rows: dict[tuple[str, str, str], Json] = {}
+    for pod in waiting_pods(cluster, namespace, url) if kind != "workload" else ():
+        row = _row_of_pod(pod)
+        if kind != "pod" and pod["gang"]:
+            row |= {"kind": "gang", "name": pod["gang"]}
+        first = rows.setdefault((row["kind"], row["namespace"], row["name"]), row | {"pods": 0})
+        first["pods"] += 1
+    found = [row for row in rows.values() if kind in ("", row["kind"])]
+    if kind in ("", "workload"):
+        explained = map(workload_explanation, workloads_read(cluster, namespace))
+        found += [_row_of(each.json()) for each in explained if not each.json()["hasPlace"]]
+    return found
+
+
+def _row_of_pod(pod: Json) -> Json:
+    """Return a row of what the operator reports of a pending pod."""
+    reasons = pod["reasons"]
+    many = sum(each["nodes"] for each in reasons) > 1
+    texts = [each["text"] + (f" ({plural(each['nodes'], 'node')})" if many else "") for each in reasons]
+    return {
+        "kind": "pod",
+        "namespace": pod["namespace"],
+        "name": pod["pod"],
+        "reason": reasons[0]["reason"] if reasons else "room-found",
+        "text": "; ".join(texts) or "a node takes it now: kube-scheduler retries it in its turn",
+        "since": pod["since"],
+        "priority": pod["priority"],
+        "queue": pod["queue"],
+        "gang": pod["gang"],
+        "request": pod["request"],
+    }
+
+
+def _row_of(found: Json) -> Json:
+    """Return the same of an explanation."""
+    names = ("kind", "namespace", "name", "since", "priority", "queue", "gang")
+    more = {"reason": found["reason"] or found["state"], "text": found["summary"]}
+    request = "; ".join(map(_asked, found["requests"])) or None
+    return {name: found[name] for name in names} | more | {"request": request, "pods": 1}
+
+
+def _show_waiting(rows: Sequence[Json], namespace: str, common: Common) -> None:
+    if not rows and common.for_people:
+        where = f" in namespace {namespace}" if namespace else ""
+        click.echo(f"Nothing waits{where}.", err=True)
+        return
+    common.show(
+        {"items": rows},
+        lambda terminal: row_lines(rows, terminal, utc_now(), common.wide, not namespace),
+        (f"{row['kind']}/{row['name']}" for row in rows),
+        NARROWEST,
+    )
+
+
+def row_lines(
+    rows: Sequence[Json], terminal: Terminal, now: datetime, wide: bool, all_namespaces: bool
+) -> Sequence[str]:
+    """Return a table of all that waits."""
+    columns = [
+        *([Column("NAMESPACE")] if wide or all_namespaces else []),
+        Column("WHAT"),
+        Column("PODS", right=True, spare=2),
+        Column("WAITS FOR", spare=1),
+        *([Column("PRIORITY", right=True), Column("QUEUE"), Column("ASKS FOR", fold=True)] if wide else []),
+        Column("REASON"),
+        Column("WHY", fold=True),
+    ]
+    cells = [
+        (
+            *([row["namespace"]] if wide or all_namespaces else []),
+            f"{row['kind']}/{row['name']}",
+            str(row["pods"]),
+            age(row["since"], now) if row["since"] else "",
+            *([str(row["priority"]), row["queue"] or "", row["request"] or ""] if wide else []),
+            ((row["reason"], "yellow"),),
+            row["text"],
+        )
+        for row in rows
+    ]
+    return table(terminal, columns, cells)
 
 
 def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = False) -> list[str]:
@@ -110,6 +247,7 @@ def explain_lines(found: Json, terminal: Terminal, now: datetime, wide: bool = F
 def _facts(found: Json, now: datetime) -> Iterator[tuple[str, str]]:
     """Yield what is known beside the summary: title, text; empty texts are not shown."""
     yield "stands for", found["owner"] or ""
+    yield "wait as well", listed(found["alsoWaiting"]) if found["alsoWaiting"] else ""
     yield "gang", _gang(found)
     yield "asks for", "; ".join(map(_asked, found["requests"]))
     shared = (f"{each['claim']} ({each['resourceClaim']})" for each in found["sharedClaims"])

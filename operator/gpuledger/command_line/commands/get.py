@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from gpuledger.command_line.commands.describe import objects_named
+from gpuledger.command_line.commands.describe import KINDS_SHOWN, objects_named
 from gpuledger.command_line.objects import kind_of, name_of
 from gpuledger.command_line.options import Common, common_options, completed_names
 from gpuledger.command_line.output import age, utc_now
@@ -21,7 +21,7 @@ from gpuledger.reports.tables import Cell, Column, Terminal, pods_named, table
     nargs=-1,
     required=True,
     metavar="[pods | cards | nodes | pod/NAME | card/UUID | node/NAME]...",
-    shell_complete=completed_names("pod", "card", "node"),
+    shell_complete=completed_names(*KINDS_SHOWN, all_of=KINDS_SHOWN),
 )
 @common_options("name", "csv", namespaced=True)
 def get(names: tuple[str, ...], common: Common) -> None:

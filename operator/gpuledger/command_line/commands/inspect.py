@@ -85,7 +85,7 @@ async def _read(client: KubeClient, wanted: Named, namespace: str) -> list[Json]
     try:
         return [{"kind": kind, **await client.request("GET", f"{path}/{wanted.name}")}]
     except NotFound:
-        raise BadInput(no_such(wanted.kind, wanted.name, namespace)) from None
+        raise BadInput(no_such(wanted.kind, wanted.name, namespace if kind == "Pod" else "")) from None
 
 
 def _text_of(file: str) -> str:

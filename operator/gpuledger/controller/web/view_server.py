@@ -302,6 +302,7 @@ class ViewServer:
                 web.get("/v1/cluster", self._cluster),
                 web.get("/v1/changes", self._changes, allow_head=False),
                 web.get("/v1/explain", self._explain),
+                web.get("/v1/waiting", self._waiting),
                 web.get("/v1/history", self._history),
                 web.get("/v1/usage", self._usage, allow_head=False),
             ]
@@ -374,6 +375,15 @@ class ViewServer:
         asked = asked_about(request)
         check_active(self._source)
         return await sliced_response(await explained(self._source, asked), "nodes")
+
+    async def _waiting(self, request: web.Request) -> web.Response:
+        namespace = request.query.get("namespace", "")
+        if namespace and not NAME.fullmatch(namespace):
+            raise refusal(web.HTTPBadRequest, "namespace is the name of one; without it, pods of all are listed")
+        check_active(self._source)
+        pods = (pod for pod in self._source.waiting() if namespace in ("", pod["namespace"]))
+        async with self._downloads:
+            return await sliced_response({"pods": pods}, "pods")
 
     async def _usage(self, request: web.Request) -> web.Response:
         idle_after_s = _number(request, "idleAfterS", default=IDLE_AFTER_S) or IDLE_AFTER_S

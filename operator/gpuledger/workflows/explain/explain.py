@@ -543,10 +543,14 @@ class WorkloadExplainer(Component):
         try:
             return await self._store.workload(namespace, name)
         except NotFound:
+            pass
+        try:
             async for page in self._store.workloads(namespace):
                 for each in page:
                     if is_named(each, name):
                         return each
+        except NotFound as error:
+            raise NotFound("this cluster has no workloads of Kueue: it is not installed", 404) from error
         text = f"namespace {namespace} has no workload of Kueue, and no job with one, that is called {name!r}"
         raise NotFound(text, 404)
 

@@ -362,13 +362,21 @@ async def test_a_gang_is_explained_and_its_records_are_found(client: Client, clu
         assert (await client.get(f"/v1/explain?gang={gang}")).status == status
 
 
+async def test_waiting_pods_are_listed_of_all_namespaces_or_of_one(client: Client, cluster: ViewCluster) -> None:
+    cluster.waiting = [{"namespace": name, "pod": "big"} for name in ("lab", "team", "lab")]
+    assert await (await client.get("/v1/waiting")).json() == {"pods": cluster.waiting}
+    assert len((await (await client.get("/v1/waiting?namespace=lab")).json())["pods"]) == 2
+    assert await (await client.get("/v1/waiting?namespace=empty")).json() == {"pods": []}
+    assert (await client.get("/v1/waiting?namespace=a/b")).status == 400
+
+
 async def test_a_replica_on_standby_names_the_active_one_instead_of_answering_for_it(
     client: Client, cluster: ViewCluster
 ) -> None:
     cluster.explanations["a/b"] = {"state": "waiting", "nodes": []}
     for active, said in (("gpuledger-7d9f-abcde", "the active one is gpuledger-7d9f-abcde"), ("", "none is active")):
         cluster.active_elsewhere = active
-        for path in ("/v1/explain?pod=a/b", "/v1/history"):
+        for path in ("/v1/explain?pod=a/b", "/v1/history", "/v1/waiting"):
             answer = await client.get(path)
             assert (answer.status, said in (await answer.json())["error"]) == (503, True)
     assert cluster.explained == []
