@@ -143,7 +143,8 @@ def waiting_by_their_status(cluster: ClusterAccess, namespace: str) -> list[Json
         if bound_node(pod) or is_finished(pod) or not _said(pod):
             continue
         identity, gang = pod_identity(pod), gang_name_of(pod)
-        reason = {"reason": (condition_of(pod, ALLOCATED) or {}).get("reason") or "waiting", "text": _said(pod), "nodes": 0}
+        word = (condition_of(pod, ALLOCATED) or {}).get("reason") or "waiting"
+        reason = {"reason": word, "text": _said(pod), "nodes": 0}
         found.append(
             {
                 **pod_json(identity),

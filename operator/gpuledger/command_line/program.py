@@ -29,6 +29,7 @@ SECTIONS = {
         "explain": "Why pods, gangs, or jobs in a queue wait, node by node.",
         "history": "What happened to a pod, a gang, a card or a node.",
         "cordon": "Keep new pods off cards or a node.",
+        "drain": "Cordon cards, and evict the pods that hold them.",
         "uncordon": "Let cordoned cards take new pods again.",
     },
     "Check, migrate and plan": {

@@ -37,6 +37,18 @@ def kind_of(status: int, answer: object = None) -> type[ApiError]:
     return KINDS.get(status, Unreachable if status in (408, 429) or status >= 500 else ApiError)
 
 
+def message_of(answer: Any) -> str:
+    """Return the message of a Status; of a refused eviction also the budget's name and numbers, which a cause has.
+
+    Raises KeyError and TypeError for what is no Status.
+    """
+    message = str(answer["message"])
+    if answer.get("code") != 429:
+        return message
+    causes = (str(at(cause, ("message",)) or "") for cause in at(answer, ("details", "causes")) or ())
+    return " ".join([message, *filter(None, causes)])
+
+
 def _is_about_uid(cause: object) -> bool:
     return bool(at(cause, ("field",)) == "metadata.uid")
 

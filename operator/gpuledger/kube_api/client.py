@@ -25,7 +25,7 @@ import orjson
 from kubernetes_asyncio.client import ApiClient, Configuration
 
 from gpuledger import __version__
-from gpuledger.kube_api.answers import kind_of, read_json_in_turns
+from gpuledger.kube_api.answers import kind_of, message_of, read_json_in_turns
 from gpuledger.kube_api.kubeconfig import load
 from gpuledger.model.errors import AnswerTooLong, ApiError, Unreachable
 from gpuledger.model.json_object import Json
@@ -305,7 +305,7 @@ def _error(request: str, status: int, answer: bytes, retry_after: str | None) ->
     found = None
     try:
         found = orjson.loads(answer)
-        message = found["message"]
+        message = message_of(found)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         message = answer[:300].decode(errors="replace").strip()
     wait_s = min(LONGEST_WAIT_S, float(retry_after)) if retry_after and retry_after.isdigit() else 0.0

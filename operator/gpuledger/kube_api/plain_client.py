@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 import orjson
 
 from gpuledger import __version__
-from gpuledger.kube_api.answers import kind_of, read_json
+from gpuledger.kube_api.answers import kind_of, message_of, read_json
 from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.model.json_object import Json
 
@@ -138,7 +138,7 @@ class _Connection(http.client.HTTPConnection):
 def _error(status: int, answer: bytes) -> ApiError:
     try:
         found = orjson.loads(answer)
-        return kind_of(status, found)(f"Error from server ({found['reason']}): {found['message']}", status)
+        return kind_of(status, found)(f"Error from server ({found['reason']}): {message_of(found)}", status)
     except (orjson.JSONDecodeError, KeyError, TypeError):
         said = " ".join(answer[:300].decode(errors="replace").split())
     if status >= 500:  # kubectl itself, which did not get there

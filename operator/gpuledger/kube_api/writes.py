@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, KubeReads, claims_in, pods_in, quotas_in
@@ -98,15 +99,9 @@ class KubeWrites:
         The API server writes the condition DisruptionTarget before it deletes the pod. Raises NotFound if the pod is
         gone, Conflict if another pod has its name, and EvictionForbidden if a budget forbids the eviction.
         """
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod.name, "namespace": pod.namespace},
-            "deleteOptions": _in_good_order(pod),
-        }
         try:
             path = f"{pods_in(pod.namespace)}/{pod.name}/eviction"
-            await self._client.request("POST", path, eviction, timeout_s=EVICTION_TIMEOUT_S)
+            await self._client.request("POST", path, eviction(pod), timeout_s=EVICTION_TIMEOUT_S)
         except Unreachable as error:
             if error.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
@@ -117,7 +112,7 @@ class KubeWrites:
 
         Raises NotFound if it is gone, Conflict if another pod has its name.
         """
-        await self._client.request("DELETE", f"{pods_in(pod.namespace)}/{pod.name}", _in_good_order(pod))
+        await self._client.request("DELETE", f"{pods_in(pod.namespace)}/{pod.name}", in_good_order(pod))
 
     async def annotate_pod(self, pod: Pod, name: str, value: str) -> Json:
         """Set one annotation of a pod; return the pod as it is then.
@@ -242,16 +237,6 @@ class KubeletWrites:
         """Have a pod go at once: it has ended. Raises NotFound, Conflict: it is another pod now."""
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         await self._client.request("DELETE", _path(pod), options)
-
-
-def _in_good_order(pod: Pod) -> Json:
-    """Return the options to delete a pod that gets at least a second to end.
-
-    One that asks for no time at all is dropped by the API server at once, and no kubelet confirms its end: its cards
-    would have to be kept for a while.
-    """
-    grace = {} if pod.grace_s else {"gracePeriodSeconds": 1}
-    return {**grace, "preconditions": {"uid": pod.uid}}
 
 
 def _path(pod: Json) -> str:

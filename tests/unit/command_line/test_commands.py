@@ -1,6 +1,7 @@
 """The commands as people and scripts call them: what they print, how they end, and what they say went wrong."""
 
 import csv
+import itertools
 import json
 import os
 import pty
@@ -12,6 +13,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -20,9 +22,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from fakes import interrupts
-from fakes.allocations import a_list, an_allocation, two_nodes
+from fakes.allocations import a_holder_of, a_list, an_allocation, two_nodes
 from fakes.kubectl import FakeKubectl
-from gpuledger.command_line.commands import cordon
+from gpuledger.command_line.commands import cordon, drain
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import COMMANDS, SECTIONS, main
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -595,3 +597,90 @@ def test_help_starts_without_slow_libraries(command: str) -> None:
 )
 def test_commands_that_ask_one_thing_start_without_slow_libraries(kubectl: FakeKubectl, arguments: str) -> None:
     assert slow_libraries_of(*arguments.split()) == []
+
+
+# drain
+
+EVICT_WEB = "/api/v1/namespaces/default/pods/web/eviction"
+BUDGET = {
+    "code": 429,
+    "reason": "TooManyRequests",
+    "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+    "details": {"causes": [{"message": "The disruption budget keep needs 1 healthy pods and has 1 currently"}]},
+}
+
+
+def holders_of(*names: str) -> Json:
+    """Return what the API server has of a cordoned card that pods with these names hold, and all its cards."""
+    card = stored_card(two_nodes()[2]).card
+    found = an_allocation(card, *(a_holder_of(card, name) for name in names), phase="Cordoned", cordoned="ticket 812")
+    return {ALLOCATIONS: a_list(found), f"{ALLOCATIONS}/gpu-node-2-0": found}
+
+
+@pytest.fixture
+def steps(kubectl: FakeKubectl, monkeypatch: pytest.MonkeyPatch) -> list[Json]:
+    """Return what the cluster is like after each pause of a drain, for a test to fill; no pause takes time."""
+    told: list[Json] = []
+    clock = itertools.count(0.0, drain.RETRY_S)
+
+    def pause(_: float) -> None:
+        kubectl.tell(told.pop(0))
+
+    monkeypatch.setattr(drain, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=pause))
+    return told
+
+
+def evictions(kubectl: FakeKubectl) -> list[Json]:
+    return [body for method, path, body in kubectl.requests if method == "POST" and path == EVICT_WEB]
+
+
+def test_drain_evicts_the_holders_and_waits_until_the_ledger_has_none(kubectl: FakeKubectl, steps: list[Json]) -> None:
+    kubectl.tell(holders_of("web") | {EVICT_WEB: {}})
+    steps += [holders_of("web"), holders_of()]
+    result = run("drain", "card/GPU-node-2")
+    assert (result.exit_code, steps) == (0, []), result.stderr
+    assert result.stdout.splitlines() == [
+        "card GPU-node-2-0 (node node-2, index 0) is cordoned already: ticket 812",
+        "pod default/web is evicted",
+        "pod default/web has left",
+        "1 card drained: no pod holds a part of one. `gpuledger uncordon` opens them again",
+    ]
+    [asked] = evictions(kubectl)
+    assert asked["deleteOptions"] == {"preconditions": {"uid": "uid-web"}}
+    assert patches(kubectl) == {}
+
+
+def test_a_refused_eviction_is_said_with_its_budget_and_tried_again(kubectl: FakeKubectl, steps: list[Json]) -> None:
+    kubectl.tell(holders_of("web"), {EVICT_WEB: (429, BUDGET)})
+    steps += [holders_of("web") | {EVICT_WEB: {}}, holders_of()]
+    result = run("drain", "card/GPU-node-2", "--reason", "ticket 813")
+    assert (result.exit_code, len(evictions(kubectl))) == (0, 2), result.stderr
+    assert "pod default/web stays for now: " in result.stdout
+    assert "The disruption budget keep needs 1 healthy pods and has 1 currently" in result.stdout
+    assert set(patches(kubectl)) == {"gpu-node-2-0"}
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_drain_that_takes_too_long_says_who_is_left(kubectl: FakeKubectl) -> None:
+    kubectl.tell(holders_of("web"), {EVICT_WEB: (429, BUDGET)})
+    result = run("drain", "card/GPU-node-2", "--timeout", "1", "-o", "json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["drained"]) == (1, False)
+    assert [(each["pod"], each["state"]) for each in found["pods"]] == [("web", "refused")]
+
+
+def test_a_drain_that_nobody_may_do_ends(kubectl: FakeKubectl, steps: list[Json]) -> None:
+    kubectl.tell(holders_of("web"), {EVICT_WEB: (403, {"reason": "Forbidden", "message": "you may not evict"})})
+    result = run("drain", "card/GPU-node-2")
+    assert (result.exit_code, "pod default/web stays: " in result.stdout, steps) == (1, True, [])
+    assert "not drained: default/web still there" in result.stdout
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_dry_run_asks_and_changes_nothing(kubectl: FakeKubectl) -> None:
+    kubectl.tell(holders_of("web") | {EVICT_WEB: {}})
+    result = run("drain", "card/GPU-node-2", "--dry-run", "--reason", "ticket 813")
+    assert (result.exit_code, patches(kubectl)) == (0, {})
+    assert "pod default/web may be evicted" in result.stdout
+    [asked] = evictions(kubectl)
+    assert asked["deleteOptions"]["dryRun"] == ["All"]

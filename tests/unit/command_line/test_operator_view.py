@@ -105,8 +105,16 @@ def test_an_operator_that_does_not_answer_is_said_with_the_setting(kubectl: Fake
 def a_waiting_pod(name: str, namespace: str = "lab", gang: str | None = None, **changed: Any) -> Json:
     reason = {"reason": "no-memory", "text": "no card with 8000 MiB free", "nodes": 3}
     return {
-        "namespace": namespace, "pod": name, "podUID": name, "gang": gang, "queue": None, "priority": 0,
-        "since": "2026-08-01T12:00:00Z", "lastTried": None, "request": "1 card", "reasons": [reason],
+        "namespace": namespace,
+        "pod": name,
+        "podUID": name,
+        "gang": gang,
+        "queue": None,
+        "priority": 0,
+        "since": "2026-08-01T12:00:00Z",
+        "lastTried": None,
+        "request": "1 card",
+        "reasons": [reason],
     } | changed
 
 
@@ -241,7 +249,7 @@ def test_a_pod_of_a_group_in_a_queue_is_its_workload(kubectl: FakeKubectl, view:
 def test_an_owner_without_pods_is_an_error_that_says_so(
     kubectl: FakeKubectl, view: ViewServer, name: str, said: str
 ) -> None:
-    there = {"/apis/apps/v1/namespaces/lab/deployments/idle": {}}
+    there: Json = {"/apis/apps/v1/namespaces/lab/deployments/idle": {}}
     empty = ("/api/v1/namespaces/lab/pods", *(f"/apis/{path}" for path in BETWEEN))
     kubectl.tell(there | {path: {"items": []} for path in empty})
     result = run("explain", name, "-n", "lab", GPULEDGER_URL=view.url)

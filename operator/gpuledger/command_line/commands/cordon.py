@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from enum import Enum
 
 import click
 
@@ -22,6 +23,15 @@ NO_REASON = "cordoned by hand"
 
 NAME_LENGTH = 60
 """Characters of an account's name; that of a login service can be any."""
+
+
+class Kept(Enum):
+    """The cards that stay as they are."""
+
+    NONE = 0
+    MARKED = 1
+    """Those that are cordoned, for whatever reason."""
+    ALL = 2
 
 
 @click.command(short_help="Keep new pods off cards or a node.")
@@ -83,7 +93,9 @@ def say(text: str, err: bool = False) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
 
 
-def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | None) -> Iterator[Json]:
+def change_cordons(
+    cluster: ClusterAccess, names: Iterable[str], reason: str | None, kept: Kept = Kept.NONE
+) -> Iterator[Json]:
     """Cordon cards for a reason, or take that back with None; yield for each card what was done.
 
     All names are looked up before anything is written. Raises BadInput for names that mean no card, and ApiError from
@@ -93,9 +105,17 @@ def change_cordons(cluster: ClusterAccess, names: Iterable[str], reason: str | N
     for allocation, mark in _meant(all_cards(cluster), wanted):
         name, spec, before = allocation["metadata"]["name"], allocation["spec"], cordon_of(allocation, mark)
         other = NODE_CORDON_ANNOTATION if mark == CORDON_ANNOTATION else CORDON_ANNOTATION
-        done = {"uuid": spec["uuid"], "node": spec["nodeName"], "index": spec["index"], "before": before, "now": reason}
+        done = {
+            "name": name,
+            "uuid": spec["uuid"],
+            "node": spec["nodeName"],
+            "index": spec["index"],
+            "before": before,
+            "now": reason,
+        }
         done |= {"of": "card" if mark == CORDON_ANNOTATION else "node", "stays": cordon_of(allocation, other)}
-        if before == reason or (before and reason and before.startswith(f"{reason} (")):
+        keep = kept is Kept.ALL or (kept is Kept.MARKED and before is not None)
+        if keep or before == reason or (before and reason and before.startswith(f"{reason} (")):
             yield {**done, "now": before, "did": "nothing", "error": None}
             continue
         if reason is not None:

@@ -240,6 +240,23 @@ def namespace_of_account(username: str) -> str:
     return namespace if username.startswith(_ACCOUNT) and name else ""
 
 
+def in_good_order(pod: Pod) -> Json:
+    """Return the options to delete a pod that gets at least a second to end.
+
+    One that asks for no time at all is dropped by the API server at once, and no kubelet confirms its end: its cards
+    would have to be kept for a while.
+    """
+    grace = {} if pod.grace_s else {"gracePeriodSeconds": 1}
+    return {**grace, "preconditions": {"uid": pod.uid}}
+
+
+def eviction(pod: Pod, dry_run: bool = False) -> Json:
+    """Return the body of an Eviction, which PodDisruptionBudgets can forbid; a dry run only asks whether they do."""
+    options = in_good_order(pod) | ({"dryRun": ["All"]} if dry_run else {})
+    named = {"name": pod.name, "namespace": pod.namespace}
+    return {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": named, "deleteOptions": options}
+
+
 MESSAGE_LENGTH = 1024
 """Kubernetes' limit."""
 
