@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +55,11 @@ def test_an_update_needs_a_card_to_spare_or_no_surge(cluster: PreemptingCluster,
         said = "no card entirely free" if limit == "the cards" else "the quota of the pod's namespace does not allow it"
         cluster.wait_refused(surplus, said)
         assert placed_of(cluster, "second") == 0
+        url = f"{cluster.installation.view_url}/v1/explain?pod=default/{surplus}"
+        with urllib.request.urlopen(url) as answer:  # noqa: S310
+            summary = json.load(answer)["summary"]
+        assert "another version of its own Deployment llm hold cards" in summary
+        assert "set maxSurge: 0 and maxUnavailable: 1" in summary
         cluster.patch(DEPLOYMENT, {"spec": {"strategy": ONE_LESS}})
         cluster.wait(lambda: placed_of(cluster, "second") == 2, "both pods are replaced, one after the other", 60)
     finally:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
 from sys import intern
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 import orjson
@@ -177,6 +177,29 @@ def controller_uid(pod: JsonMapping) -> str:
     """Return the UID of the object that has made the pod and replaces it, such as a Job; empty if there is none."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
     return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
+
+
+class Made(NamedTuple):
+    """A Deployment's version of its pods."""
+
+    name: str
+    """The Deployment's."""
+    template: str
+    """A hash of the version's template."""
+
+
+def deployment_of(pod: JsonMapping) -> Made | None:
+    """Return which Deployment has made a pod, and of which version it is; None if none has.
+
+    A ReplicaSet of a Deployment is called after that and the hash, which its pods have as a label.
+    """
+    metadata = pod.get("metadata") or {}
+    template = str((metadata.get("labels") or {}).get("pod-template-hash") or "")
+    sets = (each for each in metadata.get("ownerReferences") or () if each.get("kind") == "ReplicaSet")
+    name = next((str(each.get("name") or "") for each in sets if each.get("controller")), "")
+    if not template or not name.endswith(f"-{template}"):
+        return None
+    return Made(name.removesuffix(f"-{template}"), template)
 
 
 def is_finished(pod: JsonMapping) -> bool:

@@ -28,16 +28,14 @@ from gpuledger.formats.kubernetes.pod import (
     scheduler_of,
     scheduler_says,
 )
-from gpuledger.formats.kubernetes.workload import GATE, GROUP_LABEL, pod_sets, queue_of, why_not_admitted, workload_of
+from gpuledger.formats.kubernetes.workload import pod_sets, queue_of
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
-from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.quotas import Excess, asked_of
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import (
     BEING_FREED,
-    ApiError,
     BadInput,
     NodeVerdict,
     NotFound,
@@ -81,6 +79,7 @@ from gpuledger.reports.explanation import (
 )
 from gpuledger.reports.tables import pods_named
 from gpuledger.workflows.context import Component, Context
+from gpuledger.workflows.explain.makers import in_the_way, of_older_version, why_gated
 from gpuledger.workflows.explain.nodes import REUSED_S, NodeReasons, with_scheduler_reasons
 from gpuledger.workflows.gangs.gangs import Gangs, asked_in_sum
 from gpuledger.workflows.gangs.members import GangState, Member, Members
@@ -269,31 +268,6 @@ def _lacking(trial: Trial) -> Sequence[Lacking]:
     return tuple(Lacking(text, number, number * cards) for (text, cards), number in demands.most_common())
 
 
-async def why_gated(store: KubeStore, pod: Json, words: SchedulerWords) -> str:
-    """Return why a gated pod's Kueue workload waits; empty without Kueue's gate, or if no reason is stated."""
-    if GATE not in words.gates:
-        return ""
-    try:
-        found = await _workload(store, pod)
-    except ApiError:  # the settings do not say `kueue`, and the operator may not read them; or it is gone
-        return ""
-    why = why_not_admitted(found) if found else ""
-    return f"its workload {found['metadata']['name']} {why}" if found and why else ""
-
-
-async def _workload(store: KubeStore, pod: Json) -> Json | None:
-    metadata = pod["metadata"]
-    named = workload_of(pod)
-    group = (metadata.get("labels") or {}).get(GROUP_LABEL)  # its workload has the same name
-    name = named[0].name if named else group
-    if name:
-        return await store.workload(metadata["namespace"], name)
-    async for page in store.workloads(metadata["namespace"], metadata["uid"]):
-        for each in page:
-            return each
-    return None
-
-
 NO_NODES: frozenset[str] = frozenset()
 """The nodes that kube-scheduler offers when it refuses all of them by itself."""
 
@@ -400,6 +374,8 @@ class PodExplainer(Component):
             nodes = [node if node.refusal else replace(node, refusal=HAS_ROOM) for node in nodes]
         gated = await why_gated(self._store, pod, words) if of_now else ""
         state_now, text = self._state(identity, words, nodes, advised, gang, excess, gated)
+        if state_now is State.WAITING:
+            text += await of_older_version(self._store, pod, in_the_way(nodes, excess))
         progress = gang.progress if gang and not words.refused_all else None
         is_waiting = state_now is State.WAITING
         return Explanation.of_pod(

@@ -59,6 +59,33 @@ async def test_a_pod_that_waits_is_told_per_card_what_is_missing_and_who_has_it(
     assert (found["since"], found["lastTried"] is None) == ("2030-01-01T00:00:00Z", False)
 
 
+def of_deployment(pod: Json, name: str, template: str) -> Json:
+    """Return a pod as a Deployment has it."""
+    owner = {"kind": "ReplicaSet", "name": f"{name}-{template}", "uid": template, "controller": True}
+    more = {"labels": {"pod-template-hash": template}, "ownerReferences": [owner]}
+    return {**pod, "metadata": {**pod["metadata"], **more}}
+
+
+@pytest.mark.parametrize(
+    ("older", "is_told"),
+    [("llm-5f6", True), ("llm-7d9", False), ("other-5f6", False)],
+    ids=["another version", "the same version", "another Deployment"],
+)
+async def test_an_update_that_waits_for_its_own_older_pods_is_told_how_not_to(
+    parts: OperatorParts, older: str, is_told: bool
+) -> None:
+    name, _, template = older.partition("-")
+    for place in (0, 1):
+        tenant = a_pod_object(f"{older}-x{place}", TEN, node_name="node-a")
+        parts.api.put_pod(of_deployment(tenant, name, template))
+        parts.api.put_card(CARDS[place], a_holder(tenant["metadata"]["name"], a_share(CARDS[place], 7_000)))
+    again = an_operator(parts.api)
+    again.api.put_pod(of_deployment(a_pod_object("llm-7d9-new", {GPU: "1", MEMORY: "12k"}), "llm", "7d9"))
+    again.filter("llm-7d9-new", "node-a", "node-b")
+    summary = (await explained(again, "llm-7d9-new"))["summary"]
+    assert ("its own Deployment llm hold cards" in summary and "maxSurge: 0" in summary) == is_told, summary
+
+
 async def test_nodes_that_kube_scheduler_does_not_offer_are_told_apart(parts: OperatorParts) -> None:
     put(parts, "late", {GPU: "1", MEMORY: "12k"})
     parts.filter("late", "node-b")
