@@ -26,9 +26,33 @@ def test_a_whole_number_stands_for_seconds_too() -> None:
 
 def test_a_name_that_does_not_exist_is_answered_with_those_that_do() -> None:
     with pytest.raises(
-        ValueError, match=r"unknown option 'scheduler'; options are adopt_pods, .*bind_timeout_s, .*scheduler_name"
+        ValueError, match=r"unknown option 'xyzzy'; options are adopt_pods, .*bind_timeout_s, .*scheduler_name"
     ):
-        Settings().changed({"scheduler": "mine"})
+        Settings().changed({"xyzzy": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("values", "meant"),
+    [
+        ({"isolaton": "none"}, "unknown option 'isolaton': did you mean isolation?"),
+        ({"scheduler": "mine"}, "unknown option 'scheduler': did you mean scheduler_name?"),
+        ({"node_policy": "bin-pack"}, "not 'bin-pack': did you mean binpack?"),
+        ({"agent_also_serves": ["volcano-clasic"]}, "did you mean volcano-classic?"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_one_that_is_meant(values: dict[str, Any], meant: str) -> None:
+    with pytest.raises(ValueError, match=r"^settings: ") as error:
+        Settings().changed(values)
+    assert meant in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    wrong = {"isolaton": "none", "node_policy": "bin-pack", "listen_port": "x", "node_label": "no label", "x" * 200: 1}
+    with pytest.raises(ValueError, match=r"^settings:\n- ") as error:
+        Settings().changed(wrong)
+    lines = str(error.value).splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["unknown", "node_policy", "listen_port", "unknown", "node_label"]
 
 
 @pytest.mark.parametrize(

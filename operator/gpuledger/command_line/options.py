@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpuledger.model.errors import BadInput, Denied, GpuledgerError, NotFound
+from gpuledger.model.errors import BadInput, Denied, GpuledgerError, NotFound, did_you_mean
 
 if TYPE_CHECKING:
     import asyncio
@@ -263,7 +263,7 @@ def named_objects(words: Sequence[str], kinds: Sequence[str], all_of: Sequence[s
     if kind in kinds and kind not in all_of:
         raise BadInput(f"{first!r} has no name: write {SHOWN[kind]} or {SHOWN[kind].replace('/', ' ')}")
     if kind not in kinds:
-        raise BadInput(f"{first!r} is {_neither(kinds)}")
+        raise BadInput(f"{first!r} is {_neither(kinds)}{_meant(first, kinds)}")
     return [Named(kind, None)]
 
 
@@ -283,8 +283,12 @@ def no_such(kind: str, name: str, namespace: str = "") -> str:
 def _named(written: str, word: str, name: str, kinds: Sequence[str]) -> Named:
     kind = KIND_OF.get(word.lower(), "")
     if kind not in kinds or not name or "/" in name:
-        raise BadInput(f"{written!r} is {_neither(kinds)}")
+        raise BadInput(f"{written!r} is {_neither(kinds)}{_meant(word, kinds)}")
     return Named(kind, name)
+
+
+def _meant(word: str, kinds: Sequence[str]) -> str:
+    return "" if word.lower() in KIND_OF else did_you_mean(word.lower(), (w for kind in kinds for w in KINDS[kind]))
 
 
 def _neither(kinds: Sequence[str]) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.command_line.options import OWNERS, Named, no_such
+from gpuledger.command_line.options import KINDS, OWNERS, Named, no_such
 from gpuledger.formats.kubernetes.gang import gang_name_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished
 from gpuledger.formats.kubernetes.workload import GROUP, GROUP_LABEL
-from gpuledger.model.errors import BadInput, Denied, NotFound
+from gpuledger.model.errors import BadInput, Denied, NotFound, did_you_mean
 from gpuledger.model.json_object import Json
 
 GROUPS = {
@@ -115,7 +115,9 @@ def _shown(owner: Owner, objects: Iterable[Json]) -> str:
 def _without_pods(cluster: ClusterAccess, owner: Owner, namespace: str) -> str:
     """Return why there is nothing to explain: it does not exist, or has no pods."""
     if owner.kind not in OWNERS:
-        return f"no pod and no workload of namespace {namespace!r} is of a {owner.kind} {owner.name!r}"
+        known = [word for words in (*KINDS.values(), *OWNERS.values()) for word in words]
+        text = f"no pod and no workload of namespace {namespace!r} is of a {owner.kind} {owner.name!r}"
+        return f"{text}{did_you_mean(owner.kind, known)}"
     try:
         cluster.read(path_of(owner.kind, namespace, owner.name))
     except NotFound:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field as Option
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, did_you_mean
 
 PREFIX = "configmap:"
 _PATTERN = re.compile(PREFIX + r"([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9.-]{0,252})")
@@ -402,58 +402,59 @@ class Settings:
         Raises ValueError for a name that does not exist, a value of another kind, or values that contradict.
         """
         known = {option.name: option for option in fields(self)}
-        for name in values:
+        wrong, good = list[str](), dict[str, Any]()
+        for name, value in values.items():
             if name not in known:
-                raise ValueError(f"settings: unknown option {name!r}; options are {', '.join(sorted(known))}")
-        result = replace(self, **{name: checked(known[name], value) for name, value in values.items()})
-        result._check()
+                meant = did_you_mean(str(name), known) or f"; options are {', '.join(sorted(known))}"
+                wrong.append(f"unknown option {name!r}{meant}")
+                continue
+            try:
+                good[name] = checked(known[name], value)
+            except ValueError as error:
+                wrong.append(str(error))
+        result = replace(self, **good)
+        wrong += result._contradictions()
+        if wrong:
+            raise ValueError(f"settings: {wrong[0]}" if len(wrong) == 1 else "\n- ".join(["settings:", *wrong]))
         return result
 
-    def _check(self) -> None:
-        """Raise ValueError for values that are possible by themselves and not together, or a name that is none."""
+    def _contradictions(self) -> Iterator[str]:
+        """Yield what is wrong with values that are possible by themselves and not together, or a name that is none."""
         if self.bind_timeout_s >= self.extender_timeout_s:
-            raise ValueError("settings: bind_timeout_s must be less than extender_timeout_s, or answers come too late")
+            yield "bind_timeout_s must be less than extender_timeout_s, or answers come too late"
         if not all(number.isdecimal() for number in self.ignored_xids):
-            raise ValueError("settings: ignored_xids is a list of numbers, each in quotes")
+            yield "ignored_xids is a list of numbers, each in quotes"
         if not all(re.fullmatch(_MODEL, each) for each in self.sum_models):
-            raise ValueError("settings: sum_models is a list of MODEL=MIB, such as Tesla-T4=15360")
+            yield "sum_models is a list of MODEL=MIB, such as Tesla-T4=15360"
         if not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.hami_core_sha256):
-            raise ValueError("settings: hami_core_sha256 is a list of checksums of 64 digits, as sha256sum prints them")
-        self._check_names()
-        self._check_nodes()
-        self._check_config_maps()
-
-    def _check_config_maps(self) -> None:
+            yield "hami_core_sha256 is a list of checksums of 64 digits, as sha256sum prints them"
+        yield from self._wrong_names()
+        if self.node_label and not re.fullmatch(_LABEL, self.node_label):
+            yield f"node_label is a label, key=value, not {self.node_label!r}"
+        if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
+            yield f"node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}"
         for name in FROM_CONFIG_MAPS:
             try:
                 config_map_name(getattr(self, name))
             except ValueError as error:
-                raise ValueError(f"settings: {name}: {error}") from error
+                yield f"{name}: {error}"
         if self.vendors_file.startswith(PREFIX):
-            raise ValueError("settings: vendors_file is the path of a file; mount the ConfigMap that holds it")
+            yield "vendors_file is the path of a file; mount the ConfigMap that holds it"
 
-    def _check_nodes(self) -> None:
-        if self.node_label and not re.fullmatch(_LABEL, self.node_label):
-            raise ValueError(f"settings: node_label is a label, key=value, not {self.node_label!r}")
-        if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
-            raise ValueError(f"settings: node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}")
-
-    def _check_names(self) -> None:
+    def _wrong_names(self) -> Iterator[str]:
         counts = {name for name in (self.resource_count, self.volcano_count, self.volcano_classic_count) if name}
         others = [name for option in RESOURCES if (name := getattr(self, option)) and not option.endswith("_count")]
         names = [*counts, *others]
         if len(set(names)) < len(names) or not all("/" in name for name in names):
-            raise ValueError(
-                "settings: resource names must differ and have a domain, such as nvidia.com/gpu; "
-                "only the names of counts may be the same"
+            yield (
+                "resource names must differ and have a domain, such as nvidia.com/gpu; only the names of counts may be "
+                "the same"
             )
         if not self.resource_count:
-            raise ValueError("settings: resource_count is the name that our own node agent serves; it can't be empty")
+            yield "resource_count is the name that our own node agent serves; it can't be empty"
         profiles = self.scheduler_names
         if len(set(profiles)) < len(profiles) or "default-scheduler" in profiles or not all(profiles):
-            raise ValueError(
-                "settings: scheduler names must differ, and none can be default-scheduler, which is the cluster's own"
-            )
+            yield "scheduler names must differ, and none can be default-scheduler, which is the cluster's own"
 
 
 _MODEL = r"[^=]{1,253}=[1-9][0-9]{0,8}"
@@ -498,8 +499,10 @@ def checked(option: Option[Any], value: object) -> Any:
     try:
         return adapter_of(option).validate_python(tuple(value) if isinstance(value, list) else value)
     except ValidationError as error:
-        rule = _rule(option, error.errors()[0])
-        raise ValueError(f"settings: {option.name} {rule}, not {value!r}") from error
+        broken = error.errors()[0]
+        word = broken["input"] if broken["type"] == "literal_error" else ""
+        meant = did_you_mean(word, option.metadata["choices"]) if isinstance(word, str) else ""
+        raise ValueError(f"{option.name} {_rule(option, broken)}, not {value!r}{meant}") from error
 
 
 def _rule(option: Option[Any], broken: ErrorDetails) -> str:

@@ -34,7 +34,9 @@ The reasons of Events that gpuledger posts itself, and of the condition GPUAlloc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -137,6 +139,25 @@ class EvictionForbidden(ApiError):  # noqa: N818
 
 class Unreachable(ApiError):  # noqa: N818
     """No answer, or one that says "later". The request may have been carried out all the same."""
+
+
+ALIKE = 0.6
+"""Similarity, of 1, from which on a word is taken for a misspelling of another."""
+
+LONGEST_WORD = 96
+"""Of longer ones, no near one is looked for: that takes time with the square of their length."""
+
+
+def nearest(word: str, known: Iterable[str], alike: float = ALIKE) -> str:
+    """Return the known word that a word is most likely a misspelling of; empty if there is none."""
+    found = get_close_matches(word, list(known), n=1, cutoff=alike) if len(word) <= LONGEST_WORD else ()
+    return found[0] if found else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return what to append to a sentence about an unknown word: ": did you mean binpack?"; empty if none is near."""
+    near = nearest(word, known)
+    return f": did you mean {near}?" if near else ""
 
 
 class Reason(StrEnum):

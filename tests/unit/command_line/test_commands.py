@@ -560,6 +560,11 @@ def test_as_kubectls_plugin_it_says_how_kubectl_is_called() -> None:
     assert done.stdout.startswith("Usage: kubectl gpuledger top [OPTIONS] [nodes|cards|models|namespaces]")
 
 
+def test_a_misspelt_command_is_answered_with_the_one_that_is_meant() -> None:
+    result = run("expalin", "pod/web")
+    assert (result.exit_code, "no command 'expalin': did you mean explain?" in result.stderr) == (2, True)
+
+
 def test_help_has_every_command_in_one_section() -> None:
     shown = re.findall(r"^  ([a-z][a-z-]*)  ", run("--help").stdout, re.MULTILINE)
     assert sorted(shown) == main.list_commands(click.Context(main))

@@ -101,12 +101,13 @@ def simulate(
 
 
 def _policy(name: str) -> Policy:
+    from gpuledger.model.errors import did_you_mean
     from gpuledger.placement.policy import Preference, policy_of
 
     try:
         return policy_of(name)
     except KeyError:
-        known = f"policies are {', '.join(Preference)}, and two of these as NODES/CARDS"
+        known = f"policies are {', '.join(Preference)}, and two of these as NODES/CARDS{did_you_mean(name, Preference)}"
         raise click.UsageError(f"--policy: there is no policy {name[:40]!r}; {known}") from None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpuledger.formats.quantity import truth
 from gpuledger.model.card import CardFilter
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, did_you_mean
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import ANY_NVIDIA, MAX_ENTRIES
 
@@ -165,6 +165,7 @@ def _policy(annotations: Mapping[str, object], names: tuple[str, ...]) -> tuple[
                 )
                 return POLICIES[word], tuple(warnings)
             if word not in OTHER_POLICIES:
-                raise BadInput(f"annotation {name}: {word[:64]!r} is not a policy; policies are {', '.join(POLICIES)}")
+                known = f"policies are {', '.join(POLICIES)}{did_you_mean(word, POLICIES)}"
+                raise BadInput(f"annotation {name}: {word[:64]!r} is not a policy; {known}")
             warnings.append(f"annotation {name}: {word} has no effect; {OTHER_POLICIES[word]}")
     return "", tuple(warnings)

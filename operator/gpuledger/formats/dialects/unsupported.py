@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from enum import StrEnum
 from importlib import resources
 from itertools import islice
@@ -31,7 +30,7 @@ from gpuledger.formats.dialects.vocabulary import (
     Dialects,
     Vocabulary,
 )
-from gpuledger.model.errors import BadInput
+from gpuledger.model.errors import BadInput, nearest
 from gpuledger.model.json_object import JsonMapping
 
 MOST_NAMES = 512
@@ -259,12 +258,9 @@ def _vocabulary(vocabularies: tuple[Vocabulary, ...]) -> _Own:
 @functools.lru_cache(maxsize=1024)
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     """Return the known name under the same domain that a name is a misspelling of; empty if there is none."""
-    if len(name) > LONGEST_NAME:
-        return ""
     domain, _, rest = name.partition("/")
-    candidates = [each.partition("/")[2] for each in known if each.startswith(f"{domain}/")]
-    found = get_close_matches(rest, candidates, n=1, cutoff=NEAR)
-    return f"{domain}/{found[0]}" if found else ""
+    found = nearest(rest, (each.partition("/")[2] for each in known if each.startswith(f"{domain}/")), NEAR)
+    return f"{domain}/{found}" if found else ""
 
 
 @functools.lru_cache(maxsize=4096)
