@@ -98,7 +98,12 @@ def ask(path: str, parameters: dict[str, str], url: str | None, kubeconfig: str 
     if url:
         return View(url, os.environ.get(TOKEN)).ask(path, parameters)
     with cluster_access(kubeconfig, context) as cluster:
-        return _ask_leader(cluster, path, parameters)
+        return answer(cluster, path, parameters, None)
+
+
+def answer(cluster: ClusterAccess, path: str, parameters: dict[str, str], url: str | None) -> Json:
+    """Return the same through a way to the cluster that is open already."""
+    return View(url, os.environ.get(TOKEN)).ask(path, parameters) if url else _ask_leader(cluster, path, parameters)
 
 
 def _ask_leader(cluster: ClusterAccess, path: str, parameters: dict[str, str]) -> Json:
@@ -119,10 +124,8 @@ def explanation_of(cluster: ClusterAccess, kind: str, namespace: str, name: str,
     Raises as `View.ask`, and ApiError.
     """
     path, question = "/v1/explain", {kind: f"{namespace}/{name}"}
-    if url:
-        return View(url, os.environ.get(TOKEN)).ask(path, question)
     try:
-        return _ask_leader(cluster, path, question)
+        return answer(cluster, path, question, url)
     except Denied:
         from gpuledger.command_line.own_namespace import ask_as_developer
 
@@ -133,8 +136,7 @@ def waiting_pods(cluster: ClusterAccess, namespace: str, url: str | None) -> lis
     """Return the pods of a namespace, or of all, that wait, with the reasons; raises as `explanation_of`."""
     path, question = "/v1/waiting", {"namespace": namespace} if namespace else {}
     try:
-        found = View(url, os.environ.get(TOKEN)).ask(path, question) if url else _ask_leader(cluster, path, question)
-        return list(found["pods"])
+        return list(answer(cluster, path, question, url)["pods"])
     except Denied:
         from gpuledger.command_line.own_namespace import waiting_by_their_status
 

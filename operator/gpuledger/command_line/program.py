@@ -38,6 +38,7 @@ SECTIONS = {
         "migrate": "Enter pods that HAMi or Volcano placed into the ledger, from their annotations.",
         "inspect": "Show how gpuledger reads Nodes and Pods: their GPUs, containers' requests, and every problem.",
         "simulate": "Try placement without a cluster: see where pods would go.",
+        "version": "The version of this program, and of the operator.",
     },
     "Install and run": {
         "admission-policies": "Print the admission policies on pods and nodes that match the settings.",

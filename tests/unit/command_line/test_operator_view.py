@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from fakes.kubectl import FakeKubectl
 from fakes.view_answers import a_node, a_placed_pod, a_record, an_explanation
 from fakes.view_server import ViewServer
+from gpuledger import __version__
 from gpuledger.command_line import operator_view
 from gpuledger.command_line.program import main
 
@@ -97,6 +98,42 @@ def test_an_operator_that_does_not_answer_is_said_with_the_setting(kubectl: Fake
     view.close()
     result = run("explain", "pod/big", "--operator-url", view.url)
     assert (result.exit_code, "view_port 8891" in result.stderr) == (2, True), result.stderr
+
+
+# version
+
+DEPLOYMENT = "/apis/apps/v1/namespaces/gpuledger-system/deployments/gpuledger"
+
+
+def with_image(image: str) -> Json:
+    containers = [{"name": "kube-scheduler", "image": "s:v1"}, {"name": "operator", "image": image}]
+    return {"spec": {"template": {"spec": {"containers": containers}}}}
+
+
+def test_version_asks_the_operator(kubectl: FakeKubectl, view: ViewServer) -> None:
+    view.answers["/v1/version"] = (200, {"version": "9.9.9"})
+    result = run("version", GPULEDGER_URL=view.url)
+    assert (result.exit_code, result.stdout.splitlines()[:2]) == (0, [f"client    {__version__}", "operator  9.9.9"])
+    assert "they differ" in result.stdout
+    data = json.loads(run("version", "-o", "json", GPULEDGER_URL=view.url).stdout)
+    assert data == {"client": {"version": __version__}, "operator": {"version": "9.9.9", "source": "operator"}}
+
+
+@pytest.mark.parametrize(
+    ("image", "tag"),
+    [("host:5000/team/gpuledger:1.2.3@sha256:0", "1.2.3"), ("gpuledger@sha256:0", None)],
+)
+def test_where_it_is_not_reached_its_image_says_the_version(kubectl: FakeKubectl, image: str, tag: str | None) -> None:
+    kubectl.tell({LEASE: LEADER, DEPLOYMENT: with_image(image)}, forward=FORBIDDEN)
+    result = run("version", "-o", "json")
+    found = json.loads(result.stdout)["operator"]
+    assert (result.exit_code, found["version"]) == (0 if tag else 2, tag)
+    assert found["source"] == f"image {image}"
+
+
+def test_version_of_the_program_alone_asks_nobody(kubectl: FakeKubectl) -> None:
+    result = run("version", "--client")
+    assert (result.exit_code, result.stdout, kubectl.calls) == (0, f"client    {__version__}\n", [])
 
 
 # All that waits

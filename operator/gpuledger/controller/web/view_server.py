@@ -25,6 +25,7 @@ import orjson
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
+from gpuledger import __version__
 from gpuledger.controller.web.feed import CHUNK_BYTES, Feed, LedgerSource, Pace
 from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
 from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER, namespace_of_account
@@ -305,6 +306,7 @@ class ViewServer:
                 web.get("/v1/waiting", self._waiting),
                 web.get("/v1/history", self._history),
                 web.get("/v1/usage", self._usage, allow_head=False),
+                web.get("/v1/version", self._version),
             ]
         )
         application.on_response_prepare.append(add_headers)
@@ -393,6 +395,9 @@ class ViewServer:
             raise refusal(web.HTTPNotFound, str(error)) from error
         async with self._downloads:  # thousands of nodes are megabytes
             return await sliced_response({"idleAfterS": idle_after_s, "nodes": nodes}, "nodes")
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return _answer({"version": __version__})
 
     async def _history(self, request: web.Request) -> web.Response:
         names = (field.name for field in fields(RecordFilter) if field.name != "since")

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from fakes.usage import measure
 from fakes.view_cluster import ViewCluster, with_gangs
+from gpuledger import __version__
 from gpuledger.controller.web import feed as view_feed
 from gpuledger.controller.web import view_server
 from gpuledger.controller.web.feed import LedgerSource
@@ -368,6 +369,11 @@ async def test_waiting_pods_are_listed_of_all_namespaces_or_of_one(client: Clien
     assert len((await (await client.get("/v1/waiting?namespace=lab")).json())["pods"]) == 2
     assert await (await client.get("/v1/waiting?namespace=empty")).json() == {"pods": []}
     assert (await client.get("/v1/waiting?namespace=a/b")).status == 400
+
+
+async def test_every_replica_tells_its_version(client: Client, cluster: ViewCluster) -> None:
+    cluster.active_elsewhere = "another"
+    assert await (await client.get("/v1/version")).json() == {"version": __version__}
 
 
 async def test_a_replica_on_standby_names_the_active_one_instead_of_answering_for_it(
