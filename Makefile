@@ -195,8 +195,8 @@ generate: $(READY) ## write anew what comes from the code: CRD, policies, the ch
 .PHONY: lock
 lock: $(READY) ## write requirements/*.txt anew (UPGRADE=1 takes newer versions too)
 	@echo "==> requirements/runtime.txt, dev.txt, docs.txt, go.txt, uv.txt"
-	$(COMPILE) pyproject.toml -o requirements/runtime.txt
-	$(COMPILE) -c requirements/runtime.txt --group dev pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --all-extras pyproject.toml -o requirements/runtime.txt
+	$(COMPILE) -c requirements/runtime.txt --all-extras --group dev pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --group pyproject.toml:docs -o requirements/docs.txt
 	$(COMPILE) requirements/go.in -o requirements/go.txt
 	$(COMPILE) requirements/uv.in -o requirements/uv.txt

@@ -64,6 +64,14 @@ BESIDE = {
 """Command -> the one in whose module it is; of all others, the module has the command's name."""
 
 
+EXTRAS = {
+    **dict.fromkeys(("cel_expr_python", "numpy", "re2"), "simulate"),
+    **dict.fromkeys(("httptools", "kopf", "uvloop"), "operator"),
+    **dict.fromkeys(("google", "grpc", "pynvml"), "agent"),
+}
+"""Module -> the extra of our package that installs it: people's commands do without, apart from `simulate`."""
+
+
 class SectionedGroup(click.Group):
     """A group of commands that are imported when they are asked for, and whose help has sections."""
 
@@ -100,6 +108,12 @@ class SectionedGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module not in EXTRAS:
+                raise
+            click.echo(f"Error: {ctx.invoked_subcommand} needs {module}: {_install(EXTRAS[module])}", err=True)
+            sys.exit(2)
 
     def main(self, *arguments: Any, **more: Any) -> Any:
         """Run; a shell that has stopped to listen to completions is no reason for a traceback."""
@@ -118,6 +132,10 @@ class SectionedGroup(click.Group):
                 formatter.write_dl(
                     [(f"{name:<{width}}", each.get_short_help_str(room)) for name, each in short.items()]
                 )
+
+
+def _install(extra: str) -> str:
+    return f"pip install 'gpuledger[{extra}]=={__version__}'; the operator's image has it"
 
 
 def leave_quietly() -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -112,6 +113,8 @@ def agent(
     pod_uid: str,
 ) -> None:
     """Run the node agent: report this node's GPUs, and give containers their cards."""
+    if find_spec("grpc") is None:  # it is imported in the child, which would be started again and again
+        raise ModuleNotFoundError("gRPC is not installed", name="grpc")
     from gpuledger.agent.supervisor import Supervisor
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.configuration.files import config_maps, nodes_config, settings_before_cluster
