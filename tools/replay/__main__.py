@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from gpuledger.command_line import output as out
-from gpuledger.command_line.options import Failed, read_settings, settings_option
+from gpuledger.command_line.options import Common, Failed, read_settings, settings_option
+from gpuledger.command_line.output import NARROWEST
 from gpuledger.configuration.settings import Settings
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import MOST_MEMBERS
@@ -177,7 +177,7 @@ def _replay(
         csv.writer(text, lineterminator="\n").writerows(rows())
         click.echo(text.getvalue(), nl=False)
     else:
-        out.show(found, output, lines, no_color, out.NARROWEST)
+        Common(None, None, no_color, output).show(found, lines, narrowest=NARROWEST)
     if chart:
         (draw_departures if leaving else draw_arrivals)(chart, found)
 

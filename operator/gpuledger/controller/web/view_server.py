@@ -397,7 +397,7 @@ class ViewServer:
             return await sliced_response({"idleAfterS": idle_after_s, "nodes": nodes}, "nodes")
 
     async def _version(self, _: web.Request) -> web.Response:
-        return _answer({"version": __version__})
+        return web.Response(body=orjson.dumps({"version": __version__}), content_type="application/json")
 
     async def _history(self, request: web.Request) -> web.Response:
         names = (field.name for field in fields(RecordFilter) if field.name != "since")
