@@ -96,8 +96,9 @@ def test_a_pod_behind_kueues_gate_is_explained_by_its_workload(queues: Queues, p
 
 
 def test_pods_of_an_admitted_job_show_both_of_its_queues(queues: Queues, plugin: Plugin) -> None:
-    for found in plugin.json("get", "pods", "-n", "default")["items"]:
-        assert found["queue"] == "low of ClusterQueue low"
+    found = plugin.json("get", "pods", "-n", "default")["items"]
+    queued = {each["state"]: each["queue"] for each in found}
+    assert queued == {"allocated": "low of ClusterQueue low", "waiting": "low"}
 
 
 def test_metrics_count_workloads_by_how_far_they_are(queues: Queues) -> None:
