@@ -21,12 +21,13 @@ from aiohttp import web  # noqa: E402
 from playwright.async_api import Browser, Page, async_playwright  # noqa: E402
 
 from fakes.usage import measure_demo  # noqa: E402
-from fakes.view_cluster import ViewCluster, demo  # noqa: E402
+from fakes.view_cluster import ViewCluster, demo, teams  # noqa: E402
 from gpuledger.controller.web.view_server import Access, LocalAccess, ViewServer  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 NARROW = (360, 780)
 WIDE = (1280, 720)
+TALL = (390, 1240)
 LOW = (1280, 620)
 """As high as a card's details need: this picture is the first that readers of README.md see."""
 
@@ -51,11 +52,13 @@ async def served(cluster: ViewCluster, access: Access | None = None, port: int =
 
 
 @asynccontextmanager
-async def opened(browser: Browser, cluster: ViewCluster, size: tuple[int, int], **more: Any) -> AsyncIterator[Page]:
+async def opened(
+    browser: Browser, cluster: ViewCluster, size: tuple[int, int], query: str = "", **more: Any
+) -> AsyncIterator[Page]:
     """Open the page of a cluster; yield it when it is drawn and live."""
     async with served(cluster) as address:
         page = await browser.new_page(viewport={"width": size[0], "height": size[1]}, **more)
-        await page.goto(address)
+        await page.goto(address + query)
         await page.wait_for_selector("#state[data-kind=live]")
         yield page
         await page.close()
@@ -116,6 +119,9 @@ async def take_all(browser: Browser) -> None:
         await shoot(page, "large")
     async with opened(browser, demo(), NARROW, has_touch=True, is_mobile=True) as page:
         await shoot(page, "narrow")
+    two = "?filter=ns:team-a,team-b"
+    async with opened(browser, teams(), TALL, two, has_touch=True, is_mobile=True, color_scheme="dark") as page:
+        await shoot(page, "team")
 
 
 async def take_live(browser: Browser, address: str) -> None:

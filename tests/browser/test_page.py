@@ -178,10 +178,10 @@ async def test_many_nodes_with_one_reason_are_one_line(page: Page) -> None:
 async def test_the_legend_names_what_colours_mean_and_filters(page: Page) -> None:
     async with served(demo()) as address:
         await live(page, address)
-        await page.get_by_role("button", name="speech").click()
+        await page.locator("#legend").get_by_role("button", name="speech").click()
         await expect(page.locator("#filter")).to_have_value("ns:speech")
         await expect(page.locator(".node")).to_have_count(1)
-        await page.get_by_role("button", name="speech").click()
+        await page.locator("#legend").get_by_role("button", name="speech").click()
         await page.locator("#colour").select_option("health")
         await page.get_by_role("button", name="cordoned").click()
         await expect(page.locator(".card:not(.other)")).to_have_count(1)

@@ -49,12 +49,16 @@ def five_thousand() -> ViewCluster:
 
 @asynccontextmanager
 async def on_a_phone(
-    browser: Browser, cluster: ViewCluster, size: ViewportSize, scheme: Literal["light", "dark"] = "light"
+    browser: Browser,
+    cluster: ViewCluster,
+    size: ViewportSize,
+    scheme: Literal["light", "dark"] = "light",
+    query: str = "",
 ) -> AsyncIterator[Page]:
     """Open the page on a touch screen of that size."""
     page = await browser.new_page(viewport=size, has_touch=True, is_mobile=True, color_scheme=scheme)
     async with served(cluster) as address:
-        await page.goto(address)
+        await page.goto(address + query)
         await expect(page.locator("#state")).to_have_attribute("data-kind", "live")
         yield page
 

@@ -39,7 +39,7 @@ PROGRAMS = ("chat", "embedding", "render", "speech", "train", "notebook", "detec
 class ViewCluster:
     """Cards that can be filled, emptied and broken; what the page is served from is `source`."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, grafana_url: str = "") -> None:
         self.ledger = Ledger()
         self.active_elsewhere: str | None = None
         self.source = LedgerSource(
@@ -49,6 +49,9 @@ class ViewCluster:
             self.history,
             lambda: self.active_elsewhere,
             lambda uid: self.gangs.get(uid, ""),
+            namespaces=lambda: [{"namespace": name, "quota": limits} for name, limits in sorted(self.quotas.items())],
+            queues=lambda: list(self.queues),
+            grafana_url=grafana_url,
             agents_answers=self.agents_answers,
         )
         self.measured: dict[str, NodeUsage | str] = {}  # node name -> what its agent says, or why it says nothing
@@ -56,6 +59,8 @@ class ViewCluster:
         self.gangs: dict[str, str] = {}  # pod UID -> its gang
         self.gang_reports: dict[str, Json] = {}  # namespace/name -> how far it has come
         self.waiting: list[Json] = []
+        self.quotas: dict[str, list[Json]] = {}  # namespace -> its limits
+        self.queues: list[Json] = []
         self.explanations: dict[str, Json] = {}
         self.records: list[Json] = []
         self.explained: list[str] = []
@@ -208,9 +213,9 @@ def moment(age_s: float) -> str:
     return (datetime.now(UTC) - timedelta(seconds=age_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def demo() -> ViewCluster:
+def demo(grafana_url: str = "") -> ViewCluster:
     """Return three nodes with eight cards each, the pods of examples/, and one that waits."""
-    cluster = ViewCluster()
+    cluster = ViewCluster(grafana_url=grafana_url)
     cards = cluster.add_nodes(3)
     one, two = cards[:8], cards[8:16]
 
@@ -259,6 +264,59 @@ def demo() -> ViewCluster:
         ),
         record(12, "released", "research", "notebook-7", one[5], "ended; 6000 MiB are free again"),
     ]
+    return cluster
+
+
+def limit(key: str, counted: str, most: int, model: str | None = None, quota: str = "gpus") -> Json:
+    """Return a limit of a namespace."""
+    name = f"limits.nvidia.com/{key}" + (f".{model}" if model else "")
+    return {"resourceQuota": quota, "key": name, "counted": counted, "vendor": "nvidia", "model": model, "limit": most}
+
+
+def teams() -> ViewCluster:
+    """Return the demo's cluster with two teams in it: each has a quota, and pods that have more than it allows."""
+    cluster = demo("https://grafana.example.com/d/gpuledger?orgId=1")
+    cards = [entry.card for entry in cluster.ledger.entries()]
+    free = [card for card in cards if not cluster.holders(card)]
+    for number, card in enumerate([cards[5], free[0], free[0]]):
+        share = cluster.holder(card, 16_000, 30, namespace="team-a", name=f"llm-{number}")
+        cluster.put(card, *cluster.holders(card), share)
+    share = cluster.holder(free[0], 6_000, 0, namespace="team-a", name="notebook-0")
+    cluster.put(free[0], *cluster.holders(free[0]), share)
+    for number, card in enumerate(free[1:4]):
+        alone = cluster.holder(card, 40_960, 100, namespace="team-b", name=f"bert-{number}", exclusive=True)
+        cluster.put(card, alone)
+    cluster.quotas = {
+        "team-a": [
+            limit("gpumem", "memoryMiB", 80_000),
+            limit("gpucores", "cores", 200),
+            limit("gpumem", "memoryMiB", 60_000, "A100"),
+        ],
+        "team-b": [limit("gpu", "number", 3)],
+        "team-c": [limit("gpu", "number", 1)],
+    }
+    of = "the quota of the pod's namespace does not allow it: limits.nvidia.com/{} of ResourceQuota gpus"
+    wide = "asks for 90,000 MiB, more than namespace team-a may have in all: ask for at most 80,000"
+    cluster.wait("team-a", "wide", "3 cards with 30,000 MiB each", [("quota", of.format("gpumem"), 1)], 640)
+    cluster.explanations["team-a/wide"] = {
+        **cluster.explanations["default/too-large"],
+        "namespace": "team-a",
+        "name": "wide",
+        "reason": "quota",
+        "summary": wide,
+        "quota": {"resourceQuota": "gpus", "key": "limits.nvidia.com/gpumem", "limit": 80_000, "asked": 90_000},
+    }
+    for number in range(6):
+        cluster.wait("team-b", f"six-{number}", "1 whole card", [("quota", of.format("gpu"), 1)], 300, "six")
+    cluster.queues = [
+        {
+            "queue": "low",
+            "cohort": "all",
+            "quota": [{"resource": "nvidia.com/gpu", "nominal": 4, "reserved": 6, "borrowed": 2}],
+            "workloads": {"admitted": 3, "waitingForCards": 1, "waitingForQuota": 2},
+        }
+    ]
+    cluster.records.append(record(8, "refused", "team-a", "wide", None, of.format("gpumem")))
     return cluster
 
 

@@ -19,6 +19,11 @@ def test_nothing_changed_is_the_defaults() -> None:
     assert Settings().changed({}) == Settings()
 
 
+@pytest.mark.parametrize("url", ["", "http://grafana:3000", "https://grafana.example.com/d/gpus?orgId=1"])
+def test_a_dashboard_has_an_address_of_the_web(url: str) -> None:
+    assert Settings().changed({"grafana_url": url}).grafana_url == url
+
+
 def test_a_whole_number_stands_for_seconds_too() -> None:
     value = Settings().changed({"hold_ttl_s": 60}).hold_ttl_s
     assert (value, type(value)) == (60.0, float)
@@ -144,6 +149,10 @@ def test_a_list_is_a_list_of_words(name: str) -> None:
         ({"volcano_memory_unit_mib": 0}, "volcano_memory_unit_mib is 1 at least, not 0"),
         ({"node_label": "volcano.sh/vgpu.enabled"}, "node_label is a label, key=value"),
         ({"node_taint": "volcano.sh/vgpu=hami"}, "node_taint is a taint, key=value:NoSchedule"),
+        ({"grafana_url": "javascript:alert(1)"}, "grafana_url is an address, such as"),
+        ({"grafana_url": "https://"}, "grafana_url is an address, such as"),
+        ({"grafana_url": "https://me:secret@grafana/d/x"}, "grafana_url is an address, such as"),
+        ({"grafana_url": "https://grafana/d/x#top"}, "grafana_url is an address, such as"),
     ],
 )
 def test_names_of_other_systems_that_can_not_be_meant_are_refused(values: dict[str, object], sentence: str) -> None:

@@ -359,6 +359,9 @@ class Settings:
     )
     view_host: str = option("127.0.0.1", "Where the page listens; on any other address it requires tokens.")
     view_port: int = option(8891, "Port of the page, which also answers `explain` and `history`; 0: neither.")
+    grafana_url: str = option(
+        "", "Address of gpuledger's dashboard in Grafana, to which the page links, with the namespaces; empty: no link."
+    )
     explain_port: int = option(
         8892, "Port on health_host where developers ask why their own pods wait, with a token; 0: none."
     )
@@ -433,6 +436,8 @@ class Settings:
             yield f"node_label is a label, key=value, not {self.node_label!r}"
         if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
             yield f"node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}"
+        if self.grafana_url and not re.fullmatch(_WEB_ADDRESS, self.grafana_url):
+            yield f"grafana_url is an address, such as https://grafana.example.com/d/gpuledger, not {self.grafana_url!r}"
         for name in FROM_CONFIG_MAPS:
             try:
                 config_map_name(getattr(self, name))
@@ -457,6 +462,7 @@ class Settings:
             yield "scheduler names must differ, and none can be default-scheduler, which is the cluster's own"
 
 
+_WEB_ADDRESS = r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[^\s#\"'<>\\]*)?"
 _MODEL = r"[^=]{1,253}=[1-9][0-9]{0,8}"
 _LABEL = r"[A-Za-z0-9./_-]{1,316}=[A-Za-z0-9._-]{0,63}"
 

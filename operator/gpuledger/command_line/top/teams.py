@@ -23,10 +23,10 @@ from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_o
 from gpuledger.formats.kubernetes.workload import (
     CLUSTER_QUEUE_LABEL,
     GROUP,
-    THOUSANDTHS,
     QueueAmount,
     QueueState,
     cluster_queue_of,
+    number,
     queue_state,
 )
 from gpuledger.formats.quantity import resources_asked
@@ -170,27 +170,8 @@ class QueueRow:
 
     def json(self) -> Json:
         """Return it as `-o json` shows it."""
-        state = self.state
-        more: Json = {"cohort": None, "quota": None, "workloads": None}
-        if state:
-            more = {
-                "cohort": state.cohort or None,
-                "quota": [
-                    {
-                        "resource": name,
-                        "nominal": _number(each.nominal),
-                        "reserved": _number(each.reserved),
-                        "borrowed": _number(each.borrowed),
-                    }
-                    for name, each in state.amounts.items()
-                ],
-                "workloads": {
-                    "admitted": state.admitted,
-                    "waitingForCards": state.with_quota,
-                    "waitingForQuota": state.without_quota,
-                },
-            }
-        return {"queue": self.name or None, **self.held.json(), **more}
+        state = self.state.json() if self.state else {"cohort": None, "quota": None, "workloads": None}
+        return {"queue": self.name or None, **self.held.json(), **state}
 
 
 def queue_rows(
@@ -232,7 +213,7 @@ def queue_table(rows: Sequence[QueueRow], terminal: Terminal, wide: bool = False
 def _queue_row(row: QueueRow, wide: bool) -> list[Cell]:
     used, state = row.held.amounts, row.state
     amounts = state.amounts if state else {}
-    own = [f"{_short(name, wide)} {_number(it.reserved)}/{_number(it.nominal)}" for name, it in amounts.items()]
+    own = [f"{_short(name, wide)} {number(it.reserved)}/{number(it.nominal)}" for name, it in amounts.items()]
     workloads: list[Cell] = ["", "", ""]
     if state:
         workloads = [str(state.admitted), _waiting(state.with_quota), _waiting(state.without_quota)]
@@ -250,15 +231,11 @@ def _queue_row(row: QueueRow, wide: bool) -> list[Cell]:
 
 
 def _borrowed(amounts: Mapping[str, QueueAmount], wide: bool) -> str:
-    return ", ".join(f"{_short(name, wide)} {_number(it.borrowed)}" for name, it in amounts.items() if it.borrowed)
+    return ", ".join(f"{_short(name, wide)} {number(it.borrowed)}" for name, it in amounts.items() if it.borrowed)
 
 
 def _short(resource: str, wide: bool) -> str:
     return resource if wide else resource.rpartition("/")[2]
-
-
-def _number(thousandths: int) -> int | float:
-    return thousandths / THOUSANDTHS if thousandths % THOUSANDTHS else thousandths // THOUSANDTHS
 
 
 def _waiting(number: int | None) -> Cell:

@@ -27,8 +27,10 @@ from gpuledger.formats.kubernetes.node import AgentPod, host_of
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES, read_node_usage
 from gpuledger.kube_api.client import read_at_most
 from gpuledger.ledger.book import ChangeLog, Ledger
+from gpuledger.ledger.quotas import Quotas
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import AnswerTooLong, BadInput, NotFound
+from gpuledger.model.gang import Counted
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeUsage
 from gpuledger.reports.cards import NO_AGENT, TOO_LONG, TOO_OLD, NodeCards, known_part, node_use, report_of
@@ -157,6 +159,12 @@ class LedgerSource:
     """Returns the name of the active replica, empty if there is none; None if this one is active."""
     gang_of: Callable[[str], str] = lambda uid: ""
     """Pod UID -> its gang."""
+    namespaces: Callable[[], Iterable[Json]] = tuple
+    """Yields the namespaces that have a quota, with its limits. Read in slices."""
+    queues: Callable[[], Iterable[Json]] = tuple
+    """Yields Kueue's ClusterQueues."""
+    grafana_url: str = ""
+    """The dashboard to which the page links, empty if to none."""
     agents_answers: Callable[[], Awaitable[Answers]] = _no_agents
     _taken: int = field(default=0, init=False)  # the ledger's number of its last change that was looked at
     _touches: ChangeLog = field(default_factory=ChangeLog, init=False)  # an edition is the number of one
@@ -230,8 +238,33 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         history=history,
         active_elsewhere=workflows.context.leadership.active_elsewhere,
         gang_of=workflows.gangs.members.name_of,
+        namespaces=partial(_limited, ledger.quotas),
+        queues=lambda: (state.json() for state in workflows.queues.objects.states()),
+        grafana_url=workflows.context.settings.grafana_url,
         agents_answers=AgentsUsage(workflows.agents.by_node, node_names, partial(node_cards, ledger)).answers,
     )
+
+
+AMOUNT_NAMES = {Counted.MEMORY: "memoryMiB", Counted.CORES: "cores", Counted.SLOTS: "number"}
+"""What a limit counts, by the name that cards and shares have for it in JSON."""
+
+
+def _limited(quotas: Quotas) -> Iterator[Json]:
+    for namespace in sorted(quotas.limited()):
+        yield {
+            "namespace": namespace,
+            "quota": [
+                {
+                    "resourceQuota": limit.quota,
+                    "key": limit.key,
+                    "counted": AMOUNT_NAMES[limit.counted],
+                    "vendor": limit.vendor,
+                    "model": limit.model or None,
+                    "limit": limit.most,
+                }
+                for limit in quotas.limits(namespace)
+            ],
+        }
 
 
 SLICE_S = 0.002
@@ -258,17 +291,21 @@ CHUNK_BYTES = 64 * 1024
 logger = logging.getLogger(__name__)
 
 
+LISTS = ("waiting", "namespaces", "queues")
+"""Sent beside nodes, each as a whole when something in it has changed: names in LedgerSource and in the JSON."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedChange:
-    """The changes that a client lacks. `nodes` and `waiting` are names and encoded JSON as of the question."""
+    """The changes that a client lacks. `nodes` are names, `lists` encoded JSON as of the question."""
 
     edition: int
     full: bool
     """Everything: what the client knows beside it is no longer so."""
     nodes: tuple[str, ...]
     gone: tuple[str, ...]
-    waiting: bytes | None
-    """None: as before."""
+    lists: Mapping[str, bytes]
+    """Those of LISTS that are not as before."""
 
 
 class Feed:
@@ -286,7 +323,8 @@ class Feed:
         """Node name -> edition of its last change and JSON, the latest last."""
         self._gone: BoundedMap[str, int] = BoundedMap(GONE_KNOWN)  # node name -> edition
         self._forgotten = self._first  # clients behind this edition may have missed that a node is gone
-        self._waiting, self._waiting_edition = b"[]", self._first
+        self._lists = dict.fromkeys(LISTS, (self._first, b"[]"))  # name -> edition of its last change and JSON
+        self._grafana = orjson.dumps(source.grafana_url or None)
         self._elsewhere = source.active_elsewhere()
         self._refreshing = asyncio.Lock()
         self._refreshed_s = float("-inf")
@@ -332,7 +370,8 @@ class Feed:
                 elsewhere = self._source.active_elsewhere()
                 changed |= elsewhere != self._elsewhere
                 self._elsewhere = elsewhere
-                changed |= await self._encode_waiting(edition, pace)
+                for name in LISTS:
+                    changed |= await self._encode_list(name, edition, pace)
                 self._refreshed_s = _now_s()
             finally:  # what is encoded by then is news, even if the last client leaves in the middle of it
                 if changed:
@@ -344,10 +383,13 @@ class Feed:
     def since(self, edition: int | None) -> FeedChange:
         """Return the changes since the client's edition; everything, if it is none of ours."""
         if edition is None or not self._forgotten <= edition <= self.edition or edition == self._first:
-            return FeedChange(self.edition, True, tuple(self._nodes), (), self._waiting)
+            return FeedChange(
+                self.edition, True, tuple(self._nodes), (), {n: each for n, (_, each) in self._lists.items()}
+            )
         nodes = tuple(name for name, (changed, _) in _newer(reversed(self._nodes.items()), edition))
         gone = tuple(name for name, gone_since in self._gone.items() if gone_since > edition)
-        return FeedChange(self.edition, False, nodes, gone, self._waiting if self._waiting_edition > edition else None)
+        lists = {name: encoded for name, (changed, encoded) in self._lists.items() if changed > edition}
+        return FeedChange(self.edition, False, nodes, gone, lists)
 
     async def next(self, edition: int, timeout_s: float) -> bool:
         """Wait until there is a later edition; return False if there is none for so long, or no more will come."""
@@ -363,12 +405,13 @@ class Feed:
 
         A node that is gone by then is left out, and named as gone by the next change.
         """
-        yield b'{"edition":%d,"full":%s,"gone":%s,"activeElsewhere":%s,"waiting":%s,"nodes":[' % (
+        yield b'{"edition":%d,"full":%s,"gone":%s,"activeElsewhere":%s,"grafanaUrl":%s,%s,"nodes":[' % (
             change.edition,
             b"true" if change.full else b"false",
             orjson.dumps(change.gone),
             orjson.dumps(self._elsewhere),
-            change.waiting or b"null",
+            self._grafana,
+            b",".join(b'"%s":%s' % (name.encode(), change.lists.get(name, b"null")) for name in LISTS),
         )
         parts, size, first = [], 0, True
         for name in change.nodes:
@@ -420,15 +463,15 @@ class Feed:
         self._gone.drop(name)
         return True
 
-    async def _encode_waiting(self, edition: int, pace: Pace) -> bool:
+    async def _encode_list(self, name: str, edition: int, pace: Pace) -> bool:
         parts = []
-        for pod in self._source.waiting():
-            parts.append(orjson.dumps(pod))
+        for each in getattr(self._source, name)():
+            parts.append(orjson.dumps(each))
             await pace.keep()
         encoded = b"[" + b",".join(parts) + b"]"
-        if encoded == self._waiting:
+        if encoded == self._lists[name][1]:
             return False
-        self._waiting, self._waiting_edition = encoded, edition
+        self._lists[name] = edition, encoded
         return True
 
     def _drop_later(self) -> None:
@@ -447,7 +490,7 @@ class Feed:
         self._forgotten = self._first = self.edition
         self._nodes.clear()
         self._gone = BoundedMap(GONE_KNOWN)
-        self._waiting, self._waiting_edition = b"[]", self.edition
+        self._lists = dict.fromkeys(LISTS, (self.edition, b"[]"))
         self._seen, self._refreshed_s = -1, float("-inf")
 
 

@@ -18,7 +18,7 @@ from gpuledger.formats.kubernetes.other import condition_of, is_true, shortened
 from gpuledger.formats.quantity import amount
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import WorkloadName
-from gpuledger.model.json_object import CONTAINERS, JsonMapping, picked
+from gpuledger.model.json_object import CONTAINERS, Json, JsonMapping, picked
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 
@@ -92,6 +92,32 @@ class QueueState:
     """Workloads that wait for quota."""
     amounts: dict[str, QueueAmount] = field(default_factory=dict)
     """Extended resource -> what the queue has of it: these have a slash in their names, unlike Kubernetes' own."""
+
+    def json(self) -> Json:
+        """Return it as `top --by queue -o json` and the page have it."""
+        return {
+            "queue": self.name,
+            "cohort": self.cohort or None,
+            "quota": [
+                {
+                    "resource": name,
+                    "nominal": number(each.nominal),
+                    "reserved": number(each.reserved),
+                    "borrowed": number(each.borrowed),
+                }
+                for name, each in self.amounts.items()
+            ],
+            "workloads": {
+                "admitted": self.admitted,
+                "waitingForCards": self.with_quota,
+                "waitingForQuota": self.without_quota,
+            },
+        }
+
+
+def number(thousandths: int) -> int | float:
+    """Return an amount as people write it."""
+    return thousandths / THOUSANDTHS if thousandths % THOUSANDTHS else thousandths // THOUSANDTHS
 
 
 def queue_state(found: JsonMapping) -> QueueState:

@@ -140,6 +140,8 @@ class GangExplainer(Component):
             raise NotFound(f"no pod of namespace {namespace} is of a gang {name!r}", 404)
         tried = await self._try(state)
         trial, left = tried.trial, {str(each.key) for each in tried.trial.left}
+        if tried.quota:  # whatever cards they would find: they may not have them
+            trial, left = Trial(self._ledger), set()
         waiting = (self._member_state(member, trial, left) for member in state.pending.values())
         members = sorted([*self._running(state), *waiting], key=lambda member: member.pod)
         progress = replace(

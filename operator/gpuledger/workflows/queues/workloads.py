@@ -29,6 +29,7 @@ from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.kubernetes.workload import (
     ClusterQueue,
     Flavor,
+    QueueState,
     Workload,
     active_patch,
     cluster_queue,
@@ -37,6 +38,7 @@ from gpuledger.formats.kubernetes.workload import (
     pod_counts,
     pod_sets,
     queue_of,
+    queue_state,
     with_flavors,
     workload_of,
     workload_text,
@@ -167,6 +169,7 @@ class KueueObjects(Component):
         ] = {}  # UID of a check of ours -> name, and what to write there
         self._flavors: dict[str, tuple[str, Flavor]] = {}  # UID -> name, and what it adds to pods
         self._queues: dict[str, ClusterQueue] = {}  # UID -> the ClusterQueue
+        self._states: dict[str, QueueState] = {}  # UID of a ClusterQueue -> what it says of itself, for people
         self.changes = 0
         """How often a flavor or a ClusterQueue has come, gone, or changed so far, as far as it matters here."""
         self.on_change = Listeners[[]]()
@@ -208,6 +211,9 @@ class KueueObjects(Component):
         """Observe a ClusterQueue. One that can't be read takes nothing back, and gives nothing."""
         uid = str(found["metadata"]["uid"])
         before = self._queues.pop(uid, None)
+        self._states.pop(uid, None)
+        if not gone:
+            self._states[uid] = queue_state(found)
         with suppress(BadInput):
             if not gone:
                 self._queues[uid] = cluster_queue(found)
@@ -218,6 +224,10 @@ class KueueObjects(Component):
     def queues(self) -> dict[str, ClusterQueue]:
         """Return the ClusterQueues by their names."""
         return {queue.name: queue for queue in self._queues.values()}
+
+    def states(self) -> list[QueueState]:
+        """Return what the ClusterQueues say of themselves, by name."""
+        return sorted(self._states.values(), key=lambda state: state.name)
 
     async def report_active(self, store: KubeStore) -> None:
         """Set the AdmissionCheck's Active condition; without it Kueue admits nothing from its queues."""
@@ -249,8 +259,15 @@ class KueueObjects(Component):
         return [
             Subscription(ADMISSION_CHECKS, self.check, partial(_listing, self._checks), wanted=are_there),
             Subscription(FLAVORS, self.flavor, partial(_listing, self._flavors), wanted=are_there),
-            Subscription(CLUSTER_QUEUES, self.queue, partial(_listing, self._queues), wanted=are_there),
+            Subscription(CLUSTER_QUEUES, self.queue, self._listing_queues, wanted=are_there),
         ]
+
+    def _listing_queues(self) -> Listed:
+        def forget(uid: str) -> None:
+            self._queues.pop(uid, None)
+            self._states.pop(uid, None)
+
+        return forgetting(self._states, forget)
 
 
 def _listing(known: dict[str, Any]) -> Listed:

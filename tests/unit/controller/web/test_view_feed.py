@@ -25,6 +25,8 @@ class StubSource:
         self.reasons = {f"node-{number}": "" for number in range(count)}
         self.touched: dict[str, int] = {}
         self.pods: list[Json] = []
+        self.limits: list[Json] = []
+        self.grafana_url = "https://grafana.example.com/d/gpus"
         self.asked: list[str] = []
         self.looked = 0
         self.elsewhere: str | None = None
@@ -53,6 +55,12 @@ class StubSource:
     def waiting(self) -> Iterable[Json]:
         self.looked += 1
         return list(self.pods)
+
+    def namespaces(self) -> Iterable[Json]:
+        return list(self.limits)
+
+    def queues(self) -> Iterable[Json]:
+        return []
 
 
 INTERVAL_S = view_feed.INTERVAL_S
@@ -93,6 +101,20 @@ async def test_a_page_hears_that_its_replica_is_no_longer_the_active_one() -> No
     assert (found["activeElsewhere"], found["edition"], named(found)) == ("another", edition + 1, [])
     await feed.refresh()
     assert feed.edition == edition + 1
+
+
+async def test_a_page_hears_of_a_new_limit_once_and_nothing_else_with_it() -> None:
+    source, feed, edition = await fed(1)
+    assert read(feed, feed.since(None))["namespaces"] == []
+    source.limits = [{"namespace": "team-a", "quota": []}]
+    for _ in range(2):
+        await feed.refresh()
+    found = read(feed, feed.since(edition))
+    assert (found["namespaces"], found["edition"]) == (source.limits, edition + 1)
+    assert (found["waiting"], found["queues"], named(found)) == (None, None, [])
+    assert found["grafanaUrl"] == "https://grafana.example.com/d/gpus"
+    assert read(feed, feed.since(edition + 1))["namespaces"] is None
+    assert read(feed, feed.since(None))["namespaces"] == source.limits
 
 
 async def test_nothing_is_done_for_nobody() -> None:

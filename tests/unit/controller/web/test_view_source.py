@@ -3,7 +3,9 @@
 from typing import Any, cast
 
 from builders import a_card, a_holder, a_ledger, a_share, cards_of, occupy, stored
-from gpuledger.controller.web.feed import LedgerSource
+from fakes.api_server import ApiServer
+from fakes.operator_parts import an_operator
+from gpuledger.controller.web.feed import LedgerSource, operators_source
 from gpuledger.ledger.book import Ledger
 
 
@@ -75,3 +77,30 @@ def test_a_pod_that_is_seen_to_be_of_a_gang_is_shown_so_from_then_on() -> None:
     source.note_pod("a")
     assert list(source.touched_since(seen)) == ["node-a"]
     assert shown() == ["train"]
+
+
+async def test_the_page_has_each_limit_of_a_namespace() -> None:
+    parts = an_operator(ApiServer())
+    hard = {"limits.nvidia.com/gpumem": "9000", "limits.nvidia.com/gpu.A100": "2", "pods": "3"}
+    metadata = {"uid": "uid-of-gpus", "name": "gpus", "namespace": "default"}
+    parts.workflows.quotas.observe({"metadata": metadata, "spec": {"hard": hard}}, gone=False)
+    [found] = operators_source(parts.workflows).namespaces()
+    assert found["namespace"] == "default"
+    assert found["quota"] == [
+        {
+            "resourceQuota": "gpus",
+            "key": "limits.nvidia.com/gpumem",
+            "counted": "memoryMiB",
+            "vendor": "nvidia",
+            "model": None,
+            "limit": 9000,
+        },
+        {
+            "resourceQuota": "gpus",
+            "key": "limits.nvidia.com/gpu.A100",
+            "counted": "number",
+            "vendor": "nvidia",
+            "model": "A100",
+            "limit": 2,
+        },
+    ]

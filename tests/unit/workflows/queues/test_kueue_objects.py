@@ -84,7 +84,7 @@ async def test_a_flavor_or_a_queue_that_says_the_same_is_no_news(objects: KueueO
     assert (objects.changes, len(calls)) == (4, 4)
     objects.flavor(a_flavor("any"), gone=True)
     objects.queue(a_cluster_queue("low"), gone=True)
-    assert (objects.flavors(("any",)), objects.queues()) == ([], {})
+    assert (objects.flavors(("any",)), objects.queues(), objects.states()) == ([], {}, [])
 
 
 async def test_a_queue_that_can_not_be_read_gives_nothing(objects: KueueObjects) -> None:
@@ -92,6 +92,7 @@ async def test_a_queue_that_can_not_be_read_gives_nothing(objects: KueueObjects)
     odd: dict[str, Any] = a_cluster_queue("low", borrowed={"gpus": "many"})
     objects.queue(odd, gone=False)
     assert objects.queues() == {}
+    assert [state.name for state in objects.states()] == ["low"], "people see it all the same"
 
 
 async def test_what_a_new_list_does_not_have_is_forgotten_and_what_has_come_meanwhile_is_not(
@@ -108,4 +109,5 @@ async def test_what_a_new_list_does_not_have_is_forgotten_and_what_has_come_mean
         each(set())
     assert len(objects.flavors(("old", "new"))) == 1
     assert objects.queues().keys() == {"new"}
+    assert [state.name for state in objects.states()] == ["new"]
     assert objects.checks == ["new"]

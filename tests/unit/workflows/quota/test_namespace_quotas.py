@@ -282,6 +282,7 @@ async def test_a_gang_that_exceeds_the_quota_as_a_whole_keeps_nothing_and_starts
     )
     assert found["quota"]["never"]
     assert found["members"]["fitsOn"] == []
+    assert {each["state"] for each in found["members"]["pods"]} == {"waiting"}, "cards are not what they lack"
     member = await parts.explainer.explain("default", "a")
     assert (member.summary, member.quota) == (found["summary"], found["quota"])
     (text,) = set(parts.filter("a", "node-a").refused.values())

@@ -14,13 +14,50 @@ export const isAlone = (card) => card.holders.some((holder) => holder.exclusive)
 export const podOf = (holder) => `${holder.namespace}/${holder.pod}`;
 
 const HUES = 10;
-const AMOUNTS = ["memoryMiB", "cores", "number"];
+export const AMOUNTS = ["memoryMiB", "cores", "number"];
+
+/** What is looked for: words that a card, a pod or a record has to have, all of them, and the namespaces of `ns:one,two`. */
+export class Filter {
+  constructor(text = "") {
+    this.text = text.trim();
+    const words = this.text.toLowerCase().split(/\s+/).filter(Boolean);
+    this.words = words.filter((word) => !word.startsWith("ns:"));
+    this.spaces = words.filter((word) => word.startsWith("ns:") && word.length > 3).map((word) => word.slice(3).split(",").filter(Boolean));
+  }
+
+  get on() { return this.words.length + this.spaces.length > 0; }
+  get byNamespace() { return this.spaces.length > 0; }
+
+  /** The namespaces that are named in full. */
+  get names() { return [...new Set(this.spaces.flat())].filter((name) => !name.endsWith("*")); }
+
+  /** Whether a pod of a namespace may be one of those that are looked for. */
+  admits(namespace) { return this.spaces.every((names) => names.some((name) => isNamed(namespace, name))); }
+
+  matches(text, namespaces) {
+    return this.words.every((word) => text.includes(word)) && this.spaces.every((names) => names.some((name) => namespaces.some((each) => isNamed(each, name))));
+  }
+
+  admitsPod(pod) { return !this.on || this.matches(textOfPod(pod), [pod.namespace]); }
+}
+
+/** A name is meant in full, unless it ends with a star. */
+const isNamed = (namespace, name) => (name.endsWith("*") ? namespace.startsWith(name.slice(0, -1)) : namespace === name);
+
+/** What the filter looks through, for a pending pod or a record. */
+function textOfPod(pod) {
+  return [podOf(pod), pod.gang ? `gang:${pod.namespace}/${pod.gang}` : "", pod.queue, pod.request, pod.node, pod.kind, pod.text,
+    ...(pod.reasons ?? []).map((reason) => reason.text)].join("\n").toLowerCase();
+}
 
 export class Cluster {
   constructor() {
     this.nodes = new Map(); // name -> node as it came, with its own `stamp` and `text`
     this.cards = new Map(); // UUID -> card; a card that two nodes report is one
     this.waiting = [];
+    this.quotas = new Map(); // namespace -> its limits
+    this.queues = []; // Kueue's ClusterQueues
+    this.grafanaUrl = null;
     this.activeElsewhere = null; // name of the active replica, "" if there is none; null if it is the one that answers
     this.stamp = 0;
     this.hues = { namespace: new Map(), model: new Map() }; // name -> hue, the same as long as the page is open
@@ -30,8 +67,9 @@ export class Cluster {
   clear() {
     this.nodes.clear();
     this.cards.clear();
-    this.totals = { used: zero(), capacity: zero(), phases: new Map(), cards: 0, alone: 0 };
+    this.totals = noTotals();
     this.namespaces = new Map(); // name -> MiB held
+    this.held = new Map(); // namespace -> { cards, kinds: "vendor\nmodel" -> amounts }
     this.models = new Map(); // name -> cards
   }
 
@@ -48,6 +86,9 @@ export class Cluster {
       this.add(node);
     }
     if (message.waiting) this.waiting = message.waiting;
+    if (message.namespaces) this.quotas = new Map(message.namespaces.map((each) => [each.namespace, each.quota]));
+    if (message.queues) this.queues = message.queues;
+    this.grafanaUrl = message.grafanaUrl ?? null;
     this.activeElsewhere = message.activeElsewhere;
     this.giveHues();
     return first ? new Set() : changed;
@@ -75,18 +116,41 @@ export class Cluster {
   }
 
   sum(node, sign) {
-    const { used, capacity, phases } = this.totals;
-    for (const key of AMOUNTS) {
-      used[key] += sign * node.used[key];
-      capacity[key] += sign * node.capacity[key];
-    }
-    this.totals.cards += sign * node.cards.length;
+    add(this.totals.used, node.used, sign);
+    add(this.totals.capacity, node.capacity, sign);
     for (const card of node.cards) {
-      count(phases, phaseOf(card).word, sign);
-      if (isAlone(card)) this.totals.alone += sign;
+      countCard(this.totals, card, sign);
       count(this.models, card.model || "unknown", sign);
-      for (const holder of card.holders) count(this.namespaces, holder.namespace, sign * Math.max(1, holder.memoryMiB));
+      for (const namespace of spacesOf(card)) this.heldBy(namespace).cards += sign;
+      for (const holder of card.holders) {
+        count(this.namespaces, holder.namespace, sign * Math.max(1, holder.memoryMiB));
+        const { kinds } = this.heldBy(holder.namespace), kind = `${card.vendor}\n${card.model}`;
+        if (!kinds.has(kind)) kinds.set(kind, zero());
+        add(kinds.get(kind), holder, sign);
+      }
     }
+  }
+
+  heldBy(namespace) {
+    if (!this.held.has(namespace)) this.held.set(namespace, { cards: 0, kinds: new Map() });
+    return this.held.get(namespace);
+  }
+
+  /** The sums over some nodes' cards that a filter admits; of its namespaces, what they hold of all cards that have its other words. */
+  totalsOf(names, filter) {
+    const sums = noTotals(), others = new Filter(filter.words.join(" "));
+    for (const name of filter.byNamespace ? this.nodes.keys() : names) {
+      const node = this.nodes.get(name);
+      const [matching, whole] = [Cluster.matching(node, filter), Cluster.matching(node, others)];
+      node.cards.forEach((card, position) => {
+        if (!whole || whole.has(position)) add(sums.capacity, card.capacity, 1);
+        if (matching && !matching.has(position)) return;
+        countCard(sums, card, 1);
+        if (!filter.byNamespace) add(sums.used, card.used, 1);
+        else for (const holder of card.holders) if (filter.admits(holder.namespace)) add(sums.used, holder, 1);
+      });
+    }
+    return sums;
   }
 
   /** Give a hue to whoever has none, the largest first; those beyond the tenth share one. Nobody's changes. */
@@ -104,22 +168,34 @@ export class Cluster {
   /** What the filter looks through, for a card: all words that a person may look for. */
   static textOf(card) {
     return [card.node, card.uuid, card.model, card.vendor, phaseOf(card).word, card.reason, card.holders.length ? "used" : "idle",
-      ...card.holders.map(podOf), ...card.holders.map((holder) => `ns:${holder.namespace}`),
+      ...card.holders.map(podOf),
       ...card.holders.filter((holder) => holder.gang).map((holder) => `gang:${holder.namespace}/${holder.gang}`),
       card.conflicts ? "conflicts" : "", card.claims ? "claims" : ""].join("\n").toLowerCase();
   }
 
-  /** The positions of a node's cards that have all words; null stands for all. */
-  static matching(node, words) {
-    if (!words.length) return null;
-    node.text ??= node.cards.map(Cluster.textOf);
+  /** The positions of a node's cards that a filter admits; null stands for all. */
+  static matching(node, filter) {
+    if (!filter.on) return null;
+    node.text ??= node.cards.map((card) => [Cluster.textOf(card), spacesOf(card)]);
     const found = new Set();
-    node.text.forEach((text, position) => { if (words.every((word) => text.includes(word))) found.add(position); });
+    node.text.forEach(([text, spaces], position) => { if (filter.matches(text, spaces)) found.add(position); });
     return found;
   }
 }
 
-function zero() { return { memoryMiB: 0, cores: 0, number: 0 }; }
+const spacesOf = (card) => [...new Set(card.holders.map((holder) => holder.namespace))];
+
+function noTotals() { return { used: zero(), capacity: zero(), phases: new Map(), cards: 0, alone: 0 }; }
+
+function countCard(totals, card, sign) {
+  totals.cards += sign;
+  count(totals.phases, phaseOf(card).word, sign);
+  if (isAlone(card)) totals.alone += sign;
+}
+
+function add(sum, amounts, sign) { for (const key of AMOUNTS) sum[key] += sign * amounts[key]; }
+
+export function zero() { return { memoryMiB: 0, cores: 0, number: 0 }; }
 
 function count(counts, name, by) {
   const sum = (counts.get(name) ?? 0) + by;

@@ -101,6 +101,21 @@ const STATES = {
 const MEMBER_STATES = { running: "runs", "on-hold": "cards on hold", fits: "finds cards", "no-cards": "finds none", waiting: "waits" };
 const MEMBERS_SHOWN = 100;
 
+/** A command to run, and what copies it; where the browser does not let a page do that, it can be selected at once. */
+function command(text) {
+  const code = el("code", { text });
+  const copy = async (event) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      event.target.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+      event.target.textContent = "Selected";
+    }
+  };
+  return el("p", { class: "command" }, code, el("button", { type: "button", class: "quiet", "data-key": "copy", "aria-label": "Copy the command", text: "Copy", on: { click: copy } }));
+}
+
 /** An Explanation, as /v1/explain gives it, and the records of a gang. */
 export function explanationDetails(found, records, { again, showCards }) {
   const isGang = found.kind === "gang", members = isGang ? found.members : null;
@@ -113,6 +128,7 @@ export function explanationDetails(found, records, { again, showCards }) {
       members?.running ? el("button", { type: "button", class: "quiet", "data-key": "cards", text: "Show its cards", on: { click: () => showCards(`gang:${name}`) } }) : null),
     el("p", { class: "reason", text: found.summary }),
     found.warnings.map((warning) => el("p", { class: "reason", text: warning })),
+    found.hasPlace ? null : command(`kubectl gpuledger explain ${found.kind}/${found.name} -n ${found.namespace}`),
     el("dl", { class: "facts" },
       fact("Gang", found.gang && !isGang ? el("a", { href: `#gang=${encodeURIComponent(`${found.namespace}/${found.gang}`)}`, "data-key": "gang", text: found.gang }) : ""),
       members ? memberFacts(members) : null,

@@ -1,7 +1,7 @@
 // The map: a tile for each node with a cell for each of its cards. Only tiles in sight are in the document, and the one
 // with the focus; so thousands of nodes cost as much as a screen full of them.
 
-import { isAlone, phaseOf, podOf } from "./cluster.js";
+import { Filter, isAlone, phaseOf, podOf } from "./cluster.js";
 import { el, memoryOf, number, percent, plural } from "./dom.js";
 import { IDLE, spokenUse, usedBy } from "./usage.js";
 
@@ -17,7 +17,7 @@ export class CardMap {
     Object.assign(this, { cluster, usage, scroller, canvas, choose });
     this.names = []; // of the nodes to show, in order
     this.places = new Map(); // name -> position in `names`
-    this.words = [];
+    this.filter = new Filter();
     this.colour = "namespace";
     this.view = "auto";
     this.tiles = new Map(); // name -> { tile, drawn }
@@ -31,11 +31,11 @@ export class CardMap {
     new ResizeObserver(() => this.later()).observe(scroller);
   }
 
-  show(names, words) {
+  show(names, filter) {
     this.names = names;
     this.places = new Map(names.map((name, place) => [name, place]));
-    if (words.join(" ") !== this.words.join(" ")) this.look += 1; // a change of a node is in its stamp
-    this.words = words;
+    if (filter.text !== this.filter.text) this.look += 1; // a change of a node is in its stamp
+    this.filter = filter;
     if (!this.active || !this.places.has(this.active.node)) {
       this.active = names.length ? { node: names[0], position: 0 } : null;
       this.look += 1;
@@ -133,7 +133,7 @@ export class CardMap {
       );
     }
     tile.querySelector(".sum").textContent = this.shape.small ? percent(node.used.memoryMiB, node.capacity.memoryMiB) : memoryOf(node.used.memoryMiB, node.capacity.memoryMiB);
-    const matching = this.cluster.constructor.matching(node, this.words);
+    const matching = this.cluster.constructor.matching(node, this.filter);
     node.cards.forEach((card, position) => this.fillCell(tile.children[position + 1], node, card, position, matching));
   }
 
@@ -187,6 +187,7 @@ export class CardMap {
   }
 
   colourOf(card, holder) {
+    if (!this.filter.admits(holder.namespace)) return "var(--others)";
     if (this.colour === "health") return `var(${phaseOf(card).colour})`;
     return this.colour === "model" ? this.cluster.hue("model", card.model || "unknown") : this.cluster.hue("namespace", holder.namespace);
   }

@@ -1,11 +1,12 @@
 // Puts the parts together: what the server sends goes into the cluster, and from there into what is shown.
 
-import { Cluster, PHASES } from "./cluster.js";
+import { Cluster, Filter, PHASES } from "./cluster.js";
 import { byId, duration, el, memoryOf, number, percent, plural, refill, say } from "./dom.js";
 import { Feed } from "./feed.js";
 import { CardMap } from "./map.js";
 import { Panel } from "./panel.js";
 import { CardTable } from "./table.js";
+import { drawQueues, drawTeams, grafanaLink } from "./teams.js";
 import { IDLE, Usage } from "./usage.js";
 
 const LEGEND_LIMIT = 10;
@@ -15,7 +16,7 @@ const natural = new Intl.Collator("en", { numeric: true });
 const cluster = new Cluster();
 let loaded = false;
 let lastChange = 0;
-let words = [];
+let filter = new Filter();
 let order = []; // names of all nodes, sorted by name
 let state = { kind: "wait", text: "Connecting" };
 
@@ -39,8 +40,6 @@ function take(message) {
   if (!message.full && (message.nodes.length || message.gone.length || message.waiting)) lastChange = Date.now();
   map.highlight(changed);
   arrange();
-  drawTotals();
-  drawLegend();
   panel.update(Boolean(message.waiting) || first || elsewhere !== cluster.activeElsewhere);
   if (!first && waited !== cluster.waiting.length) announce(`${plural(cluster.waiting.length, "pod")} waiting`);
   if (first) {
@@ -61,27 +60,33 @@ const SORTS = {
 
 function arrange() {
   let names = order;
-  if (words.length) names = names.filter((name) => Cluster.matching(cluster.nodes.get(name), words).size);
+  if (filter.on) names = names.filter((name) => Cluster.matching(cluster.nodes.get(name), filter).size);
   const key = SORTS[byId("sort").value];
   if (key) {
     const keys = new Map(names.map((name) => [name, key(cluster.nodes.get(name))]));
     names = names.toSorted((a, b) => keys.get(a) - keys.get(b)); // stable: by name among equals
   }
-  map.show(names, words);
-  table.show(names, words);
+  map.show(names, filter);
+  table.show(names, filter);
   drawCluster(names);
+  drawTotals(names);
+  drawLegend();
 }
 
 function drawCluster(names) {
-  const asTable = byId("view").value === "table";
-  const nothing = loaded && !names.length;
-  byId("map").hidden = asTable || nothing;
+  const asTable = byId("view").value === "table", asTeams = byId("view").value === "teams";
+  const nothing = loaded && !names.length && !asTeams;
+  byId("map").hidden = asTable || asTeams || nothing;
   byId("table").hidden = !asTable || nothing;
+  byId("teams").hidden = !loaded || !(asTeams || filter.byNamespace);
+  byId("teams").classList.toggle("all", asTeams);
   byId("empty").hidden = !nothing;
-  document.querySelector(".tools").hidden = byId("legend").hidden = loaded && !cluster.nodes.size;
+  document.querySelector(".tools").hidden = loaded && !cluster.nodes.size;
+  byId("legend").hidden = asTeams || (loaded && !cluster.nodes.size);
+  if (!byId("teams").hidden) refill(byId("teams"), drawTeams(cluster, filter, asTeams, filterBy), asTeams && drawQueues(cluster.queues));
   if (nothing) drawEmpty();
   else if (asTable) table.draw();
-  say(byId("found"), words.length ? `${plural(names.length, "node")} of ${number(cluster.nodes.size)}` : "");
+  say(byId("found"), filter.on ? `${plural(names.length, "node")} of ${number(cluster.nodes.size)}` : "");
 }
 
 /** What is used was chosen, or there is something new to say of it. */
@@ -91,8 +96,6 @@ function showUse() {
   say(byId("usage-note"), usage.note());
   map.redraw();
   arrange();
-  drawTotals();
-  drawLegend();
   panel.drawDetails();
 }
 
@@ -106,27 +109,67 @@ function drawEmpty() {
   }
 }
 
-function filterBy(text) {
+/** Show what has all words of a text, and have the address say so: in an entry of its own, or in the latest. */
+function filterBy(text, another = true) {
   byId("filter").value = text;
-  words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  look();
+  remember(another);
+}
+
+function look() {
+  filter = panel.filter = new Filter(byId("filter").value);
   byId("map").scrollTop = 0;
   arrange();
-  drawLegend();
+  panel.drawWaiting();
+  if (panel.tab === "history") panel.loadHistory();
+}
+
+// What is chosen is in the address, before the # that names what the panel shows: it can be bookmarked and sent.
+
+const CHOICES = ["filter", "view", "colour", "usage", "sort"];
+const usual = new Map(CHOICES.map((id) => [id, byId(id).value]));
+
+function remember(another) {
+  const chosen = new URLSearchParams(CHOICES.filter((id) => byId(id).value.trim() !== usual.get(id)).map((id) => [id, byId(id).value.trim()]));
+  const query = chosen.toString().replaceAll("%3A", ":").replaceAll("%2C", ",").replaceAll("%2F", "/");
+  const address = `${location.pathname}${query && `?${query}`}${location.hash}`;
+  if (address === location.pathname + location.search + location.hash) return;
+  if (another) history.pushState(null, "", address); else history.replaceState(null, "", address);
+}
+
+/** Choose what the address says; a word that a list does not have is as none. */
+function recall() {
+  const said = new URLSearchParams(location.search);
+  for (const id of CHOICES) {
+    byId(id).value = said.get(id) ?? usual.get(id);
+    if (byId(id).selectedIndex < 0) byId(id).value = usual.get(id);
+  }
+  map.view = byId("view").value;
+  map.colour = byId("colour").value;
+  const idleAfterS = byId("usage").value ? Number(byId("usage").value) : null;
+  if (idleAfterS !== usage.idleAfterS) usage.choose(idleAfterS);
+  byId("sort-idle").disabled = !usage.on;
+  if (!usage.on && byId("sort").value === "idle") byId("sort").value = usual.get("sort");
+  map.redraw();
+  look();
 }
 
 // Above the map.
 
-function drawTotals() {
-  const { used, capacity, phases, cards } = cluster.totals;
+function drawTotals(names) {
+  const { used, capacity, phases, cards } = filter.on ? cluster.totalsOf(names, filter) : cluster.totals;
+  const pending = cluster.waiting.filter((pod) => filter.admitsPod(pod)).length;
+  const held = filter.byNamespace ? " held" : "";
   const counts = Object.values(PHASES).map(({ word, mark }) => [word, mark, phases.get(word) ?? 0]).filter(([, , many]) => many);
   const content = [
-    total("Memory", memoryOf(used.memoryMiB, capacity.memoryMiB), used.memoryMiB, capacity.memoryMiB),
-    total("Cores", percent(used.cores, capacity.cores), used.cores, capacity.cores),
-    total("Slots", `${number(used.number)} of ${number(capacity.number)}`, used.number, capacity.number),
+    total(`Memory${held}`, memoryOf(used.memoryMiB, capacity.memoryMiB), used.memoryMiB, capacity.memoryMiB),
+    total(`Cores${held}`, percent(used.cores, capacity.cores), used.cores, capacity.cores),
+    total(`Slots${held}`, `${number(used.number)} of ${number(capacity.number)}`, used.number, capacity.number),
     ...(usage.on ? uses() : []),
-    el("div", {}, el("dt", { text: "Waiting" }), el("dd", {}, el("button", { type: "button", class: "link", "data-key": "waiting", text: plural(cluster.waiting.length, "pod"), on: { click: () => panel.showWaiting() } }))),
-    el("div", { class: "phases" }, el("dt", { text: plural(cluster.nodes.size, "node") }), el("dd", { text: plural(cards, "card") }),
+    el("div", {}, el("dt", { text: "Waiting" }), el("dd", {}, el("button", { type: "button", class: "link", "data-key": "waiting", text: plural(pending, "pod"), on: { click: () => panel.showWaiting() } }))),
+    el("div", { class: "phases" }, el("dt", { text: plural(names.length, "node") }), el("dd", { text: plural(cards, "card") }),
       el("dd", { class: "small" }, counts.map(([word, mark, many]) => el("span", { class: `is-${word}` }, mark ? el("span", { class: "mark", "aria-hidden": "true", text: mark }) : null, `${number(many)} ${word}`)))),
+    cluster.grafanaUrl ? el("div", {}, el("dt", { text: "Over time" }), el("dd", {}, grafanaLink(cluster.grafanaUrl, filter.names))) : null,
   ];
   refill(byId("totals"), content);
 }
@@ -216,7 +259,14 @@ function askForToken(why) {
 // What people can choose.
 
 let typing = 0;
-byId("filter").addEventListener("input", () => { cancelAnimationFrame(typing); typing = requestAnimationFrame(() => filterBy(byId("filter").value)); });
+let written = false; // whether the latest entry of the address is of what is being typed
+byId("filter").addEventListener("input", () => {
+  cancelAnimationFrame(typing);
+  typing = requestAnimationFrame(() => { filterBy(byId("filter").value, !written); written = true; });
+});
+byId("filter").addEventListener("change", () => { written = false; });
+addEventListener("popstate", recall);
+for (const id of CHOICES) if (id !== "filter") byId(id).addEventListener("change", () => remember(true));
 byId("token").addEventListener("cancel", (event) => event.preventDefault());
 byId("colour").addEventListener("change", () => { map.colour = byId("colour").value; map.redraw(); drawLegend(); });
 byId("sort").addEventListener("change", () => { byId("map").scrollTop = 0; arrange(); });
@@ -245,6 +295,6 @@ setTheme(THEMES.includes(kept) ? kept : "auto");
 
 setInterval(() => { if (!document.hidden) drawState(); }, 1000);
 setInterval(() => { if (loaded && !document.hidden) panel.drawWaiting(); }, 30000); // for how long they wait
-drawTotals();
 panel.open("waiting");
+recall();
 feed.run();

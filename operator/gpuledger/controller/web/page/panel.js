@@ -1,5 +1,6 @@
 // The panel beside the map: waiting pods, details, history; its tabs, and what the address after # names.
 
+import { Filter } from "./cluster.js";
 import { cardDetails, explanationDetails, podLink, title } from "./details.js";
 import { byId, duration, el, moment, plural, refill, say, secondsSince } from "./dom.js";
 import { Refused } from "./feed.js";
@@ -7,11 +8,15 @@ import { byGang, gangLink, gangOf, waitingGang } from "./gang.js";
 
 const TABS = ["waiting", "details", "history"];
 const WAITING_SHOWN = 200;
+const HISTORY_SHOWN = 100;
+const HISTORY_SEARCHED = 1000; // with a filter
 const HISTORY_PAUSE_MS = 5000;
+const OF_NO_NODE = ["quota", "gang", "preempting"]; // reasons for which it does not count how many nodes give them
 
 export class Panel {
   constructor(cluster, usage, feed, chosen, filterBy) {
     Object.assign(this, { cluster, usage, feed, chosen, filterBy });
+    this.filter = new Filter();
     this.shown = null; // { card: UUID }, { pod: "namespace/name" } or { gang: "namespace/name" }
     this.drawn = ""; // the card as it is drawn, as JSON
     this.historyAt = 0;
@@ -47,14 +52,17 @@ export class Panel {
   /** Show what the address names: #card=UUID, #pod=namespace/name or #gang=namespace/name. */
   follow() {
     const [, kind, text] = /^#(card|pod|gang)=(.+)$/.exec(location.hash) ?? [];
-    if (!kind) return;
+    if (!kind) { // back to before something was chosen
+      if (this.shown) { this.shown = null; this.chosen(null); this.drawDetails(); this.open("waiting"); }
+      return;
+    }
     let value;
     try { value = decodeURIComponent(text); } catch { return; }
     if (kind === "card") this.showCard(value, true); else this.showAnswer(kind, value);
   }
 
   showCard(uuid, focus) {
-    history.replaceState(null, "", `#card=${encodeURIComponent(uuid)}`);
+    goTo(`#card=${encodeURIComponent(uuid)}`);
     this.shown = { card: uuid };
     this.chosen(uuid);
     this.drawn = "";
@@ -65,7 +73,7 @@ export class Panel {
 
   /** Show what the operator says of a pod or a gang. */
   async showAnswer(kind, name, quietly = false) {
-    history.replaceState(null, "", `#${kind}=${encodeURIComponent(name)}`);
+    goTo(`#${kind}=${encodeURIComponent(name)}`);
     this.shown = { [kind]: name };
     this.chosen(null);
     if (!quietly) {
@@ -121,13 +129,15 @@ export class Panel {
 
   drawWaiting() {
     const { waiting } = this.cluster;
-    say(byId("tab-waiting"), waiting.length ? `Waiting ${waiting.length}` : "Waiting");
+    const found = waiting.filter((pod) => this.filter.admitsPod(pod));
+    say(byId("tab-waiting"), found.length ? `Waiting ${found.length}` : "Waiting");
     if (this.cluster.activeElsewhere !== null) { refill(byId("waiting"), standby(this.cluster.activeElsewhere)); return; }
     if (!waiting.length) { refill(byId("waiting"), el("p", { class: "dim", text: "No pod waits for a card." })); return; }
-    const entries = byGang(waiting);
+    const entries = byGang(found);
     const more = entries.slice(WAITING_SHOWN).reduce((sum, [, pods]) => sum + pods.length, 0);
     refill(byId("waiting"),
-      el("ul", { class: "pods" }, entries.slice(0, WAITING_SHOWN).map(([gang, pods]) => (gang ? waitingGang(gang, pods, () => this.showAnswer("gang", gang)) : waitingPod(pods[0], () => this.showAnswer("pod", `${pods[0].namespace}/${pods[0].pod}`))))),
+      this.filter.on && el("p", { class: "dim", text: `${found.length || "None"} of ${plural(waiting.length, "pending pod")} ${found.length === 1 ? "matches" : "match"} the filter.` }),
+      found.length > 0 && el("ul", { class: "pods" }, entries.slice(0, WAITING_SHOWN).map(([gang, pods]) => (gang ? waitingGang(gang, pods, () => this.showAnswer("gang", gang)) : waitingPod(pods[0], () => this.showAnswer("pod", `${pods[0].namespace}/${pods[0].pod}`))))),
       more > 0 && el("p", { class: "dim", text: `and ${more} more` }));
     this.askAgain(waiting);
   }
@@ -151,14 +161,24 @@ export class Panel {
     this.historyAt = Date.now();
     const panel = byId("history");
     try {
-      const { kept, dropped, records } = await this.feed.get("v1/history?limit=100");
-      if (!records.length) { refill(panel, el("p", { class: "dim", text: "No records yet." })); return; }
-      refill(panel, el("p", { class: "dim", text: `The last ${records.length} of ${plural(kept, "record")}${dropped ? `; ${dropped} older ones were dropped` : ""}, newest first.` }),
+      const { filter } = this;
+      const one = filter.names.length === 1 && filter.spaces.flat().length === 1 ? `&namespace=${encodeURIComponent(filter.names[0])}` : "";
+      const { kept, dropped, records: all } = await this.feed.get(`v1/history?limit=${filter.on ? HISTORY_SEARCHED : HISTORY_SHOWN}${one}`);
+      if (filter !== this.filter) return;
+      const records = all.filter((each) => filter.admitsPod(each)).slice(-HISTORY_SHOWN);
+      const older = dropped ? `; ${dropped} older ones were dropped` : "";
+      if (!records.length) { refill(panel, el("p", { class: "dim", text: filter.on && kept ? `None of the last ${plural(kept, "record")} matches the filter${older}.` : "No records yet." })); return; }
+      refill(panel, el("p", { class: "dim", text: `The last ${records.length} ${filter.on ? "that match the filter, " : ""}of ${plural(kept, "record")}${older}, newest first.` }),
         el("ol", { class: "records" }, records.toReversed().map(record)));
     } catch (error) {
       refill(panel, el("p", { class: "reason", text: error instanceof Refused ? error.message : "The operator can't be reached." }));
     }
   }
+}
+
+/** Name in the address what is shown, so that the browser's Back leads to what was shown before. */
+function goTo(hash) {
+  if (location.hash !== hash) history.pushState(null, "", hash);
 }
 
 function standby(active) {
@@ -172,7 +192,7 @@ function waitingPod(pod, choose) {
   return el("li", {}, el("button", { type: "button", class: "pod", "data-key": name, on: { click: choose } },
     el("span", { class: "row" }, el("strong", { text: name }), el("span", { class: "dim", text: duration(secondsSince(pod.since)) })),
     el("span", { class: "dim", text: pod.request + (pod.priority ? ` · priority ${pod.priority}` : "") + (pod.queue ? ` · queue ${pod.queue}` : "") }),
-    el("span", { text: most ? `${most.text}: ${plural(most.nodes, "node")}${others.length ? `, and ${plural(others.length, "other reason")}` : ""}` : "not tried yet" })));
+    el("span", { text: most ? `${most.text}${OF_NO_NODE.includes(most.reason) ? "" : `: ${plural(most.nodes, "node")}`}${others.length ? `, and ${plural(others.length, "other reason")}` : ""}` : "not tried yet" })));
 }
 
 const KINDS = { evicted: "is-unhealthy", refused: "is-cordoned", preempting: "is-cordoned", "gang-given-up": "is-cordoned" };

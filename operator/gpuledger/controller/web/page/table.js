@@ -1,6 +1,6 @@
 // The same as the map, as a table of cards: for screen readers, and for reading numbers.
 
-import { isAlone, phaseOf, podOf, Cluster } from "./cluster.js";
+import { Filter, isAlone, phaseOf, podOf, Cluster } from "./cluster.js";
 import { el, number, refill } from "./dom.js";
 import { gangOf } from "./gang.js";
 
@@ -14,19 +14,19 @@ export class CardTable {
     Object.assign(this, { cluster, usage, place, choose });
     this.page = 0;
     this.names = [];
-    this.words = [];
+    this.filter = new Filter();
   }
 
-  show(names, words) {
-    if (this.words.join(" ") !== words.join(" ")) this.page = 0;
+  show(names, filter) {
+    if (this.filter.text !== filter.text) this.page = 0;
     this.names = names;
-    this.words = words;
+    this.filter = filter;
   }
 
   draw() {
     const cards = this.names.flatMap((name) => {
       const node = this.cluster.nodes.get(name);
-      const matching = Cluster.matching(node, this.words);
+      const matching = Cluster.matching(node, this.filter);
       return matching ? node.cards.filter((_, position) => matching.has(position)) : node.cards;
     });
     const pages = Math.max(1, Math.ceil(cards.length / PAGE));
