@@ -123,8 +123,12 @@ def other_value(name: str) -> Any:
         return known.get(name, [*OPTIONS[name].metadata["choices"][:1]] or ["another"])
     if choices := OPTIONS[name].metadata["choices"]:
         return next(each for each in choices if each != default)
-    label = {"node_label": "gpus=ours", "node_taint": "gpus=ours:NoSchedule"}
-    return label.get(name, f"example.com/{name}" if name in RESOURCES else f"another-{name}")
+    known_words = {
+        "node_label": "gpus=ours",
+        "node_taint": "gpus=ours:NoSchedule",
+        "grafana_url": "https://grafana.example.com/d/gpuledger",
+    }
+    return known_words.get(name, f"example.com/{name}" if name in RESOURCES else f"another-{name}")
 
 
 def in_policies(name: str) -> bool:

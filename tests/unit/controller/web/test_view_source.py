@@ -89,18 +89,18 @@ async def test_the_page_has_each_limit_of_a_namespace() -> None:
     assert found["quota"] == [
         {
             "resourceQuota": "gpus",
+            "key": "limits.nvidia.com/gpu.A100",
+            "counted": "number",
+            "vendor": "nvidia",
+            "model": "a100",
+            "limit": 2,
+        },
+        {
+            "resourceQuota": "gpus",
             "key": "limits.nvidia.com/gpumem",
             "counted": "memoryMiB",
             "vendor": "nvidia",
             "model": None,
             "limit": 9000,
-        },
-        {
-            "resourceQuota": "gpus",
-            "key": "limits.nvidia.com/gpu.A100",
-            "counted": "number",
-            "vendor": "nvidia",
-            "model": "A100",
-            "limit": 2,
         },
     ]
