@@ -106,3 +106,56 @@ def test_without_the_role_explain_says_what_the_pod_says_and_what_is_missing(
     assert "gpuledger-developer" in warning
     none = plugin.run("explain", "pod/nobody", "-n", namespace, "--kubeconfig", str(developer), status=2)
     assert "not found" in none
+
+
+@pytest.mark.promise("plugin")
+def test_without_any_role_a_developer_sees_the_own_pods_quota_and_events_and_which_role_has_more(
+    cluster: Cluster, namespace: str, developer: Path, tmp_path: Path
+) -> None:
+    hard = {"limits.nvidia.com/gpumem": "20000", "limits.nvidia.com/gpu": "4"}
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": {"hard": hard}}
+    cluster.request("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", quota)
+    mine = pod("mine", {COUNT: 1, MEMORY: 6_000})
+    mine["metadata"]["namespace"] = namespace
+    cluster.request("POST", f"/api/v1/namespaces/{namespace}/pods", mine)
+    plugin = Plugin(cluster, tmp_path)
+    here = ("-n", namespace, "--kubeconfig", str(developer))
+
+    def used() -> Json:
+        [row] = plugin.json("top", *here)["namespaces"]
+        return {each["key"]: (each["used"], each["limit"]) for each in row["quota"]} | {"row": row}
+
+    cluster.wait(lambda: used()["limits.nvidia.com/gpumem"] == (6_000, 20_000), "the quota's status has what is used")
+    row = used()["row"]
+    assert (row["namespace"], row["used"]["memoryMiB"], row["cards"], row["waiting"]) == (namespace, 6_000, 1, 1)
+    assert used()["limits.nvidia.com/gpu"] == (1, 4)
+
+    [share] = plugin.json("get", "pod/mine", *here)["shares"]
+    assert (share["memoryMiB"], share["state"]) == (6_000, "by its annotation")
+    process = plugin.start("get", "pods", *here)
+    table, note = process.communicate(timeout=60)
+    assert process.returncode == 0, note
+    assert [line.split()[0] for line in table.splitlines()] == ["POD", "mine", "web"]
+    assert "a hint that the ledger may contradict" in note
+    assert "gpuledger-viewer" in note
+    assert share["card"] in plugin.run("describe", "pod/mine", *here)
+    assert share["card"] in plugin.run("explain", "pod/mine", *here)
+
+    def kinds() -> set[tuple[str, str]]:
+        return {(each["pod"], each["kind"]) for each in plugin.json("history", "pods", *here)["records"]}
+
+    cluster.wait(lambda: {("mine", "assigned"), ("web", "refused")} <= kinds(), "history has the namespace's Events")
+    assert ("secret", "assigned") not in kinds()
+    [only] = {each["pod"] for each in plugin.json("history", "pod/mine", *here)["records"]}
+    assert only == "mine"
+
+    for refused in (("get", "cards"), ("top", "cards"), ("cordon", f"node/{share['node']}")):
+        complaint = plugin.run(*refused, "--kubeconfig", str(developer), status=2)
+        assert "gpuledger-viewer" in complaint
+    roles = ("clusterrolebinding", "see", "--clusterrole=gpuledger-viewer", f"--serviceaccount={namespace}:developer")
+    cluster.plane.kubectl("create", *roles)
+    cluster.wait(lambda: not plugin.json("get", "pod/mine", *here)["byAnnotation"], "the Role that was named is enough")
+    assert len(plugin.json("get", "cards", "--kubeconfig", str(developer))["items"]) == 1
+    cluster.plane.kubectl("delete", "clusterrolebinding", "see")
+    cluster.plane.kubectl("delete", "pod", "mine", "-n", namespace, "--force", "--grace-period=0")
+    cluster.plane.kubectl("delete", "resourcequota", "gpus", "-n", namespace)

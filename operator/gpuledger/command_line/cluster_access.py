@@ -281,6 +281,8 @@ class ClusterAccess:
     def __init__(self, kubectl: Kubectl | None, kubeconfig: str | None, context: str | None, ending: Ending) -> None:
         """Take what the user has named; None is as kubectl has it."""
         self.kubectl = kubectl
+        self.notes: list[str] = []
+        """What could not be read, in sentences that a command prints behind its answer."""
         self._ending = ending
         self._named = kubeconfig, context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -441,12 +443,6 @@ def cluster_access(kubeconfig: str | None, context: str | None = None) -> Iterat
             yield access
         finally:
             access.close()
-
-
-def namespace_of(kubeconfig: str | None, context: str | None) -> str:
-    """Return the namespace that is meant where none is named. Raises BadInput."""
-    with cluster_access(kubeconfig, context) as cluster:
-        return cluster.namespace()
 
 
 @contextlib.contextmanager

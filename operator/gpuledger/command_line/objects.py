@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Named, no_such
-from gpuledger.command_line.output import NO_NODES, all_cards, begin_cards, card_named, cordon_of, in_reading_order
+from gpuledger.command_line.output import (
+    NO_NODES,
+    NoLedger,
+    all_cards,
+    begin_cards,
+    card_named,
+    cordon_of,
+    in_reading_order,
+)
 from gpuledger.command_line.top.rows import NODES, begin_nodes, cordoned_nodes, nodes_read
 from gpuledger.command_line.top.teams import asks_for_cards
 from gpuledger.formats.annotations import DEVICES_ANNOTATION, read_devices
@@ -30,6 +38,8 @@ Shares = dict[str, list[Json]]
 
 WAITING, NOT_IN_LEDGER, NO_GPU = "waiting", "not in the ledger", "no GPUs"
 """States of pods without a share, beside those of ENDED."""
+BY_ANNOTATION, NOT_KNOWN = "by its annotation", "not known"
+"""States of bound pods where the account may not read the ledger: its owner can write the annotation."""
 ENDED = ("Succeeded", "Failed")
 
 
@@ -73,15 +83,21 @@ class LedgerReader:
         except NotFound:
             raise BadInput(no_such("pod", name, self._namespace)) from None
         cards = begin_cards(self._cluster, pod["spec"].get("nodeName")) if self._cards is None else self._cards
-        return pod_json(pod, self._namespace, shares_of(cards))
+        return pod_json(pod, self._namespace, self._shares(cards))
 
     def _pods(self) -> Iterator[Json]:
         where = f"/namespaces/{self._namespace}" if self._namespace else ""
-        pods, shares = self._cluster.begin(f"/api/v1{where}/pods"), shares_of(self._all())
-        for pod in pods:
-            waits = _is_pending(pod) and asks_for_cards(pod)
-            if pod["metadata"]["uid"] in shares or waits:
-                yield pod_json(pod, self._namespace, shares)
+        pods = self._cluster.begin(f"/api/v1{where}/pods")
+        shares = self._shares(begin_cards(self._cluster) if self._cards is None else self._cards)
+        yield from pods_of_interest(pods, self._namespace, shares)
+
+    def _shares(self, cards: Iterable[Json]) -> Shares | None:
+        """Return the shares of all pods; None, with a note, where the account may not read the ledger."""
+        try:
+            return shares_of(cards)
+        except NoLedger as error:
+            self._cluster.notes = [by_their_own_words(error)]
+            return None
 
     def _nodes(self, name: str | None) -> Iterator[Json]:
         nodes = begin_nodes(self._cluster, name, only_cordoned=True)
@@ -119,9 +135,23 @@ def card_json(found: Json) -> Json:
     }
 
 
-def pod_json(pod: Json, namespace: str, shares: Shares) -> Json:
-    """Return a pod's shares as the ledger has them, and what its annotation names."""
-    held = shares.get(pod["metadata"]["uid"], [])
+def by_their_own_words(error: NoLedger) -> str:
+    """Return the note that stands beside what was not read from the ledger."""
+    return f"Cards are those that the pods' own annotations name, a hint that the ledger may contradict: {error}."
+
+
+def pods_of_interest(pods: Iterable[Json], namespace: str, shares: Shares | None) -> Iterator[Json]:
+    """Yield those that hold cards, claim some, or wait; by their annotations, where there are no shares to be read."""
+    for pod in pods:
+        found = pod_json(pod, namespace, shares)
+        if found["shares"] or (_is_pending(pod) and asks_for_cards(pod)):
+            yield found
+
+
+def pod_json(pod: Json, namespace: str, shares: Shares | None) -> Json:
+    """Return a pod's shares as the ledger has them, and what its annotation names; of None, that stands in for them."""
+    told = _annotated(pod)
+    held = _told_shares(pod, told["told"]) if shares is None else shares.get(pod["metadata"]["uid"], [])
     found: Json = {
         "namespace": pod["metadata"].get("namespace") or namespace,
         "pod": pod["metadata"]["name"],
@@ -130,8 +160,9 @@ def pod_json(pod: Json, namespace: str, shares: Shares) -> Json:
         "queue": queue_of(pod) or None,
         "phase": (pod.get("status") or {}).get("phase", ""),
         "created": pod["metadata"].get("creationTimestamp"),
+        "byAnnotation": shares is None,
         "shares": held,
-        **_annotated(pod),
+        **told,
     }
     return found | {"state": _state(pod, found), "reason": _reason(pod)}
 
@@ -143,6 +174,8 @@ def _state(pod: Json, found: Json) -> str:
         return str(found["phase"])
     if _is_pending(pod) and asks_for_cards(pod):
         return WAITING
+    if found["byAnnotation"]:
+        return NOT_KNOWN
     return NOT_IN_LEDGER if found["told"] or asks_for_cards(pod) else NO_GPU
 
 
@@ -170,6 +203,17 @@ def shares_of(cards: Iterable[Json]) -> Shares:
             share = _share_json(claim.share.amounts, claim.share.exclusive)
             shares[claim.holder.pod.uid].append({**where, "state": "claimed", **share})
     return dict(shares)
+
+
+def _told_shares(pod: Json, told: Iterable[Json]) -> list[Json]:
+    """Return the shares that a bound pod's annotation names: of each card what its containers have together."""
+    node, found = pod["spec"].get("nodeName"), dict[str, Json]()
+    for each in told if node and (pod.get("status") or {}).get("phase") not in ENDED else ():
+        where = {"card": each["uuid"], "node": node, "index": None, "state": BY_ANNOTATION}
+        known = found.setdefault(each["uuid"], where | _share_json(Amounts(0, 0, 1), exclusive=False))
+        for amount in ("memoryMiB", "cores"):
+            known[amount] += each[amount]
+    return list(found.values())
 
 
 def _share_json(amounts: Amounts, exclusive: bool) -> Json:

@@ -132,6 +132,19 @@ def explanation_of(cluster: ClusterAccess, kind: str, namespace: str, name: str,
         return ask_as_developer(cluster, kind, namespace, name)
 
 
+def history_of(cluster: ClusterAccess, question: dict[str, str], url: str | None) -> Json:
+    """Return the operator's records, else the Events of a namespace. Raises as `explanation_of`."""
+    path = "/v1/history"
+    if url:
+        return View(url, os.environ.get(TOKEN)).ask(path, question) | {"byEvents": False}
+    try:
+        return _ask_leader(cluster, path, question) | {"byEvents": False}
+    except Denied as error:
+        from gpuledger.command_line.own_namespace import events_of
+
+        return events_of(cluster, question, error)
+
+
 def waiting_pods(cluster: ClusterAccess, namespace: str, url: str | None) -> list[Json]:
     """Return the pods of a namespace, or of all, that wait, with the reasons; raises as `explanation_of`."""
     path, question = "/v1/waiting", {"namespace": namespace} if namespace else {}

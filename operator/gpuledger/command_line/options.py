@@ -392,6 +392,8 @@ class Common:
 
         with errors_shown(), cluster_access(self.kubeconfig, self.context) as cluster:
             yield cluster
+            for note in cluster.notes:
+                click.echo(note, err=True)
 
     def in_cluster(self, work: Callable[[KubeClient], Awaitable[Result]]) -> Result:
         """Return the result of work with a client, as the function of this name."""

@@ -21,7 +21,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     PLURAL,
 )
 from gpuledger.model.card import Amounts
-from gpuledger.model.errors import BadInput, NotFound
+from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.reports.tables import Part, Terminal, listed
 
@@ -177,6 +177,14 @@ FROM_MEMORY = {"resourceVersion": "0"}
 
 NO_CRD = "there are no GPUAllocations on this cluster: is gpuledger installed? kubectl apply -k manifests/"
 
+VIEWER = "gpuledger-viewer"
+"""The ClusterRole that may read the ledger."""
+
+
+class NoLedger(Denied):
+    """The account may not read the ledger; what it may read of its own namespace can stand in for that."""
+
+
 NO_CARDS = (
     "No cards in the ledger. Have the agent run where they are (kubectl label node NAME gpuledger.dev/agent=true); "
     "`gpuledger doctor` says what is missing."
@@ -192,7 +200,7 @@ def begin_cards(cluster: ClusterAccess, node: str | None = None) -> Iterable[Jso
     """Start to read the GPUAllocations, all or those of one node.
 
     Yields each as soon as it is there, once: the API server takes as long to send thousands of them as we take to read
-    them. Raises BadInput without the CRD, ApiError.
+    them. Raises BadInput without the CRD, NoLedger, ApiError.
     """
     return _of_node(cluster.begin(ALLOCATIONS, FROM_MEMORY | selector_of(node)), node)
 
@@ -211,6 +219,11 @@ def _of_node(objects: Iterable[Json], node: str | None) -> Iterator[Json]:
                 yield item
     except NotFound:
         raise BadInput(NO_CRD) from None
+    except Denied as error:
+        raise NoLedger(
+            f"{error}; to read the ledger, which names pods of all namespaces, your account needs ClusterRole {VIEWER}",
+            error.status,
+        ) from None
 
 
 def selector_of(node: str | None) -> dict[str, str]:

@@ -1,15 +1,20 @@
-"""`explain` for people who may work in one namespace, and may not reach the operator's pods.
+"""`explain` and `history` for people who may work in one namespace, and may not reach the operator's pods.
 
 First the operator is asked through its Service, with a token of the namespace (docs/kubectl-gpuledger.md, Developers).
-Where the account may not do that, either, the pod itself tells what was written into it.
+Where the account may not do that, either, the pod itself tells what was written into it, and Events what happened.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 
 from gpuledger.command_line.cluster_access import ClusterAccess
+from gpuledger.command_line.objects import pod_json as shares_told
+from gpuledger.command_line.top.teams import asks_for_cards
+from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.gang import described, gang_name_of, gang_of
 from gpuledger.formats.kubernetes.other import (
     ALLOCATED,
@@ -22,10 +27,10 @@ from gpuledger.formats.kubernetes.other import (
 )
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity, scheduler_says
 from gpuledger.formats.kubernetes.workload import GROUP, queue_of
-from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
+from gpuledger.model.errors import ApiError, BadInput, Denied, EventReason, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
-from gpuledger.reports.cards import pod_json
+from gpuledger.reports.cards import RecordKind, pod_json
 from gpuledger.reports.explanation import (
     Explanation,
     GangProgress,
@@ -46,6 +51,69 @@ TO_ALLOW = (
     f"for each card's part in it, your account needs Role {ROLE} in namespace {LEASE_NAMESPACE}, "
     "and `create` on serviceaccounts/token in its own, as `edit` has it"
 )
+
+
+RECORD_KINDS = {
+    "Scheduled": RecordKind.ASSIGNED.value,
+    "FailedScheduling": RecordKind.REFUSED.value,
+    EventReason.WAITING.value: RecordKind.REFUSED.value,
+    EventReason.PREEMPTING.value: RecordKind.PREEMPTING.value,
+    EventReason.PREEMPTED.value: RecordKind.EVICTED.value,
+    EventReason.PREEMPTION_GIVEN_UP.value: RecordKind.GIVEN_UP.value,
+}
+"""Reason of an Event -> the kind of record that the operator has of the same; others stand for themselves."""
+OF_ANY_POD = ("Scheduled", "FailedScheduling")
+"""Of these, only Events of pods that ask for cards are shown."""
+
+
+def events_of(cluster: ClusterAccess, question: Mapping[str, str], error: Denied) -> Json:
+    """Return the Events on the pods of a namespace in the form of the operator's records. Raises ApiError.
+
+    Raises Denied, too, where cards or nodes are asked about: of these there are none.
+    """
+    if "card" in question or "node" in question:
+        raise Denied(f"{error}; Events of a namespace say nothing of its {'card' if 'card' in question else 'node'}s")
+    namespace = question.get("namespace") or cluster.namespace()
+    of_pods = {"fieldSelector": "involvedObject.kind=Pod"}
+    events = cluster.begin(f"/api/v1/namespaces/{namespace}/events", of_pods)
+    pods = {str(pod["metadata"]["uid"]): pod for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods")}
+    found = sorted((_record(event, pods) for event in events if _is_of_gpus(event, pods)), key=itemgetter("time"))
+    wanted = [record for record in found if _is_wanted(record, question)]
+    cluster.notes.append(f"These are the namespace's Events, which Kubernetes keeps for an hour: {error}")
+    latest = wanted[-int(question["limit"]) :]
+    return {"kept": len(found), "dropped": 0, "records": latest, "byEvents": True}
+
+
+def _is_of_gpus(event: Json, pods: Mapping[str, Json]) -> bool:
+    if event.get("reason") in OF_ANY_POD:
+        pod = pods.get(str(event["involvedObject"].get("uid")))
+        return pod is not None and (
+            asks_for_cards(pod) or DEVICES_ANNOTATION in (pod["metadata"].get("annotations") or {})
+        )
+    return event.get("reason") in set(EventReason)
+
+
+def _record(event: Json, pods: Mapping[str, Json]) -> Json:
+    subject, reason = event["involvedObject"], str(event.get("reason"))
+    pod = pods.get(str(subject.get("uid")), {"metadata": {}})
+    gang = gang_name_of(pod)
+    return {
+        "time": event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"],
+        "kind": RECORD_KINDS.get(reason, reason),
+        "namespace": subject.get("namespace"),
+        "pod": subject.get("name"),
+        "podUID": subject.get("uid"),
+        "gang": gang.name if gang else None,
+        "priority": 0,
+        "node": (bound_node(pod) if pod.get("spec") and reason == "Scheduled" else "") or "",
+        "cards": [],
+        "text": " ".join(str(event.get("message") or "").split()),
+        "alternatives": [],
+    }
+
+
+def _is_wanted(record: Json, question: Mapping[str, str]) -> bool:
+    return all(question.get(word, "") in ("", record[word] or "") for word in ("pod", "gang", "kind"))
 
 
 def ask_as_developer(cluster: ClusterAccess, kind: str, namespace: str, name: str) -> Json:
@@ -88,10 +156,15 @@ def _of_pod(cluster: ClusterAccess, namespace: str, name: str) -> Explanation:
     pod = cluster.read(f"/api/v1/namespaces/{namespace}/pods/{name}")
     node, words = bound_node(pod), scheduler_says(pod)
     state = State.ENDED if is_finished(pod) else State.PLACED if node else State.WAITING
-    summary = "has ended" if state is State.ENDED else f"is bound to {node}"
+    summary = "has ended" if state is State.ENDED else f"is bound to {node}{_told(pod, namespace)}"
     if state is State.WAITING:
         summary = _said(pod) or words or "kube-scheduler has not said anything of it yet"
     return Explanation.of_pod(pod_identity(pod), state, summary, since=created_at(pod), scheduler_says=words)
+
+
+def _told(pod: Json, namespace: str) -> str:
+    cards = [f"{each['card']} ({each['memoryMiB']:,} MiB)" for each in shares_told(pod, namespace, None)["shares"]]
+    return f", by its annotation with {', '.join(cards)}" if cards else ""
 
 
 def _of_workload(cluster: ClusterAccess, namespace: str, name: str) -> Explanation:

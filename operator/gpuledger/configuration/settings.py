@@ -437,7 +437,7 @@ class Settings:
         if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
             yield f"node_taint is a taint, key=value:NoSchedule, not {self.node_taint!r}"
         if self.grafana_url and not re.fullmatch(_WEB_ADDRESS, self.grafana_url):
-            yield f"grafana_url is an address, such as https://grafana.example.com/d/gpuledger, not {self.grafana_url!r}"
+            yield f"grafana_url is an address, such as https://grafana.example.com/d/gpus, not {self.grafana_url!r}"
         for name in FROM_CONFIG_MAPS:
             try:
                 config_map_name(getattr(self, name))

@@ -146,7 +146,7 @@ def pod_lines(alike: Sequence[Json], terminal: Terminal) -> list[str]:
     first, whose = ("", "the pod's") if len(alike) == 1 else (f", of {names[0]}", "its")
     queue = f", in queue {pod['queue']}" if pod["queue"] else ""
     lines = [f"{terminal.paint(title_of(names), 'bold')}: {pod['phase'] or 'Pending'}, {_where(alike)}{queue}"]
-    if pod["shares"]:
+    if pod["shares"] and not pod["byAnnotation"]:
         columns = [Column("CARD"), Column("INDEX", right=True), Column("STATE"), Column("SHARE", fold=True)]
         rows = [
             (each["card"], str(each["index"]), each["state"], share_text(amounts_of(each), each["exclusive"]))
@@ -174,6 +174,8 @@ def pod_lines(alike: Sequence[Json], terminal: Terminal) -> list[str]:
 def _why_no_share(pod: Json) -> str:
     """Return why the ledger has nothing of a pod, as far as the pod tells, and the command that tells more."""
     name = f"{pod['pod']} -n {pod['namespace']}"
+    if pod["byAnnotation"] and pod["node"]:
+        return "Your account may not read its shares in the ledger."
     if pod["phase"] in ("Succeeded", "Failed"):
         return "The ledger has no share of it any more: it has ended."
     if not pod["node"]:

@@ -336,7 +336,9 @@ def _tried(found: Json, now: datetime) -> str:
         return ", tried, and refused without a look at cards"
     if found["lastTried"]:
         return f", last tried {age(found['lastTried'], now)} ago"
-    return ", tried before this operator started" if found["schedulerSays"] else ", not tried yet"
+    if not found["schedulerSays"]:
+        return ", not tried yet"
+    return ", tried before this operator started" if found["nodes"] else ""  # without nodes no operator was asked
 
 
 def _nodes(nodes: Sequence[Json], terminal: Terminal) -> list[str]:

@@ -9,13 +9,11 @@ from datetime import datetime, timedelta
 
 import click
 
-from gpuledger.command_line.cluster_access import namespace_of
-from gpuledger.command_line.operator_view import ask
+from gpuledger.command_line.operator_view import history_of
 from gpuledger.command_line.options import (
     Common,
     common_options,
     completed_names,
-    errors_shown,
     one_object,
     operator_option,
 )
@@ -67,18 +65,19 @@ def history(
 ) -> None:
     """Show what happened to a pod, a gang and its members, a card, a node or all of them, newest last.
 
-    Asks the operator, which keeps the last records over restarts and upgrades. What happens to many pods that are alike
-    at one time is one row; -o wide shows each. Exit status: 0, or 2 after an error.
+    Asks the operator, which keeps the last records over restarts and upgrades; where the account may not, it shows the
+    Events of the namespace. What happens to many pods that are alike at one time is one row; -o wide shows each. Exit
+    status: 0, or 2 after an error.
     """
-    with errors_shown():
+    with common.cluster() as cluster:
         now = utc_now().astimezone()
         begin = None if since is None else begin_of(since, now)
         asked = question(names, kind, limit)
         if begin:
             asked["since"] = str(max(int(begin.timestamp()), 0))
         if not common.all_namespaces and (common.namespace or "pod" in asked or "gang" in asked):
-            asked["namespace"] = common.namespace or namespace_of(common.kubeconfig, common.context)
-        found = ask("/v1/history", asked, operator_url, common.kubeconfig, common.context)
+            asked["namespace"] = common.namespace or cluster.namespace()
+        found = history_of(cluster, asked, operator_url)
         common.show(found, lambda terminal: history_lines(found, terminal, now, common.wide, begin))
 
 
@@ -124,6 +123,8 @@ def history_lines(
     elif kept_since and (begin is None or datetime.fromisoformat(kept_since) > begin):
         below = [f"Records before {clock(kept_since, now)} are not kept."]
     if not records and not terminal.csv:
+        if found.get("byEvents"):
+            return ["No Event of the namespace says anything of GPUs."]
         return [f"No record matches, of {plural(found['kept'], 'record')}.", *below]
     columns = [
         Column("TIME"),

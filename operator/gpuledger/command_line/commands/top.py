@@ -9,7 +9,7 @@ import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options, completed_names, usage_operator_option
-from gpuledger.command_line.output import NO_CARDS, begin_cards, uncollected
+from gpuledger.command_line.output import NO_CARDS, NoLedger, begin_cards, uncollected
 from gpuledger.command_line.top import SORTS, VIEWS
 from gpuledger.model.json_object import Json
 
@@ -47,7 +47,7 @@ from gpuledger.model.json_object import Json
     help="By name, or the fullest first.",
 )
 @usage_operator_option
-@common_options("csv")
+@common_options("csv", namespaced=True)
 def top(
     view: str | None,
     by: str | None,
@@ -64,12 +64,16 @@ def top(
     """Show how much of the GPUs is used: memory, compute, slots.
 
     Reads the ledger from the API server; the operator need not run. With --usage, it asks the nodes' agents, too,
-    through the API server. Exit status: 0, or 2 after an error.
+    through the API server. With -n, one namespace's row of --by namespace; so it is where the account may not read
+    the ledger. Exit status: 0, or 2 after an error.
     """
     narrowed, csv = bool(view or node or selector or gang), common.output == "csv"
+    if common.namespace and (narrowed or usage or by == "queue"):
+        raise click.UsageError("-n is a row of --by namespace: leave out the view, --usage, --node, -l and --gang")
     _check(watch, csv, bool(by), usage, narrowed=narrowed, labelled=bool(selector), gang=gang)
-    if by:
-        _show_teams(by, watch, sort, common)
+    if by or common.namespace:
+        with common.cluster() as cluster:
+            _show_teams(cluster, by or "namespace", watch, sort, common)
         return
     if usage:
         with common.cluster() as cluster:
@@ -77,53 +81,70 @@ def top(
 
             show_usage(cluster, common, UsageOptions(view, sort, idle_after_s, node, selector, operator_url))
         return
-    view = view or "nodes"
     with common.cluster() as cluster:
-        items = begin_cards(cluster, node)  # on its way while the rest is imported
-        from gpuledger.command_line import output as out
-        from gpuledger.command_line.top import rows
+        try:
+            _show_view(cluster, view or "nodes", watch, node, selector, gang, sort, common)
+        except NoLedger:
+            if view not in (None, "namespaces") or node or selector or gang or watch:
+                raise
+            _show_teams(cluster, "namespace", watch, sort, common)
 
-        wanted = rows.gang_named(gang) if gang else None
-        members = rows.begin_members(cluster, wanted) if wanted or (view == "cards" and not watch) else ()
-        chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
-        from gpuledger.formats.custom_resource.stored_card import stored_card
-        from gpuledger.reports.cards import report_of_stored
 
-        coming = chosen
-        if chosen is None and view in ("nodes", "cards"):  # the others say nothing of nodes
-            coming = rows.begin_nodes(cluster, node, only_cordoned=view == "cards")
-        if watch:
-            from gpuledger.command_line.top.live import TopOptions, watch_top
+def _show_view(
+    cluster: ClusterAccess,
+    view: str,
+    watch: bool,
+    node: str | None,
+    selector: str | None,
+    gang: str | None,
+    sort: str,
+    common: Common,
+) -> None:
+    items = begin_cards(cluster, node)  # on its way while the rest is imported
+    from gpuledger.command_line import output as out
+    from gpuledger.command_line.top import rows
 
-            logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
-            cards, nodes = list(items), None if coming is None else rows.nodes_read(coming)
-            with_gpus = rows.other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
-            _check_there(cluster, node, is_found=bool(cards or nodes))
-            options = TopOptions(view, common.output, sort, out.terminal_of(common.no_color), node, with_gpus)
-            cluster.run(lambda: watch_top(cluster, options, cards, nodes))
-            return
-        with uncollected():
-            found = list(chosen or ())
-            names = {item["metadata"]["name"] for item in found} if chosen else None
-            gangs = rows.gangs_read(members, wanted)
-            reports = [report_of_stored(stored_card(item), gangs) for item in _of_nodes(items, names)]
-            if coming is not None and coming is not chosen:
-                found = rows.nodes_read(coming) or []
-        in_ledger = {report.card.node_name for report in reports}
-        others = rows.other_nodes(found if view == "nodes" and not wanted else (), in_ledger)
-        if wanted:
-            reports = list(rows.held_by_gangs(reports))
-        cordoned = rows.cordoned_nodes(found)
-        _check_there(cluster, node, is_found=bool(reports or found))
-        if common.for_people and not reports and not others:
-            nothing = "No cards in the ledger of these nodes." if node or selector else NO_CARDS
-            click.echo(f"No pod of gang {wanted} holds a card." if wanted else nothing, err=True)
-            return
-        lines = rows.lines_of(view, reports, sort, others, cordoned)
-        common.show(
-            rows.top_json(view, reports, others, cordoned),
-            lambda terminal: rows.top_table(view, lines, terminal, common.wide, terminal.width is not None),
-        )
+    wanted = rows.gang_named(gang) if gang else None
+    members = rows.begin_members(cluster, wanted) if wanted or (view == "cards" and not watch) else ()
+    chosen = cluster.begin("/api/v1/nodes", {"labelSelector": selector}) if selector else None
+    from gpuledger.formats.custom_resource.stored_card import stored_card
+    from gpuledger.reports.cards import report_of_stored
+
+    coming = chosen
+    if chosen is None and view in ("nodes", "cards"):  # the others say nothing of nodes
+        coming = rows.begin_nodes(cluster, node, only_cordoned=view == "cards")
+    if watch:
+        from gpuledger.command_line.top.live import TopOptions, watch_top
+
+        logging.getLogger("gpuledger").setLevel(logging.WARNING)  # the picture says what keeps news away
+        cards, nodes = list(items), None if coming is None else rows.nodes_read(coming)
+        with_gpus = rows.other_nodes((nodes or ()) if view == "nodes" else (), in_ledger=())
+        _check_there(cluster, node, is_found=bool(cards or nodes))
+        options = TopOptions(view, common.output, sort, out.terminal_of(common.no_color), node, with_gpus)
+        cluster.run(lambda: watch_top(cluster, options, cards, nodes))
+        return
+    with uncollected():
+        found = list(chosen or ())
+        names = {item["metadata"]["name"] for item in found} if chosen else None
+        gangs = rows.gangs_read(members, wanted)
+        reports = [report_of_stored(stored_card(item), gangs) for item in _of_nodes(items, names)]
+        if coming is not None and coming is not chosen:
+            found = rows.nodes_read(coming) or []
+    in_ledger = {report.card.node_name for report in reports}
+    others = rows.other_nodes(found if view == "nodes" and not wanted else (), in_ledger)
+    if wanted:
+        reports = list(rows.held_by_gangs(reports))
+    cordoned = rows.cordoned_nodes(found)
+    _check_there(cluster, node, is_found=bool(reports or found))
+    if common.for_people and not reports and not others:
+        nothing = "No cards in the ledger of these nodes." if node or selector else NO_CARDS
+        click.echo(f"No pod of gang {wanted} holds a card." if wanted else nothing, err=True)
+        return
+    lines = rows.lines_of(view, reports, sort, others, cordoned)
+    common.show(
+        rows.top_json(view, reports, others, cordoned),
+        lambda terminal: rows.top_table(view, lines, terminal, common.wide, terminal.width is not None),
+    )
 
 
 def _check_there(cluster: ClusterAccess, node: str | None, is_found: bool) -> None:
@@ -154,17 +175,17 @@ def _of_nodes(objects: Iterable[Json], names: Container[str] | None) -> Iterator
     return (item for item in objects if names is None or item["spec"]["nodeName"] in names)
 
 
-def _show_teams(by: str, watch: bool, sort: str, common: Common) -> None:
-    with common.cluster() as cluster:
-        from gpuledger.command_line.top.teams import Teams
+def _show_teams(cluster: ClusterAccess, by: str, watch: bool, sort: str, common: Common) -> None:
+    from gpuledger.command_line.top.teams import Teams
 
-        if watch:
-            from gpuledger.command_line.output import terminal_of
-            from gpuledger.command_line.top.teams import watch_teams
+    namespace = common.namespace or ""
+    if watch:
+        from gpuledger.command_line.output import terminal_of
+        from gpuledger.command_line.top.teams import watch_teams
 
-            watch_teams(lambda: Teams(cluster, by, sort), terminal_of(common.no_color), common.output)
-            return
-        teams = Teams(cluster, by, sort)
-        for note in teams.notes:
-            click.echo(note, err=True)
-        common.show(teams.json(), lambda terminal: teams.table(terminal, common.wide))
+        watch_teams(lambda: Teams(cluster, by, sort, namespace), terminal_of(common.no_color), common.output)
+        return
+    teams = Teams(cluster, by, sort, namespace)
+    for note in teams.notes:
+        click.echo(note, err=True)
+    common.show(teams.json(), lambda terminal: teams.table(terminal, common.wide))

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.command_line.output import FROM_MEMORY, Screen, begin_cards, uncollected, utc_now, write
+from gpuledger.command_line.output import FROM_MEMORY, NoLedger, Screen, begin_cards, uncollected, utc_now, write
 from gpuledger.command_line.top import SORTS
 from gpuledger.command_line.top.rows import MIB_PER_GIB, Line
 from gpuledger.formats.custom_resource.stored_card import amounts_json, stored_card
 from gpuledger.formats.dialects.vocabulary import HAMI, KOORDINATOR, VOLCANO, VOLCANO_CLASSIC, Dialects
-from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of
+from gpuledger.formats.kubernetes.other import ALLOCATED, condition_of, limits_of, used_of
 from gpuledger.formats.kubernetes.workload import (
     CLUSTER_QUEUE_LABEL,
     GROUP,
@@ -89,18 +89,24 @@ class NamespaceRow:
     """None if quotas can't be read."""
     waiting: int | None
     """Pods without a node; None if pods can't be read."""
+    said: Mapping[QuotaLimit, int] = field(default_factory=dict)
+    """How much counts for limits by the status of their ResourceQuotas, where the ledger can't be read."""
 
     def tightest(self, counted: Counted) -> int | None:
         """Return the least that the namespace may have of this, of all cards together; None if no limit says it."""
         limits = [each.most for each in self.limits or () if each.counted is counted and not each.model]
         return min(limits, default=None)
 
+    def of(self, limit: QuotaLimit) -> int:
+        """Return how much counts for a limit."""
+        return self.said.get(limit, self.held.of(limit))
+
     def json(self) -> Json:
         """Return it as `-o json` shows it."""
         quota = None
         if self.limits is not None:
             quota = [
-                {"resourceQuota": each.quota, "key": each.key, "used": self.held.of(each), "limit": each.most}
+                {"resourceQuota": each.quota, "key": each.key, "used": self.of(each), "limit": each.most}
                 for each in self.limits
             ]
         return {"namespace": self.name, **self.held.json(), "quota": quota, "waiting": self.waiting}
@@ -156,7 +162,7 @@ def _namespace_row(row: NamespaceRow, wide: bool) -> list[Cell]:
 def _limits(row: NamespaceRow) -> str:
     if row.limits is None:
         return UNKNOWN
-    return ", ".join(f"{each.quota}: {each.key} {row.held.of(each)}/{each.most}" for each in row.limits)
+    return ", ".join(f"{each.quota}: {each.key} {row.of(each)}/{each.most}" for each in row.limits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,17 +270,22 @@ WORDS = Dialects((HAMI, VOLCANO, VOLCANO_CLASSIC, KOORDINATOR))
 class Teams:
     """One reading of a view: its table, its data, and what could not be read."""
 
-    def __init__(self, cluster: ClusterAccess, by: str, sort: str | None) -> None:
-        """Read. Raises BadInput without the CRD, ApiError."""
+    def __init__(self, cluster: ClusterAccess, by: str, sort: str | None, namespace: str = "") -> None:
+        """Read, of one namespace if it is named. Raises BadInput without the CRD, ApiError."""
         self.by = by
         self.notes: list[str] = []
         cards = begin_cards(cluster)
         if by == "namespace":
-            quotas = cluster.begin(QUOTAS, FROM_MEMORY)
-            waiting = cluster.begin(PODS, FROM_MEMORY | WITHOUT_NODE)
-            reports = _reports(cards)
+            quotas = cluster.begin(_in(namespace, QUOTAS), FROM_MEMORY)
+            waiting = cluster.begin(_in(namespace, PODS), FROM_MEMORY | WITHOUT_NODE)
+            try:
+                reports = _reports(cards)
+            except NoLedger as error:
+                self._namespaces = [self._own(cluster, namespace or cluster.namespace(), error)]
+                return
             limits, pods = self._limits(quotas), self._read(waiting, "pods")
-            self._namespaces = namespace_rows(reports, limits, None if pods is None else _waiting_pods(pods), sort)
+            rows = namespace_rows(reports, limits, None if pods is None else _waiting_pods(pods), sort)
+            self._namespaces = [row for row in rows if namespace in ("", row.name)]
         else:
             queues = cluster.begin(CLUSTER_QUEUES)
             queued = cluster.begin(PODS, FROM_MEMORY | {"labelSelector": CLUSTER_QUEUE_LABEL})
@@ -283,6 +294,26 @@ class Teams:
             pods = self._read(queued, "pods")
             queue_of = None if pods is None else {pod["metadata"]["uid"]: cluster_queue_of(pod) for pod in pods}
             self._queues = queue_rows(reports, queue_of, states, sort)
+
+    def _own(self, cluster: ClusterAccess, namespace: str, error: NoLedger) -> NamespaceRow:
+        """Return a namespace by its pods' annotations and its ResourceQuotas' status. Raises ApiError."""
+        from gpuledger.command_line.objects import by_their_own_words, pods_of_interest
+
+        pods, quotas = cluster.begin(_in(namespace, PODS)), cluster.begin(_in(namespace, QUOTAS))
+        held, waiting = Held(), 0
+        for pod in pods_of_interest(pods, namespace, None):
+            waiting += not pod["shares"]
+            held.pods |= {pod["podUID"]} if pod["shares"] else set()
+            for share in pod["shares"]:
+                held.amounts += Amounts(share["memoryMiB"], share["cores"], share["number"])
+                held.cards.add(share["card"])
+        said: dict[QuotaLimit, int] = {}
+        for quota in self._read(quotas, "resourcequotas") or ():
+            limits, _ = limits_of(quota, WORDS)
+            used = used_of(quota, limits)
+            said |= {limit: used.get(limit.key, 0) * limit.unit for limit in limits}
+        self.notes.append(by_their_own_words(error))
+        return NamespaceRow(namespace, held, tuple(said), waiting, said)
 
     def json(self) -> Json:
         """Return the data of `-o json`."""
@@ -317,6 +348,11 @@ class Teams:
                 namespace = str(quota["metadata"]["namespace"])
                 found[namespace] = (*found.get(namespace, ()), *limits)
         return found
+
+
+def _in(namespace: str, path: str) -> str:
+    """Return the path of a list, narrowed to a namespace if one is named."""
+    return path.replace("/v1/", f"/v1/namespaces/{namespace}/") if namespace else path
 
 
 def _reports(cards: Iterable[Json]) -> list[CardReport]:
