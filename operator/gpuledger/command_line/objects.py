@@ -9,6 +9,7 @@ from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Named, no_such
 from gpuledger.command_line.output import (
     NO_NODES,
+    TO_READ,
     NoLedger,
     all_cards,
     begin_cards,
@@ -95,8 +96,8 @@ class LedgerReader:
         """Return the shares of all pods; None, with a note, where the account may not read the ledger."""
         try:
             return shares_of(cards)
-        except NoLedger as error:
-            self._cluster.notes = [by_their_own_words(error)]
+        except NoLedger:
+            self._cluster.notes = [HINT]
             return None
 
     def _nodes(self, name: str | None) -> Iterator[Json]:
@@ -135,9 +136,8 @@ def card_json(found: Json) -> Json:
     }
 
 
-def by_their_own_words(error: NoLedger) -> str:
-    """Return the note that stands beside what was not read from the ledger."""
-    return f"Cards are those that the pods' own annotations name, a hint that the ledger may contradict: {error}."
+HINT = f"Cards are those that the pods' own annotations name, a hint that the ledger may contradict; {TO_READ}."
+"""Stands behind what was not read from the ledger."""
 
 
 def pods_of_interest(pods: Iterable[Json], namespace: str, shares: Shares | None) -> Iterator[Json]:

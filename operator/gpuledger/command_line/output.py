@@ -177,8 +177,7 @@ FROM_MEMORY = {"resourceVersion": "0"}
 
 NO_CRD = "there are no GPUAllocations on this cluster: is gpuledger installed? kubectl apply -k manifests/"
 
-VIEWER = "gpuledger-viewer"
-"""The ClusterRole that may read the ledger."""
+TO_READ = "to read the ledger, which names pods of all namespaces, your account needs ClusterRole gpuledger-viewer"
 
 
 class NoLedger(Denied):
@@ -220,10 +219,7 @@ def _of_node(objects: Iterable[Json], node: str | None) -> Iterator[Json]:
     except NotFound:
         raise BadInput(NO_CRD) from None
     except Denied as error:
-        raise NoLedger(
-            f"{error}; to read the ledger, which names pods of all namespaces, your account needs ClusterRole {VIEWER}",
-            error.status,
-        ) from None
+        raise NoLedger(f"{error}; {TO_READ}", error.status) from None
 
 
 def selector_of(node: str | None) -> dict[str, str]:

@@ -18,6 +18,7 @@ from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.kubernetes.gang import described, gang_name_of, gang_of
 from gpuledger.formats.kubernetes.other import (
     ALLOCATED,
+    LEASE_NAME,
     LEASE_NAMESPACE,
     PORT_NAME,
     SERVICE,
@@ -79,7 +80,10 @@ def events_of(cluster: ClusterAccess, question: Mapping[str, str], error: Denied
     pods = {str(pod["metadata"]["uid"]): pod for pod in cluster.begin(f"/api/v1/namespaces/{namespace}/pods")}
     found = sorted((_record(event, pods) for event in events if _is_of_gpus(event, pods)), key=itemgetter("time"))
     wanted = [record for record in found if _is_wanted(record, question)]
-    cluster.notes.append(f"These are the namespace's Events, which Kubernetes keeps for an hour: {error}")
+    cluster.notes.append(
+        "These are the namespace's Events, which Kubernetes keeps for an hour; for the operator's records, your account "
+        f"needs `get` on Lease {LEASE_NAME} and `create` on pods/portforward in namespace {LEASE_NAMESPACE}."
+    )
     latest = wanted[-int(question["limit"]) :]
     return {"kept": len(found), "dropped": 0, "records": latest, "byEvents": True}
 

@@ -280,8 +280,8 @@ class Teams:
             waiting = cluster.begin(_in(namespace, PODS), FROM_MEMORY | WITHOUT_NODE)
             try:
                 reports = _reports(cards)
-            except NoLedger as error:
-                self._namespaces = [self._own(cluster, namespace or cluster.namespace(), error)]
+            except NoLedger:
+                self._namespaces = [self._own(cluster, namespace or cluster.namespace())]
                 return
             limits, pods = self._limits(quotas), self._read(waiting, "pods")
             rows = namespace_rows(reports, limits, None if pods is None else _waiting_pods(pods), sort)
@@ -295,9 +295,9 @@ class Teams:
             queue_of = None if pods is None else {pod["metadata"]["uid"]: cluster_queue_of(pod) for pod in pods}
             self._queues = queue_rows(reports, queue_of, states, sort)
 
-    def _own(self, cluster: ClusterAccess, namespace: str, error: NoLedger) -> NamespaceRow:
+    def _own(self, cluster: ClusterAccess, namespace: str) -> NamespaceRow:
         """Return a namespace by its pods' annotations and its ResourceQuotas' status. Raises ApiError."""
-        from gpuledger.command_line.objects import by_their_own_words, pods_of_interest
+        from gpuledger.command_line.objects import HINT, pods_of_interest
 
         pods, quotas = cluster.begin(_in(namespace, PODS)), cluster.begin(_in(namespace, QUOTAS))
         held, waiting = Held(), 0
@@ -312,7 +312,7 @@ class Teams:
             limits, _ = limits_of(quota, WORDS)
             used = used_of(quota, limits)
             said |= {limit: used.get(limit.key, 0) * limit.unit for limit in limits}
-        self.notes.append(by_their_own_words(error))
+        self.notes.append(HINT)
         return NamespaceRow(namespace, held, tuple(said), waiting, said)
 
     def json(self) -> Json:
