@@ -81,7 +81,7 @@ def events_of(cluster: ClusterAccess, question: Mapping[str, str], error: Denied
     found = sorted((_record(event, pods) for event in events if _is_of_gpus(event, pods)), key=itemgetter("time"))
     wanted = [record for record in found if _is_wanted(record, question)]
     cluster.notes.append(
-        "These are the namespace's Events, which Kubernetes keeps for an hour; for the operator's records, your account "
+        "These are the namespace's Events, which Kubernetes keeps for an hour; for the operator's records, the account "
         f"needs `get` on Lease {LEASE_NAME} and `create` on pods/portforward in namespace {LEASE_NAMESPACE}."
     )
     latest = wanted[-int(question["limit"]) :]
