@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from operator import itemgetter
 
 from gpuledger.command_line.cluster_access import ClusterAccess
@@ -117,6 +118,9 @@ def _record(event: Json, pods: Mapping[str, Json]) -> Json:
 
 
 def _is_wanted(record: Json, question: Mapping[str, str]) -> bool:
+    since_s = int(question.get("since", 0))
+    if since_s and datetime.fromisoformat(record["time"]).timestamp() < since_s:
+        return False
     return all(question.get(word, "") in ("", record[word] or "") for word in ("pod", "gang", "kind"))
 
 
