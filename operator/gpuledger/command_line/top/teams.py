@@ -280,8 +280,11 @@ class Teams:
             waiting = cluster.begin(_in(namespace, PODS), FROM_MEMORY | WITHOUT_NODE)
             try:
                 reports = _reports(cards)
-            except NoLedger:
-                self._namespaces = [self._own(cluster, namespace or cluster.namespace())]
+            except NoLedger as error:
+                try:
+                    self._namespaces = [self._own(cluster, namespace or cluster.namespace())]
+                except (Denied, NotFound):
+                    raise error from None
                 return
             limits, pods = self._limits(quotas), self._read(waiting, "pods")
             rows = namespace_rows(reports, limits, None if pods is None else _waiting_pods(pods), sort)
