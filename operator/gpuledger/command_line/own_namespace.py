@@ -32,7 +32,7 @@ from gpuledger.formats.kubernetes.workload import GROUP, queue_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, EventReason, NotFound
 from gpuledger.model.gang import GangStage
 from gpuledger.model.json_object import Json
-from gpuledger.reports.cards import RecordKind, pod_json
+from gpuledger.reports.cards import pod_json
 from gpuledger.reports.explanation import (
     Explanation,
     GangProgress,
@@ -42,6 +42,7 @@ from gpuledger.reports.explanation import (
     is_named,
     workload_explanation,
 )
+from gpuledger.reports.records import RecordKind
 
 TRIES = 16
 """Each reaches one of the replicas at random, and only the active one answers."""

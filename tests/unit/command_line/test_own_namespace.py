@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from fakes.allocations import a_list, two_nodes
 from fakes.kubectl import FakeKubectl
 from fakes.objects import a_pod_object
-from gpuledger.command_line.operator_view import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import main
+from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
 
 Json = dict[str, Any]
 
