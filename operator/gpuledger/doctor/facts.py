@@ -82,6 +82,7 @@ OPERATOR = (
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
     *_each("get list watch update", "leases", LEASES, namespace=LEASE_NAMESPACE, name=LEASE_NAME),
+    *_each("list watch", "jobs", "batch", namespace=LEASE_NAMESPACE),
 )
 """Permissions that the operator's own role has to grant."""
 
