@@ -161,8 +161,8 @@ docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
 	$(DOCS)/bin/sphinx-build -W --keep-going -q -E -d build/docs-doctrees -c docs -b html . build/docs
 
 .PHONY: image
-image: $(READY) ## build the container image without Docker, with its bill of materials, into build/
-	@$(BIN)/python tools/container_image.py build/gpuledger.tar
+image: $(READY) ## build the container image without Docker, with its bill of materials, into build/ (HAMI_CORE=libvgpu.so: with it)
+	@$(BIN)/python tools/container_image.py $(if $(HAMI_CORE),--hami-core $(HAMI_CORE)) build/gpuledger.tar
 
 .PHONY: wheel
 wheel: $(READY) ## make the wheel of a release, with the plugin for kubectl in it, into build/dist/
@@ -177,15 +177,14 @@ generate: $(READY) ## write anew what comes from the code: CRD, policies, the ch
 	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
 	crd=$$($(BIN)/gpuledger crd)
 	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
-	unset GPULEDGER_SETTINGS
+	$(BIN)/python tools/chart.py
 	for kind in validating mutating agents; do
 		file=manifests/admission/$$kind.yaml
 		if [ $$kind = agents ]; then file=manifests/agent/policy.yaml; fi
 		echo "==> $$file"
-		policies=$$($(BIN)/gpuledger admission-policies --kind $$kind)
+		policies=$$($(BIN)/gpuledger admission-policies --settings manifests/settings.yaml --kind $$kind)
 		printf '%s\n' "$$policies" > $$file
 	done
-	$(BIN)/python tools/chart.py
 	echo "==> docs/reference/commands.md, gpuallocation.md, promises.md"
 	PYTHONPATH=tests $(BIN)/python tools/reference_docs.py
 	echo "==> operator/gpuledger/agent/_generated/*.py"

@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from gpuledger.formats.admission.policies import as_yaml
 from gpuledger.formats.admission.rules import mutations
 from gpuledger.formats.admission.webhook import WebhookAddress
 from gpuledger.formats.custom_resource import crd
+from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.model.errors import BadInput
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -54,6 +55,23 @@ FORMS: Final = {
 }
 """Option -> what its text, or each of its texts, looks like."""
 
+STAND_INS: Final = {
+    "resource_memory_unit_mib": 900_000_001,
+    "volcano_memory_unit_mib": 900_000_002,
+    "default_gpus": 900_000_003,
+    "default_memory_mib": 900_000_004,
+    "default_cores": 900_000_005,
+}
+"""Option -> the number that stands for it in the chart's files, where the chart fills in its value."""
+
+IN_FILES: Final = Settings(
+    sum_models=("<sum_models>=1",),
+    queue_words=True,
+    admission_namespaces="labelled",
+    **STAND_INS,  # type: ignore[arg-type]
+)
+"""The settings of the chart's files: with all policies, of which the chart leaves out what the values do not want."""
+
 READ_ELSEWHERE: Final = ("hami_config_file", "volcano_config_file")
 """Options whose files change other options, before policies are rendered."""
 
@@ -65,14 +83,14 @@ def chart_files() -> dict[Path, str]:
     """Return path -> text of what the code, or a file written by hand, gives the chart."""
     files = {
         "crd.yaml": crd.as_yaml(),
-        "validating.yaml": policies(Settings(), frozenset({"validating"})),
-        "validating_with_kueue.yaml": policies(Settings(kueue=True), frozenset({"validating"})),
-        "mutating.yaml": policies(Settings(), frozenset({"mutating"})),
+        "validating.yaml": policies(IN_FILES, frozenset({"validating"})),
+        "validating_with_kueue.yaml": policies(replace(IN_FILES, kueue=True), frozenset({"validating"})),
+        "mutating.yaml": policies(IN_FILES, frozenset({"mutating"})),
         "agents.yaml": policies(Settings(), frozenset({"agents"})),
         "agents_with_capacity.yaml": policies(Settings(volcano_capacity=True), frozenset({"agents"})),
         "toleration.yaml": _toleration(),
         "webhook.yaml": webhook_configuration(
-            Settings(), frozenset({"mutating"}), WebhookAddress(ca_bundle=b"CA-BUNDLE")
+            IN_FILES, frozenset({"mutating"}), WebhookAddress(ca_bundle=b"CA-BUNDLE")
         ),
         "settings.yaml": _options(),
         "rules.yaml": RULES.read_text(),
@@ -135,8 +153,11 @@ def in_policies(name: str) -> bool:
     """Return whether the API server's policies depend on an option."""
     if name in READ_ELSEWHERE:
         return True
+    every = Settings(sum_models=("T4=15360",), queue_words=True)  # with which there are all policies
     try:
-        return _policies(Settings().changed({name: other_value(name)})) != _policies(Settings())
+        return any(
+            _policies(each.changed({name: other_value(name)})) != _policies(each) for each in (Settings(), every)
+        )
     except BadInput:  # it would read a file
         return True
 
@@ -155,9 +176,17 @@ def _toleration() -> str:
 def _options() -> str:
     rows = [
         {"name": each.name, "default": _plain(each.default), "in_policies": in_policies(each.name)}
+        | _stand_in(each.name)
         for each in fields(Settings)
     ]
     return GENERATED + yaml.safe_dump(rows, sort_keys=False, default_flow_style=None, width=1000)
+
+
+def _stand_in(name: str) -> dict[str, Any]:
+    """Return what the chart needs to put an option's value in place of its stand-in; of a unit, also its most."""
+    if name not in STAND_INS:
+        return {}
+    return {"stand_in": STAND_INS[name], **({"most_mib": MAX_MEMORY_MIB} if name.endswith("_unit_mib") else {})}
 
 
 def _head() -> dict[Path, str]:

@@ -1,6 +1,6 @@
 """Build the image `gpuledger:0.1.0` without Docker, as a tar that `ctr images import` reads.
 
-    python tools/container_image.py [OUTPUT]     make image does it in build/
+    python tools/container_image.py [--hami-core LIBRARY] [OUTPUT]     make image does it in build/
 
 Three layers, lowest first: Debian's Python with what it needs and a shell, made by mmdebstrap from this machine's own
 suite and mirrors; the wheels whose hashes are in requirements/runtime.txt; our package. The first two are made once and
@@ -64,17 +64,23 @@ def ensure_layers() -> tuple[Path, Path, str]:
         return root, _cached(directory, f"python{version}-wheels", _pip(version), _make_wheels), version
 
 
-def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME) -> None:
+def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME, hami_core: Path | None = None) -> None:
     """Write the image, in a second or two once there are the layers below. Raises BuildError.
 
-    `package` is the directory of another state of our package, which then needs another name.
+    `package` is the directory of another state of our package, which then needs another name. `hami_core` is a library
+    of HAMi's, which the Dockerfile takes from HAMi's image.
     """
+    if hami_core is not None and not hami_core.is_file():
+        raise BuildError(f"{hami_core} is no file, and not HAMi-core's library.")
     root, wheels, version = ensure_layers()
     with tempfile.TemporaryDirectory(prefix="gpuledger-image-") as temporary:
         content, ours = Path(temporary) / "content", Path(temporary) / "package.tar"
         place = content / _site_packages(version) / PACKAGE.name
         shutil.copytree(package, place, ignore=shutil.ignore_patterns("__pycache__"))
         _compile(version, content)
+        if hami_core is not None:
+            (content / "hami-core").mkdir()
+            shutil.copyfile(hami_core, content / "hami-core" / hami_core.name)
         _write_layer(content, ours)
         write_image(output, name, [root, wheels, ours], COMMAND, ENVIRONMENT, ARGUMENTS, USER)
 
@@ -246,11 +252,13 @@ def main() -> int:
     """Build the image with its bill of materials, say where they are, and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("output", nargs="?", type=Path, default=Path(f"{NAME.replace(':', '-')}.tar"))
-    output = parser.parse_args().output
+    parser.add_argument("--hami-core", type=Path, help="libvgpu.so of HAMi-core, which agents install on their nodes")
+    options = parser.parse_args()
+    output = options.output
     begin = time.monotonic()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        build_image(output)
+        build_image(output, hami_core=options.hami_core)
         materials = output.with_suffix(".cdx.json")
         write_bill_of_materials(materials)
     except BuildError as error:

@@ -113,7 +113,7 @@ class Demo:
     def set_up(self) -> None:
         """Install the product and start it, and register the nodes."""
         with self._screen.step("kubectl apply -k manifests/: CRD, accounts, Deployment"):
-            self._product.install()
+            self._product.install(whole=True)
         with self._screen.step("the operator has read the ledger"):
             self._product.start_operator()
         with self._screen.step("kube-scheduler for GPU pods, with the operator as its extender"):
@@ -216,9 +216,8 @@ class Demo:
             "The first example again, in Kubernetes' own words: ResourceClaims.",
             "Both ways to ask are counted by the same objects, so a card is shared by pods of both.",
         )
-        for flag, path in (("-k", "manifests/claims"), ("-f", "examples/claims/01-share.yaml")):
-            self._screen.command(f"kubectl apply {flag} {path}")
-            self._screen.table(self._plane.kubectl("apply", flag, str(REPOSITORY / path)))
+        self._screen.command("kubectl apply -f examples/claims/01-share.yaml")
+        self._screen.table(self._plane.kubectl("apply", "-f", str(EXAMPLES / "claims" / "01-share.yaml")))
         self._wait_for(self._claims_are_missing)
         self._run("kubectl get resourceclaims")
         self._run(f"kubectl get gpua -l gpuledger.dev/node=gpu-node-1 --sort-by=.spec.index -o {NARROW_CARDS}")

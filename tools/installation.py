@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from build_control_plane import kubernetes_minor
 from control_plane import ControlPlane, ControlPlaneError, ManagedProcess, free_port, samples
 from gpuledger.formats.scheduler import authorization, url_with
 
@@ -28,6 +29,10 @@ JSON = "application/json"
 USER = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
 """Name of the account in the API server's audit log."""
 
+
+_ON_PODS = ("ValidatingAdmissionPolicy", "MutatingAdmissionPolicy", "DeviceClass")
+FILLS_IN_MINOR = 36
+"""From this minor version of Kubernetes on, policies can fill pods in."""
 
 NO_KUBELET: Mapping[str, object] = {"start_timeout_s": 0}
 """Settings for simulated nodes that nobody plays the kubelet of: no pod ever starts there."""
@@ -65,15 +70,21 @@ class Installation:
         self.secret_file = plane.directory / f"extender-secret{self._suffix}"
         self._scheduler_config_file = plane.directory / f"scheduler-config{self._suffix}.yaml"
 
-    def install(self) -> None:
-        """Apply CRD and manifests if the plane has none, and take the account's token. Raises ControlPlaneError."""
+    def install(self, whole: bool = False) -> None:
+        """Apply CRD and manifests if the plane has none, and take the account's token. Raises ControlPlaneError.
+
+        Unless the whole is wanted, the policies on pods and the DeviceClass are left out, which many tests do without;
+        those that render policies by these settings have them for all namespaces.
+        """
         if self.plane.status_of(f"{self.plane.server}{CARDS}") != HTTPStatus.OK:
-            self.plane.kubectl("apply", "-k", str(MANIFESTS))
+            self.plane.kubectl("apply", "-f", "-", stdin=_manifests(self.plane, whole))
             self.plane.wait_established("gpuallocations.gpuledger.dev")
             # Nothing here runs containers: the Deployment's two programs are started as processes instead.
             self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
         self.kubeconfig = self.plane.kubeconfig_of_service_account(NAMESPACE, ACCOUNT)
         settings = yaml.safe_load((MANIFESTS / "settings.yaml").read_text())
+        if not whole:
+            settings["admission_namespaces"] = "all"
         names = ("listen_port", "health_port", "view_port", "explain_port")
         ports = {name: free_port() for name in names} | {"health_host": "127.0.0.1"}
         self.settings_file.write_text(yaml.safe_dump({**settings, **ports, **self._settings}))
@@ -212,3 +223,15 @@ def scheduler_flags() -> list[str]:
     containers = {c["name"]: c for document in documents for c in document["spec"]["template"]["spec"]["containers"]}
     flags = containers["kube-scheduler"]["command"][1:]
     return [flag for flag in flags if flag.split("=")[0] not in ("--config", "--secure-port")]
+
+
+def _manifests(plane: ControlPlane, whole: bool) -> str:
+    """Return what `kubectl apply -k manifests/` applies, as far as the server knows its kinds."""
+    minor = int(kubernetes_minor().partition(".")[2])
+    kinds = [*([] if whole else _ON_PODS), *([] if minor >= FILLS_IN_MINOR else _ON_PODS[1:2])]
+    objects = plane.kubectl("kustomize", str(MANIFESTS)).split("\n---\n")
+    return "\n---\n".join(
+        each
+        for each in objects
+        if not any(f"\nkind: {kind}" in f"\n{each}" for kind in kinds) or "\n  name: gpuledger-agent" in each
+    )

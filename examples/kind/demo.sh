@@ -52,7 +52,7 @@ if ! kind get clusters 2> /dev/null | grep -qx "$cluster"; then
 fi
 
 step "the image, $image"
-docker build -f manifests/Dockerfile -t "$image" .
+docker build -f manifests/Dockerfile --build-arg HAMI_CORE=without -t "$image" .
 kind load docker-image "$image" --name "$cluster"
 
 step "helm: operator, kube-scheduler and agents as pods; each node pretends to have eight cards"

@@ -6,7 +6,8 @@ import pytest
 
 from build_control_plane import kubernetes_minor
 from control_plane import ControlPlane
-from installation import MANIFESTS
+from gpuledger.configuration.dialects import policies
+from gpuledger.configuration.settings import Settings
 
 MINOR = kubernetes_minor()
 
@@ -26,7 +27,7 @@ CLAIMS_NAME_AMOUNTS = at_least(1, 36)
 API server drops both, and amounts stand in the opaque configuration."""
 
 
-def apply_policies(plane: ControlPlane) -> None:
-    """Apply the policies of manifests/admission; of an older Kubernetes, those that it has."""
-    which = ("-k", MANIFESTS / "admission") if FILLS_IN else ("-f", MANIFESTS / "admission" / "validating.yaml")
-    plane.kubectl("apply", *map(str, which))
+def apply_policies(plane: ControlPlane, settings: Settings = Settings()) -> None:  # noqa: B008 - it is frozen
+    """Apply the policies of these settings; of an older Kubernetes, those that it has."""
+    kinds = frozenset({"validating", *(["mutating"] if FILLS_IN else [])})
+    plane.kubectl("apply", "-f", "-", stdin=policies(settings, kinds))

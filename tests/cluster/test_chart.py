@@ -184,11 +184,13 @@ def test_filled_in_policies_are_expressions_that_the_api_server_compiles(plane: 
         "scheduler_name": "ours",
         "extra_scheduler_names": ["volcano"],
         "node_taint": "gpu=ours:NoExecute",
+        "queue_words": True,
+        "sum_models": ["Tesla T4=15360", *(f"NVIDIA A100-SXM4-{size}GB=81920" for size in (40, 64, 80, 96))],
     }
     texts = helm.texts(kubernetes=server_version(plane), settings=settings)
     policies = "---\n".join(text for name, text in texts.items() if name.startswith("admission/"))
     answers = plane.kubectl("apply", "--dry-run=server", "-f", "-", stdin=policies).splitlines()
-    assert len(answers) == 22
+    assert len(answers) == 26
 
 
 @pytest.mark.parametrize("mode", [pytest.param("policies", marks=needs_filling_in), "webhook"])
@@ -215,14 +217,18 @@ def test_the_agent_does_not_and_needs_the_namespaces_label(helm: Helm, user: Con
 
 
 @needs_filling_in
-def test_a_release_takes_pods_by_the_names_of_its_settings(user: Connection, release: Release) -> None:
+def test_a_release_takes_pods_of_labelled_namespaces_by_the_names_of_its_settings(
+    plane: ControlPlane, user: Connection, release: Release
+) -> None:
+    plane.kubectl("create", "namespace", "team")
+    plane.kubectl("label", "namespace", "team", "gpuledger.dev/admission=true")
     settings = {"resource_memory": "example.com/mem", "node_taint": "gpu=ours:NoSchedule"}
     text = release.must("install", settings=settings)
-    assert "From now on, policies of the API server send new pods that request GPUs" in text
+    assert "policies of the API server send new pods that request GPUs in labelled namespaces to gpuledger" in text
 
     def filled_in() -> Json | None:
         try:
-            spec: Json = create(user, bare({"example.com/mem": 4000}))["spec"]
+            spec: Json = create(user, bare({"example.com/mem": 4000}), "team")["spec"]
         except RequestFailed:  # the policy that checks is in force, and that which fills in is not yet
             return None
         return spec if spec["schedulerName"] == "gpuledger" else None
@@ -233,7 +239,8 @@ def test_a_release_takes_pods_by_the_names_of_its_settings(user: Connection, rel
         spec = filled_in()
     assert spec["containers"][0]["resources"]["limits"][COUNT] == "1"
     assert [each["value"] for each in spec["tolerations"] if each.get("key") == "gpu"] == ["ours"]
-    assert create(user, bare({"nvidia.com/gpumem": 4000}))["spec"]["schedulerName"] == "default-scheduler"
+    for amounts, namespace in (({"nvidia.com/gpumem": 4000}, "team"), ({"example.com/mem": 4000}, "default")):
+        assert create(user, bare(amounts), namespace)["spec"]["schedulerName"] == "default-scheduler"
 
 
 def test_a_changed_setting_reaches_the_pods_by_an_upgrade(release: Release) -> None:
@@ -288,6 +295,7 @@ def test_the_webhooks_certificate_stays_the_same(release: Release) -> None:
     assert webhook["clientConfig"]["caBundle"] == before["ca.crt"]
 
 
+@needs_filling_in
 def test_a_cluster_that_kustomize_installed_can_move_to_helm(plane: ControlPlane, release: Release) -> None:
     plane.kubectl("apply", "-k", str(ROOT))
     status, text = release.run("install")
@@ -304,7 +312,7 @@ def test_a_cluster_that_kustomize_installed_can_move_to_helm(plane: ControlPlane
 @needs_filling_in
 def test_each_command_of_the_document_works(plane: ControlPlane, helm: Helm, tmp_path: Path) -> None:
     (tmp_path / "manifests").symlink_to(ROOT)
-    (tmp_path / "settings.yaml").write_text("{}")
+    (tmp_path / "settings.yaml").write_text("admission_namespaces: labelled\n")
     (tmp_path / "helm").symlink_to(helm.program)
     path = os.pathsep.join(
         [str(tmp_path), str(Path(sys.executable).parent), str(ensure_binaries()), os.environ["PATH"]]

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -40,6 +40,9 @@ Json = dict[str, Any]
 
 pytestmark = needs_filling_in  # without that, a webhook is needed for a healthy cluster
 POD = "gpuledger-0"
+STATED = Settings().changed(yaml.safe_load((MANIFESTS / "settings.yaml").read_text()))
+"""The settings of the manifests, which the operator's workload has by its ConfigMap."""
+
 """Of the operator, and host name of its kube-scheduler."""
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -95,7 +98,7 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clinic]:
     with ControlPlane.run() as plane:  # with the policies, and each part of it is broken
         installation = Installation(plane, NO_KUBELET, name=POD, replicated=True)
         installation.start()
-        apply_policies(plane)
+        apply_policies(plane, STATED)
         cluster = Cluster(plane, installation)
         (node,) = cluster.add_nodes(1, gpus=2)
         cluster.request("POST", f"{OURS}/pods", our_pod(POD, "gpuledger", node.name))
@@ -200,10 +203,10 @@ def policy_of_fewer_namespaces(clinic: Clinic) -> AbstractContextManager[None]:
 @contextmanager
 def policies_of_other_settings(clinic: Clinic) -> Iterator[None]:
     kinds = frozenset(("validating", "mutating"))
-    other = Settings(resource_count="example.com/gpu")
+    other = replace(STATED, resource_count="example.com/gpu")
     clinic.cluster.plane.kubectl("apply", "-f", "-", stdin=policies(other, kinds))
     yield
-    clinic.cluster.plane.kubectl("apply", "-f", "-", stdin=policies(Settings(), kinds))
+    clinic.cluster.plane.kubectl("apply", "-f", "-", stdin=policies(STATED, kinds))
 
 
 @contextmanager
@@ -480,7 +483,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
-    assert (out.splitlines()[-1], err) == ("34 checks, nothing found.", "")
+    assert (out.splitlines()[-1], err) == ("35 checks, nothing found.", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -496,7 +499,7 @@ def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -
 def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
     with agent_not_ready(clinic), gpus_of_nobody(clinic):
         printed, _ = clinic.run(status=1)
-    assert "34 checks: 1 error, 1 warning." in printed
+    assert "35 checks: 1 error, 1 warning." in printed
     with gpus_of_nobody(clinic):
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 

@@ -14,6 +14,7 @@ from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.facts import AccountAccess, Facts
 from gpuledger.doctor.reading import release_for
 from gpuledger.formats.custom_resource.crd import custom_resource_definition
+from gpuledger.model.node import NodeConfig, NodeConfigs
 
 Json = dict[str, Any]
 
@@ -21,7 +22,7 @@ NOW = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
 HOST = "gpuledger-0"
 """The pod of the operator that leads."""
 
-(NODE,) = fake_nodes("node", count=1, gpus=2, model="A100-40GB")
+(NODE,) = fake_nodes("node", count=1, gpus=2, model="A100-40GB", configs=NodeConfigs(NodeConfig(mode="hami-core")))
 LATE, EARLY = "2030-01-01T11:00:00.000000Z", "2030-01-01T13:00:00.000000Z"
 
 

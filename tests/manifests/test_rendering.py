@@ -91,6 +91,51 @@ def test_a_release_has_what_the_base_has(helm: Helm) -> None:
         assert found == wanted
 
 
+DIFFERENCES = {
+    ("Namespace", "gpuledger-system"): "kustomize",
+    ("Pod", "gpuledger-test"): "Helm",
+}
+"""What only one of the two installs -> which. docs/helm.md names each."""
+
+HELMS_OWN = ("helm.sh/resource-policy", "gpuledger.dev/settings")
+"""Annotations that only a release has: for the ledger, which stays, and to roll pods when settings change."""
+
+
+def kustomized() -> dict[tuple[str, str], Json]:
+    """Return (kind, name) -> object of `kubectl apply -k manifests/`; the ConfigMap's name without its hash."""
+    kubectl = build_control_plane.ensure_binaries() / "kubectl"
+    text = subprocess.run([kubectl, "kustomize", MANIFESTS], capture_output=True, text=True, check=True).stdout
+    text = re.sub(r"\bgpuledger-settings-[a-z0-9]{10}\b", "gpuledger-settings", text)
+    return {(each["kind"], each["metadata"]["name"]): each for each in yaml.load_all(text, yaml.CSafeLoader)}
+
+
+def test_kustomize_and_helm_install_the_same(helm: Helm) -> None:
+    """By default, on the Kubernetes that the base is for, but for what `DIFFERENCES` lists."""
+    built, release = kustomized(), helm.objects()
+    assert {key: "kustomize" if key in built else "Helm" for key in built.keys() ^ release.keys()} == DIFFERENCES
+    assert len(built) > 45
+    for key in built.keys() & release.keys():
+        assert plain(release[key]) == plain(built[key]), key
+
+
+def plain(value: Any) -> Any:
+    """Return an object without Helm's own annotations, and settings as what they say."""
+    if isinstance(value, dict) and set(value) == {"settings.yaml"}:
+        return yaml.safe_load(value["settings.yaml"])
+    if isinstance(value, dict):
+        kept = {key: plain(each) for key, each in value.items() if key not in HELMS_OWN}
+        return {key: each for key, each in kept.items() if (key, each) != ("annotations", {})}
+    return [plain(each) for each in value] if isinstance(value, list) else value
+
+
+def test_the_document_names_each_difference_between_kustomize_and_helm() -> None:
+    text = (REPOSITORY / "docs" / "helm.md").read_text()
+    (section,) = re.findall(r"^What differs:.*?\n\n", text, re.MULTILINE | re.DOTALL)
+    assert {f"`{name}`" for name in (*(name for _, name in DIFFERENCES), *HELMS_OWN)} <= set(
+        re.findall(r"`[^`]+`", section)
+    )
+
+
 def test_comments_reach_the_base(helm: Helm) -> None:
     comments = {f"{path.parent.name}/{path.name}": text.count("#") for path, text in base(helm.program).items()}
     assert comments["agent/rbac.yaml"] > 4
@@ -134,12 +179,19 @@ def test_each_image_can_be_named_by_its_digest(helm: Helm) -> None:
         }
 
 
-def test_the_base_image_is_named_once() -> None:
+def test_each_image_that_ours_is_made_from_is_named_once() -> None:
     """Whoever builds the image gives it with its digest."""
     lines = (MANIFESTS / "Dockerfile").read_text().splitlines()
     named = [line.split()[1] for line in lines if line.startswith("FROM ")]
-    assert named == ["$BASE", "$BASE"]
-    assert sum(line.startswith("ARG BASE=") for line in lines) == 1
+    assert named == ["$BASE", "$BASE", "$HAMI_CORE", "$BASE"]
+    for name in ("BASE", "HAMI_CORE"):
+        assert sum(line.startswith(f"ARG {name}=") for line in lines) == 1
+
+
+def test_hami_core_is_in_the_image_where_the_agent_looks_for_it() -> None:
+    text = (MANIFESTS / "Dockerfile").read_text()
+    directory = yaml.safe_load((CHART / "values.yaml").read_text())["hamiCore"]["directory"]
+    assert f"COPY --from=hami-core {directory} {Settings().hami_core_image_directory}\n" in text
 
 
 def test_the_table_has_the_versions_of_kubernetes_that_the_tests_run() -> None:
@@ -309,7 +361,7 @@ def test_settings_reach_the_program_with_their_kinds(helm: Helm) -> None:
         "node_label": "gpus=yes",
     }
     found = settings(helm.objects(settings=asked))
-    assert found == Settings().changed(asked)
+    assert found == Settings().changed({**asked, "admission_namespaces": "labelled"})
 
 
 def test_ports_and_directories_of_the_settings_are_those_of_the_pods(helm: Helm) -> None:
@@ -572,6 +624,35 @@ def test_the_notes_say_what_two_schedulers_on_a_node_cost_unless_it_is_tainted(h
     tainted = notes(helm, settings={"node_taint": "gpu=ours:NoSchedule"})
     assert "OutOfcpu" not in tainted
     assert "kubectl taint node -l gpuledger.dev/agent=true gpu=ours:NoSchedule" in tainted
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({}, "by HAMi-core, which the agents' image brings. A node without it enforces NOTHING"),
+        ({"settings": {"isolation": "none"}}, "NONE. Containers can use more of a card than their share."),
+        ({"settings": {"delivery": "directory"}}, "NONE. Containers can use more of a card than their share."),
+        ({"agent": {"simulatedCards": {"number": 2}}}, "NONE. Containers can use more of a card than their share."),
+        ({"agent": {"limitsByDriver": True}}, "by the driver where it can, else by HAMi-core"),
+        ({"settings": {"isolation": "hami-core"}}, "by hami-core. A node that can't enforce them starts no containers"),
+        ({"agent": {"enabled": False}}, "whatever the nodes' own device plugin enforces."),
+    ],
+)
+def test_the_first_line_of_the_notes_says_whether_shares_are_enforced(helm: Helm, values: Json, says: str) -> None:
+    first, *_ = notes(helm, **values).splitlines()
+    assert first.startswith(f"gpuledger {__version__}. Limits: {says}")
+
+
+def test_the_notes_say_which_namespaces_pods_come_from(helm: Helm) -> None:
+    label = "kubectl label namespace NAME gpuledger.dev/{}=true"
+    for values, named, other in (
+        ({}, "admission", "ignore"),
+        ({"settings": {"admission_namespaces": "all"}}, "ignore", "admission"),
+    ):
+        text = notes(helm, **values)
+        assert label.format(named) in text
+        assert label.format(other) not in text
+    assert "in labelled namespaces to gpuledger" in notes(helm)
 
 
 def test_the_notes_say_how_prometheus_is_let_in(helm: Helm) -> None:

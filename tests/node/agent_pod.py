@@ -21,6 +21,9 @@ SETTINGS = "gpuledger-settings-here"
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 DRIVER = "/driver"
 STATE_DIRECTORY = "/var/lib/fake-nvml"
+HAMI_CORE = "/var/lib/hami-core"
+"""A directory of the node alone, as /usr is not: the setting hami_core_directory."""
+
 Json = dict[str, Any]
 
 
@@ -34,15 +37,19 @@ class AgentPod:
 
     def install(self) -> None:
         """Bring the image to the node, and change of the DaemonSet what the place needs; no pod starts yet."""
-        tar = self.plane.directory / "image.tar"
-        build_image(tar)
-        self.node.import_image(tar)
-        tar.unlink()
+        self.bring_image()
         file = f"--from-file=settings.yaml={self.gpu.installation.settings_file}"
         self._kubectl("create", "configmap", SETTINGS, file)
         found = json.loads(self._kubectl("get", "daemonset", NAME, "--output=json"))
         changes = json.dumps(_changes(found["spec"]["template"]["spec"], self.gpu.port))
         self._kubectl("patch", "daemonset", NAME, "--type=json", f"--patch={changes}")
+
+    def bring_image(self, hami_core: Path | None = None) -> None:
+        """Bring the image to the node, with a library of HAMi's if one is given, in place of what was there."""
+        tar = self.plane.directory / "image.tar"
+        build_image(tar, hami_core=hami_core)
+        self.node.import_image(tar)
+        tar.unlink()
 
     def start(self) -> None:
         """Label the node, and wait until the agent serves it."""
@@ -132,13 +139,20 @@ class AgentPod:
 def _changes(spec: Json, port: int) -> list[Json]:
     """Return a JSON patch: the ports and settings of this place, and the stand-in for what NVIDIA's runtime brings."""
     pod, agent = "/spec/template/spec", "/spec/template/spec/containers/0"
-    settings = next(n for n, volume in enumerate(spec["volumes"]) if volume["name"] == "settings")
+    settings, library = (
+        next(n for n, volume in enumerate(spec["volumes"]) if volume["name"] == name)
+        for name in ("settings", "hami-core")
+    )
+    mounts = spec["containers"][0]["volumeMounts"]
+    mount = next(n for n, each in enumerate(mounts) if each["name"] == "hami-core")
     change = {
         f"{pod}/hostNetwork": True,  # there is no other; and what is sent stays on the loopback interface
         f"{agent}/ports": [{"name": "health", "containerPort": port}],
         f"{agent}/livenessProbe/httpGet/host": "127.0.0.1",
         f"{agent}/readinessProbe/httpGet/host": "127.0.0.1",
         f"{pod}/volumes/{settings}/configMap/name": SETTINGS,
+        f"{pod}/volumes/{library}/hostPath/path": HAMI_CORE,
+        f"{agent}/volumeMounts/{mount}/mountPath": HAMI_CORE,
     }
     more: list[tuple[str, Json]] = [
         (f"{agent}/env/-", {"name": "LD_LIBRARY_PATH", "value": DRIVER}),

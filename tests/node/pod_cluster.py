@@ -22,6 +22,7 @@ import local_node
 import pod_network
 from build_control_plane import ensure_binaries
 from cluster.cluster import Cluster, phase
+from cluster.kubernetes import FILLS_IN
 from container_image import NAME, PACKAGE, REPOSITORY, build_image
 from container_image import missing_requirements as missing_for_image
 from control_plane import ControlPlane, samples
@@ -51,6 +52,12 @@ class Release:
     package: Path
     manifests: Path
 
+
+WITHOUT_FILLING_IN = {
+    "target": {"kind": "MutatingAdmissionPolicy.*"},
+    "patch": "{$patch: delete, apiVersion: any/v1, kind: Any, metadata: {name: any}}",
+}
+"""What people on an older Kubernetes take out of the manifests."""
 
 OURS = Release(NAME, PACKAGE, MANIFESTS)
 
@@ -205,7 +212,7 @@ class PodCluster(Cluster):
         kustomization = {
             "resources": [os.path.relpath(release.manifests, self.overlay)],
             "configMapGenerator": [generator],
-            "patches": [{"patch": yaml.safe_dump(_with_fake_driver())}],
+            "patches": [{"patch": yaml.safe_dump(_with_fake_driver())}, *([] if FILLS_IN else [WITHOUT_FILLING_IN])],
             "images": [{"name": name, "newTag": tag}],
         }
         (self.overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))

@@ -555,6 +555,11 @@ def test_the_api_servers_policies_that_the_chart_brings_send_pods_here(
 ) -> None:
     pod = a_pod("plain")
     del pod["spec"]["schedulerName"]
+    cluster.plane.kubectl("label", "namespace", "default", "gpuledger.dev/admission=true")
+    asked = ("create", "--filename=-", "--dry-run=server", "--output=jsonpath={.spec.schedulerName}")
+    cluster.wait(
+        lambda: cluster.plane.kubectl(*asked, stdin=json.dumps(pod)) == "gpuledger", "the API server knows the label"
+    )
     cluster.create(pod)
     cluster.wait(lambda: cluster.runs("plain"), "the pod runs", timeout_s=120)
     assert cluster.pod("plain")["spec"]["schedulerName"] == "gpuledger"
@@ -562,8 +567,12 @@ def test_the_api_servers_policies_that_the_chart_brings_send_pods_here(
 
 
 @needs_filling_in
-def test_doctor_finds_nothing_wrong(cluster: PodCluster, release: HelmRelease) -> None:
-    assert json.loads(plugin(cluster, "doctor", "-o", "json"))["findings"] == []
+def test_doctor_finds_nothing_wrong_but_that_this_image_has_nothing_to_enforce_shares_with(
+    cluster: PodCluster, release: HelmRelease
+) -> None:
+    findings = json.loads(plugin(cluster, "doctor", "-o", "json"))["findings"]
+    nodes = {f"node {node.name}" for node in cluster.nodes}
+    assert {(found["id"], found["where"]) for found in findings} == {("isolation-none", node) for node in nodes}
     statuses = [status for pod in cluster.system_pods().values() for status in pod["status"]["initContainerStatuses"]]
     before = [status["state"]["terminated"]["exitCode"] for status in statuses if status["name"] == "doctor"]
     assert before == [0, 0]  # in each replica it has let the operator start

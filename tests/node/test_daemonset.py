@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -21,11 +22,12 @@ from build_steps import BuildError
 from cluster.cluster import NODES
 from container_image import missing_requirements
 from control_plane import ControlPlaneError
+from fakes.shared_library import a_library
 from gpuledger.doctor.examination import Examination, examine
 from gpuledger.doctor.reading import Reading
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
-from node.agent_pod import LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
+from node.agent_pod import HAMI_CORE, LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
 from node.gpu_node import GpuNode, gpu_pod, one_card
 from node.pods import a_pod
 from requirements import require
@@ -61,7 +63,7 @@ def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
     """Yield the DaemonSet, made ready to run; no agent runs yet."""
     require("no image can be built, for want of", next(iter(missing_requirements()), ""))
     gpu_node.kill_agent()
-    with operator_with(gpu_node, start_timeout_s=LATE_S):
+    with operator_with(gpu_node, start_timeout_s=LATE_S, hami_core_directory=HAMI_CORE):
         agent = AgentPod(gpu_node)
         try:
             agent.install()
@@ -288,3 +290,38 @@ def of_the_node(agent: AgentPod) -> dict[str, str]:
 
     found = asyncio.run(look()).findings
     return {each.kind.value: each.text for each in found if each.where == f"node {agent.node.name}"}
+
+
+def test_an_agent_that_has_nothing_to_enforce_shares_with_says_so_on_its_node(agent: AgentPod) -> None:
+    events = agent.plane.kubectl("get", "events", "--namespace=default", "--output=json")
+    said = [each["message"] for each in json.loads(events)["items"] if each["reason"] == "GPUSharesNotEnforced"]
+    assert len(said) == 1
+    assert said[0].startswith(
+        f"node {agent.node.name}: nothing keeps containers to their shares of GPUs: HAMi-core: no image"
+    )
+
+
+@pytest.mark.promise("isolation")
+def test_the_library_that_the_agents_image_brings_limits_containers_by_default(
+    installed: AgentPod, tmp_path: Path
+) -> None:
+    """No setting but the node's own directory: `auto`, and what the Dockerfile puts into the image."""
+    library = tmp_path / "libvgpu.so.v2.9.0"
+    library.write_bytes(a_library())
+    installed.bring_image(library)
+    try:
+        installed.start()
+        cluster = installed.gpu.cluster
+        cluster.wait(
+            lambda: {card["spec"]["mode"] for card in cluster.cards().values()} == {"hami-core"}, "the cards say so"
+        )
+        installed.gpu.create(gpu_pod("limited", one_card(3000)))
+        installed.gpu.wait_running("limited")
+        inside = installed.node.container_execute(
+            "default", "limited", "main", "sh", "-c", "env; cat /etc/ld.so.preload"
+        )
+        assert {"CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "/usr/local/vgpu/libvgpu.so"} <= set(inside.splitlines())
+    finally:
+        installed.gpu.remove_all()
+        installed.stop()
+        installed.bring_image()

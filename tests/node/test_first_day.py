@@ -44,10 +44,9 @@ def empty() -> Iterator[PodCluster]:
 def a_journey(cluster: PodCluster, directory: Path) -> Journey:
     """Return a shell beside the manifests as they are adapted to this cluster: images and driver."""
     cluster.write_overlay()
-    for name, target in (("chart", ROOT / "manifests" / "chart"), ("admission", ROOT / "manifests" / "admission")):
-        link = cluster.overlay / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
+    link = cluster.overlay / "chart"
+    link.unlink(missing_ok=True)
+    link.symlink_to(ROOT / "manifests" / "chart")
     (directory / "manifests").symlink_to(cluster.overlay)
     (directory / "examples").symlink_to(ROOT / "examples")
     (directory / "values.yaml").write_text(yaml.safe_dump(values_for()))

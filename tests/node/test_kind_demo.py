@@ -84,6 +84,6 @@ def test_nodes_without_gpus_show_pods_that_share_cards(
         "docker version",
         "kind get clusters",
         "kind create cluster --name gpuledger --config examples/kind/cluster.yaml",
-        "docker build -f manifests/Dockerfile -t ",
+        "docker build -f manifests/Dockerfile --build-arg HAMI_CORE=without -t ",
         "kind load docker-image ",
     ]

@@ -19,7 +19,8 @@
 {{- end -}}
 
 {{/* A generated file for these settings: include "gpuledger.filledIn" (list . "files/validating.yaml").
-     It was rendered for the defaults. A test compares the result with what the program itself renders. */}}
+     It was rendered for the default names, with numbers that stand for settings, and with all policies that there can
+     be. A test compares the result with what the program itself renders. */}}
 {{- define "gpuledger.filledIn" -}}
 {{- $root := index . 0 -}}
 {{- $text := $root.Files.Get (index . 1) -}}
@@ -27,6 +28,15 @@
 {{- range include "gpuledger.options" $root | fromYamlArray -}}
   {{- if has .name $names -}}
     {{- $text = replace (quote .default) (printf "\"<%s>\"" .name) $text -}}
+  {{- else if .stand_in -}}
+    {{- $value := include "gpuledger.setting" (list $root .name) -}}
+    {{- $number := .stand_in | int64 | toString -}}
+    {{- with .most_mib -}}
+      {{- $means := ternary "MiB per card" (printf "memory per card in units of %s MiB" $value) (eq $value "1") -}}
+      {{- $most := div . (int64 $value) -}}
+      {{- $text = replace (printf "{\"most\": \"0\", \"means\": \"memory per card in units of %s MiB\"" $number) (printf "{\"most\": \"%d\", \"means\": %q" $most $means) $text -}}
+    {{- end -}}
+    {{- $text = replace $number $value $text -}}
   {{- end -}}
 {{- end -}}
 {{- range $names -}}
@@ -35,7 +45,24 @@
 {{- $schedulers := include "gpuledger.schedulers" $root -}}
 {{- $text = replace "expression: '[\"gpuledger\"]'" (printf "expression: '%s'" $schedulers) $text -}}
 {{- $text = replace "value: \"gpuledger\"}" (printf "value: %q}" (include "gpuledger.setting" (list $root "scheduler_name"))) $text -}}
+{{- $text = replace "\"default-scheduler\", \"gpuledger\"]" (printf "\"default-scheduler\", %s" (trimPrefix "[" $schedulers)) $text -}}
+{{- with $root.Values.settings.sum_models -}}
+  {{- $text = replace "'[\"<sum_models>=1\"]'" (. | toRawJson | replace "'" "''" | squote) $text -}}
+{{- end -}}
+{{- if eq (include "gpuledger.setting" (list $root "sum_by")) "smallest" -}}
+  {{- $text = replace ".max())})" ".min())})" $text -}}
+{{- end -}}
+{{- if ne (include "gpuledger.setting" (list $root "admission_namespaces")) "labelled" -}}
+  {{- $text = regexReplaceAll "\n *- key: gpuledger.dev/admission\n *operator: In\n *values:\n *- 'true'" $text "" -}}
+{{- end -}}
 {{- include "gpuledger.labelled" (list $root $text) -}}
+{{- end -}}
+
+{{/* Whether the settings want a policy that not every cluster has: include "gpuledger.wanted" (list . "gpuledger-sums"). */}}
+{{- define "gpuledger.wanted" -}}
+{{- $settings := (index . 0).Values.settings -}}
+{{- $condition := get (dict "sums" $settings.sum_models "queues" $settings.queue_words) (trimPrefix "gpuledger-" (index . 1)) -}}
+{{- if or $condition (not (has (index . 1) (list "gpuledger-sums" "gpuledger-queues"))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The mutation that lets pods tolerate the setting node_taint, key=value:effect. */}}

@@ -63,13 +63,16 @@
 {{- $root := . -}}
 {{- $settings := .Values.settings -}}
 {{- $names := include "gpuledger.names" . | fromYamlArray -}}
-{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint" "volcano_capacity" "kueue") -}}
+{{- $fillable := concat $names (list "scheduler_name" "extra_scheduler_names" "node_taint" "volcano_capacity" "kueue" "sum_models" "sum_by" "queue_words" "admission_namespaces") -}}
 {{- $problems := list -}}
 {{- range include "gpuledger.options" . | fromYamlArray -}}
   {{- $differs := and (hasKey $settings .name) (ne (get $settings .name | toJson) (toJson .default)) -}}
-  {{- if and .in_policies $differs (not (has .name $fillable)) -}}
+  {{- if and .in_policies $differs (not .stand_in) (not (has .name $fillable)) -}}
     {{- $problems = append $problems (printf "%s is set" .name) -}}
   {{- end -}}
+{{- end -}}
+{{- if eq "0" (include "gpuledger.setting" (list . "default_gpus")) -}}
+  {{- $problems = append $problems "default_gpus is 0" -}}
 {{- end -}}
 {{- $words := list -}}
 {{- range $names -}}
@@ -103,6 +106,10 @@
   {{- $schedulers := include "gpuledger.schedulers" . -}}
   {{- if and (ne $mode "webhook") (not (contains $schedulers $text)) -}}
     {{- fail (printf "\n\nadmission.rendered is not for the scheduler names %s, which the settings have: %s" $schedulers $again) -}}
+  {{- end -}}
+  {{- $labelled := eq "labelled" (include "gpuledger.setting" (list . "admission_namespaces")) -}}
+  {{- if ne $labelled (contains "gpuledger.dev/admission" $text) -}}
+    {{- fail (printf "\n\nadmission.rendered is for other namespaces than the setting admission_namespaces: %s" $again) -}}
   {{- end -}}
 {{- else if $problems -}}
   {{- fail (printf "\n\nsettings: %s. The API server's policies then differ in more than names, which is all that the chart can fill in. Render them with the same settings, and give them to the chart:\n  gpuledger admission-policies --settings settings.yaml --output policies.yaml\n  helm ... --set-file admission.rendered=policies.yaml\nor do without: --set admission.mode=none (docs/helm.md)\n" (join ", " $problems)) -}}

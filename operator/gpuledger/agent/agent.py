@@ -70,6 +70,8 @@ LONGEST_S = 6.0
 
 POLL_INTERVAL_S = 0.3
 
+_NO_LIBRARY = "no image has brought it"
+
 
 async def wait_for_bound_pods(node_name: str, store: KubeReads) -> None:
     """Return when the kubelet has taken up every pod that is bound to this node, or after LONGEST_S."""
@@ -214,6 +216,7 @@ class Agent:
                 selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
                 group.create_task(follow(self._client, NODES, selector, self._observe_node, lambda: lambda _: None))
                 group.create_task(self._look_after_ended_pods())
+                group.create_task(self._tell_if_nothing_is_enforced())
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
                 group.create_task(self._hami_core.run(self._mounted))
@@ -245,6 +248,19 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
             group.create_task(follow(self._client, PODS, selector, self._ended.observe, self._ended.listing))
+
+    async def _tell_if_nothing_is_enforced(self) -> None:
+        """Tell of a node that keeps nobody to a share, though nobody has chosen that: as soon as it has cards."""
+        await self._has_cards.wait()
+        if self._plan.isolation is None and any(card.mode == Isolation.NONE for card in self.cards):
+            why = self._capabilities().installed
+            self._events.post(
+                EventReason.SHARES_NOT_ENFORCED,
+                f"node {self._plan.node_name}: nothing keeps containers to their shares of GPUs: HAMi-core: "
+                f"{why.why_no_hami_core or _NO_LIBRARY}; the driver's limits: {why.why_no_driver_limits}. "
+                "See docs/isolation.md; if it is meant, set isolation: none",
+                key="since the agent has cards",
+            )
 
     def _take_in(self, snapshot: Snapshot | None) -> None:
         """Observe what the driver shows now."""

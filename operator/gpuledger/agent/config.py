@@ -111,8 +111,8 @@ def agent_config(settings: Settings, node_name: str, kubelet_directory: Path, ow
         raise BadInput(f"node {node_name}: {mode} needs CDI: set delivery to cdi")
     # MIG devices say themselves what they are; what is not cut into any has nothing to keep shares apart.
     isolation = Isolation.NONE if mode == Isolation.MIG else None if mode == AUTO else Isolation(mode)
-    if isolation is None and settings.delivery != "cdi":
-        mode = isolation = Isolation.NONE  # all that fits such a node
+    if isolation is None and (settings.delivery != "cdi" or settings.devices_file):
+        mode = isolation = Isolation.NONE  # all that fits such a node: no hooks there, or no driver of NVIDIA's
     return AgentConfig(
         node_name=node_name,
         resources={vendor: served_counts(settings, dialects, vendor) for vendor in vendors},

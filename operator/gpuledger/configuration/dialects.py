@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuledger.configuration.settings import Settings, content_of
-from gpuledger.formats.admission.policies import agent_policies, as_yaml, mutating_policies, validating_policies
+from gpuledger.formats.admission.policies import (
+    LABELLED,
+    NOT_IGNORED,
+    agent_policies,
+    as_yaml,
+    mutating_policies,
+    validating_policies,
+)
 from gpuledger.formats.admission.webhook import (
     HEADER,
     AdmissionRules,
@@ -26,6 +33,7 @@ from gpuledger.formats.dialects.vocabulary import (
     Vocabulary,
 )
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
+from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import NVIDIAS_COUNT
 
@@ -95,31 +103,51 @@ OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION)
 """All that our own account patches on pods: to wake one, to fence one off, and to correct its annotations."""
 
 
-def policies(settings: Settings, kinds: frozenset[str]) -> str:
-    """Return the policies of these kinds, "mutating", "validating" or "agents", as YAML."""
-    dialects, names = dialects_of(settings), settings.scheduler_names
+EVERY_KIND = frozenset({"validating", "mutating", "agents"})
+
+
+def policy_objects(settings: Settings, kinds: frozenset[str] = EVERY_KIND) -> list[Json]:
+    """Return the policies of these kinds, "mutating", "validating" or "agents", with their bindings."""
+    dialects, names, scope = dialects_of(settings), settings.scheduler_names, _scope(settings)
     found = []
     if "validating" in kinds:
         all_drivers = bool(settings.all_drivers_scheduler_name)
-        found += validating_policies(dialects, names, OWN_ANNOTATIONS, kueue=settings.kueue, all_drivers=all_drivers)
+        found += validating_policies(
+            dialects, names, OWN_ANNOTATIONS, kueue=settings.kueue, all_drivers=all_drivers, scope=scope
+        )
     if "mutating" in kinds:
         models = card_models(settings)
-        found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words)
+        found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words, scope)
     if "agents" in kinds:
         shown = (settings.volcano_memory, settings.volcano_cores) if settings.volcano_capacity else ()
         found += agent_policies([name for name in shown if name])
-    return as_yaml(found)
+    return found
+
+
+def policies(settings: Settings, kinds: frozenset[str]) -> str:
+    """Return the same as YAML."""
+    return as_yaml(policy_objects(settings, kinds))
+
+
+def webhook_objects(settings: Settings, kinds: frozenset[str], address: WebhookAddress) -> list[Json]:
+    """Return which pods are sent to the webhook, of these kinds."""
+    dialects, scope = dialects_of(settings), _scope(settings)
+    found = []
+    if "validating" in kinds:
+        found.append(validating_webhooks(dialects, address, scope))
+    if "mutating" in kinds:
+        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queue_words_for(settings), scope))
+    return found
 
 
 def webhook_configuration(settings: Settings, kinds: frozenset[str], address: WebhookAddress) -> str:
-    """Return which pods are sent to the webhook, of these kinds, as YAML."""
-    dialects = dialects_of(settings)
-    found = []
-    if "validating" in kinds:
-        found.append(validating_webhooks(dialects, address))
-    if "mutating" in kinds:
-        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queue_words_for(settings)))
-    return as_yaml(found, HEADER)
+    """Return the same as YAML."""
+    return as_yaml(webhook_objects(settings, kinds, address), HEADER)
+
+
+def _scope(settings: Settings) -> Json:
+    """Return in which namespaces pods are filled in and judged."""
+    return LABELLED if settings.admission_namespaces == "labelled" else NOT_IGNORED
 
 
 def admission_rules(settings: Settings) -> AdmissionRules:

@@ -72,7 +72,7 @@ def _say_once(sentence: str) -> None:
 
 def nodes_config(settings: Settings) -> NodeConfigs:
     """Return how nodes offer their cards, by the files that the settings name. Raises BadInput."""
-    everywhere = NodeConfig()
+    everywhere = NodeConfig(settings.slots_per_card, settings.memory_scaling)
     for config in _configs(settings).values():
         if config.nodes is not None:
             everywhere = config.nodes.everywhere

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from gpuledger.formats.custom_resource.stored_card import MAX_SLOTS
 from gpuledger.model.errors import BadInput, did_you_mean
 
 PREFIX = "configmap:"
@@ -94,7 +95,9 @@ METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
 """Systems whose metric names are available beside our own: docs/metrics.md."""
 
 
-def option(default: Any, text: str, *, choices: tuple[str, ...] = (), least: int = 0, most: int | None = None) -> Any:
+def option(
+    default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0, most: float | None = None
+) -> Any:
     """Declare an option with its help: the words that it can have, or the bounds of a number."""
     return field(default=default, metadata={"help": text, "choices": choices, "least": least, "most": most})
 
@@ -113,6 +116,13 @@ class Settings:
         True, "Pods that only count nvidia.com/gpu may go to nodes without node_label, where NVIDIA's plugin serves it."
     )
     node_taint: str = option("", "Taint, key=value:effect, of our nodes: admission makes pods tolerate it.")
+
+    admission_namespaces: str = option(
+        "all",
+        "In which namespaces admission fills in and judges pods: all (but those with the label gpuledger.dev/ignore), "
+        "or those labelled gpuledger.dev/admission=true.",
+        choices=("all", "labelled"),
+    )
 
     resource_count: str = option("nvidia.com/gpu", "Resource: how many different cards a container gets.")
     resource_memory: str = option("nvidia.com/gpumem", "Resource: memory of each card, in MiB.")
@@ -271,6 +281,15 @@ class Settings:
     )
     resource_slices: bool = option(
         True, "Whether nodes of our agent show their cards as ResourceSlices, where resource_claims is true."
+    )
+    slots_per_card: int = option(
+        10, "How many containers can have a part of a card at a time.", least=1, most=MAX_SLOTS
+    )
+    memory_scaling: float = option(
+        1.0,
+        "How much memory nodes of our agent give out of each card, as a multiple of what it has; nothing swaps.",
+        least=0.01,
+        most=100,
     )
     isolation: str = option(
         "auto",

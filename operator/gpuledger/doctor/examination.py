@@ -63,6 +63,7 @@ MADE: tuple[Check, ...] = (
     node_checks.check_plugins,
     node_checks.check_cdi,
     node_checks.check_scores,
+    node_checks.check_isolation,
     node_checks.check_unaccounted,
     node_checks.check_claim_class,
     node_checks.check_claims_served,

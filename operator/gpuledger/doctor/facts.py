@@ -18,6 +18,7 @@ from gpuledger.formats.kubernetes.gang import PODGROUPS
 from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import scheduler_says
 from gpuledger.model.json_object import Json
+from gpuledger.model.node import NodeConfigs
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,10 @@ class Release:
     native_gangs: bool = False
     resource_claims: bool = False
     webhook_port: int = 0
+    isolation: str = "auto"
+    """How nodes of our agent keep shares apart, unless their own configuration says."""
+    nodes: NodeConfigs | None = None
+    """What single nodes have of their own; None where that can't be read."""
 
 
 @dataclass(frozen=True, slots=True)

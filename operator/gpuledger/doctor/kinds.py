@@ -75,19 +75,19 @@ class FindingKind(StrEnum):
         W,
         "Neither the admission policies nor the webhook are installed: users can write the operator's "
         "annotations, and pods have to name the scheduler themselves.",
-        "kubectl apply -k manifests/admission",
+        "kubectl apply -k manifests/",
     )
     POLICY_MISSING = (
         "policy-missing",
         E,
         "One of the admission policies is missing.",
-        "gpuledger admission-policies --kind KIND | kubectl apply -f -",
+        "gpuledger admission-policies --settings FILE --kind KIND | kubectl apply -f -",
     )
     POLICY_UNBOUND = (
         "policy-unbound",
         E,
         "A policy has no binding, or one that does not deny, so it has no effect.",
-        "gpuledger admission-policies --kind KIND | kubectl apply -f -",
+        "gpuledger admission-policies --settings FILE --kind KIND | kubectl apply -f -",
     )
     POLICY_NAMES = (
         "policy-names",
@@ -319,6 +319,13 @@ class FindingKind(StrEnum):
         "The policy is `topology`, but a node does not report how its cards are connected.",
         "ENABLE_TOPOLOGY_SCORE=true for HAMi's device plugin on NODE, or another policy",
     )
+    ISOLATION_NONE = (
+        "isolation-none",
+        W,
+        "Nothing keeps containers to their shares of a node's cards, and the settings do not say that this is meant.",
+        "docs/isolation.md: an image with HAMi-core, or another isolation; isolation: none in the settings, or "
+        '"operatingmode": "none" for NODE in node_config_file, says that it is meant',
+    )
 
     CARDS_UNACCOUNTED = (
         "cards-unaccounted",
@@ -358,8 +365,8 @@ class FindingKind(StrEnum):
         "foreign-pods",
         E,
         "Another scheduler placed pods with GPUs on our nodes: the ledger does not count what they use.",
-        "Have their owners create them anew under gpuledger's profile: kubectl apply -k manifests/admission sees to "
-        "that; or keep their nodes apart (node_label, node_taint)",
+        "Have their owners create them anew under gpuledger's profile: the admission policies see to that "
+        "in namespaces with the label gpuledger.dev/admission=true; or keep their nodes apart (node_label, node_taint)",
     )
     PODS_UNSERVED = (
         "pods-unserved",

@@ -70,6 +70,9 @@ KUBELET_WITH_CDI = (1, 29)
 CONTAINERD_WITH_CDI = (2, 0)
 CONTAINERD_CDI_BY_CHOICE = (1, 7)
 
+NOTHING = "none"
+"""The way to isolate that enforces nothing; also the mode of a card of such a node."""
+
 
 def check_inventory(facts: Facts) -> Iterator[Finding]:
     """Yield nodes that have GPUs, or an agent, and no inventory; with why."""
@@ -215,6 +218,25 @@ def check_scores(facts: Facts) -> Iterator[Finding]:
         remedy = "" if hami else "Choose another node_policy and card_policy, or ignore this: all links count as equal."
         text = f"its {len(cards)} cards have no scores, so topology can't tell them apart"
         yield Finding.of(FindingKind.NO_SCORES, f"node {found.name}", text, remedy, NODE=found.name)
+
+
+def check_isolation(facts: Facts) -> Iterator[Finding]:
+    """Yield nodes of our agents that keep nobody to a share, where nobody has chosen that."""
+    release, agents = known(facts.release), _agents_by_node(known(facts.our_pods))
+    if release.nodes is None:
+        return
+    for node in known(facts.nodes):
+        found = node_facts(node, release.dialects)
+        chosen = release.nodes.of(found.name).mode or release.isolation
+        if chosen == NOTHING or found.name not in agents or not _is_ours(found):
+            continue
+        try:
+            free = [card for card in read_registers(found).cards if card.mode == NOTHING and card.vendor == NVIDIA]
+        except BadInput:
+            continue  # check_registers says so
+        if free:
+            text = f"containers can use more than their share of {len(free)} of its cards: nothing enforces any"
+            yield Finding.of(FindingKind.ISOLATION_NONE, f"node {found.name}", text, NODE=found.name)
 
 
 def _has_our_agent(node: Json, release: Release) -> bool:

@@ -18,8 +18,8 @@ import aiohttp
 import yaml
 
 from gpuledger import __version__
-from gpuledger.configuration.dialects import OWN_ANNOTATIONS, card_models, dialects_of, queue_words_for
-from gpuledger.configuration.files import config_maps, values_of, with_config_files
+from gpuledger.configuration.dialects import EVERY_KIND, dialects_of, policy_objects, webhook_objects
+from gpuledger.configuration.files import config_maps, nodes_config, values_of, with_config_files
 from gpuledger.configuration.settings import FROM_CONFIG_MAPS, Settings
 from gpuledger.doctor.facts import (
     AGENT,
@@ -37,10 +37,9 @@ from gpuledger.doctor.facts import (
     name_of,
     pods_held,
 )
-from gpuledger.formats.admission.policies import agent_policies, mutating_policies, validating_policies
 from gpuledger.formats.admission.rules import AGENT as AGENT_ACCOUNT
 from gpuledger.formats.admission.rules import OPERATOR as OPERATOR_ACCOUNT
-from gpuledger.formats.admission.webhook import WebhookAddress, mutating_webhooks, validating_webhooks
+from gpuledger.formats.admission.webhook import WebhookAddress
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, GROUP, PLURAL
 from gpuledger.formats.kubernetes.other import LEASE_NAME
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE as NAMESPACE
@@ -51,6 +50,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import ALLOCATIONS, PODS, KubeReads, claim_objects_of
 from gpuledger.model.errors import ApiError, BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
+from gpuledger.model.node import NodeConfigs
 from gpuledger.workflows.list_and_watch import config_map_contents
 
 SETTINGS_VARIABLE = "GPULEDGER_SETTINGS"
@@ -171,20 +171,12 @@ def _why(error: Exception, what: str) -> str:
 def release_for(settings: Settings) -> Release:
     """Return the objects that belong to these settings. Raises BadInput for a table of vendors that can't be used."""
     dialects, names = dialects_of(settings), settings.scheduler_names
-    nowhere = WebhookAddress()
     return Release(
         dialects=dialects,
         scheduler_names=names,
         version=__version__,
-        policies=[
-            *validating_policies(dialects, names, OWN_ANNOTATIONS),
-            *mutating_policies(dialects, names, settings.node_taint, card_models(settings), settings.queue_words),
-            *agent_policies(),
-        ],
-        webhooks=[
-            mutating_webhooks(dialects, nowhere, bool(settings.sum_models), queue_words_for(settings)),
-            validating_webhooks(dialects, nowhere),
-        ],
+        policies=policy_objects(settings),
+        webhooks=webhook_objects(settings, EVERY_KIND, WebhookAddress()),
         scheduler_config=scheduler_configuration(
             names,
             dialects,
@@ -201,7 +193,16 @@ def release_for(settings: Settings) -> Release:
         native_gangs=settings.native_gangs,
         resource_claims=settings.resource_claims,
         webhook_port=settings.webhook_port,
+        isolation="none" if settings.devices_file else settings.isolation,
+        nodes=_nodes_config(settings),
     )
+
+
+def _nodes_config(settings: Settings) -> NodeConfigs | None:
+    try:
+        return nodes_config(settings)
+    except BadInput:  # a file that only the agents have, or that they refuse as well
+        return None
 
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

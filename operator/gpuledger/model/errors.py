@@ -305,6 +305,8 @@ class EventReason(StrEnum):
     """On a node: its list of cards can't be read, or contradicts the ledger."""
     USED_WITHOUT_SHARE = "GPUUsedWithoutShare"
     """On a node: processes of a pod use a card of which the pod holds no share."""
+    SHARES_NOT_ENFORCED = "GPUSharesNotEnforced"
+    """On a node: nothing keeps containers to their shares, and the settings do not say that this is meant."""
     MPS_FAULT = "MPSFault"
     """On a node: an MPS daemon, or its server, has lost the programs that used a card by it."""
     UNHEALTHY = "GPUUnhealthy"

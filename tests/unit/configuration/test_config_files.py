@@ -73,3 +73,41 @@ def test_simulated_nodes_offer_their_cards_as_the_files_say(tmp_path: Path) -> N
         (24_564, 4),
         (49_128, 4),
     ]
+
+
+def test_slots_and_scaling_are_settings_and_a_node_s_own_count_there(tmp_path: Path) -> None:
+    nodes = written(tmp_path, '{"nodeconfig": [{"name": "n-2", "devicesplitcount": 5}]}', "nodes")
+    configs = nodes_config(Settings(slots_per_card=20, memory_scaling=1.5, node_config_file=str(nodes)))
+    assert [(found.split_count, found.memory_scaling) for found in map(configs.of, ("n-1", "n-2"))] == [
+        (20, 1.5),
+        (5, 1.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "ours", "text"),
+    [("slots_per_card", 20, "deviceSplitCount: 4"), ("memory_scaling", 2.0, "deviceMemoryScaling: 1.5")],
+)
+def test_slots_and_scaling_in_two_places_that_contradict_each_other_are_refused(
+    tmp_path: Path, option: str, ours: float, text: str
+) -> None:
+    file = str(written(tmp_path, f"nvidia: {{{text}}}"))
+    said = {"hami_config_file": file, option: ours}
+    with pytest.raises(BadInput, match=rf"{option} is {ours} in the settings and .* in hami_config_file: keep one"):
+        with_config_files(Settings().changed(said), said)
+    assert getattr(with_config_files(Settings().changed({"hami_config_file": file}), {}), option) != ours
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"slots_per_card": 0}, "slots_per_card is 1 at least"),
+        ({"slots_per_card": 1025}, "slots_per_card is 1024 at most"),
+        ({"memory_scaling": 0}, "memory_scaling is 0.01 at least"),
+        ({"memory_scaling": 101}, "memory_scaling is 100 at most"),
+        ({"memory_scaling": float("nan")}, "memory_scaling"),
+    ],
+)
+def test_slots_and_scaling_have_bounds(values: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^settings: {sentence}"):
+        Settings().changed(values)

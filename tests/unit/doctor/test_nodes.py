@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -308,3 +309,27 @@ def test_how_nodes_keep_shares_apart_is_counted_by_node() -> None:
 
 def test_where_nodes_can_not_be_read_nothing_is_said_of_isolation() -> None:
     assert examine(healthy(nodes=Unread("nodes", "list", "forbidden"))).isolation == {}
+
+
+def unlimited() -> Json:
+    """Return the node whose agent enforces nothing."""
+    node = a_gpu_node(SHARED)
+    cards = [replace(card, mode="none") for card in NODE.cards]
+    node["metadata"]["annotations"][REGISTER_ANNOTATION] = register_of(cards)
+    return node
+
+
+def test_a_node_that_enforces_nothing_is_told_unless_somebody_has_written_that_down(tmp_path: Path) -> None:
+    (finding,) = examine(healthy(nodes=[unlimited()])).findings
+    assert (finding.kind.value, finding.where) == ("isolation-none", WHERE)
+    assert finding.text == "containers can use more than their share of 2 of its cards: nothing enforces any"
+    assert "isolation: none in the settings" in finding.remedy
+    file = tmp_path / "nodes.json"
+    file.write_text(json.dumps({"nodeconfig": [{"name": NODE.name, "operatingmode": "none"}]}))
+    for chosen in (Settings(isolation="none"), Settings(node_config_file=str(file)), Settings(devices_file="/cards")):
+        assert examine(healthy(chosen, nodes=[unlimited()])).findings == ()
+
+
+def test_a_simulated_node_has_nothing_to_enforce() -> None:
+    found = examine(healthy(nodes=[unlimited()], our_pods=[OPERATOR])).findings
+    assert "isolation-none" not in {finding.kind.value for finding in found}

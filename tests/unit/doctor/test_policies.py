@@ -42,7 +42,7 @@ def test_one_that_is_missing_among_others_is_an_error(name: str) -> None:
     kind = "mutating" if name == "gpuledger-pods" else "validating"
     assert finding.kind.value == "policy-missing"
     assert finding.where.endswith(f" {name}")
-    assert finding.remedy == f"gpuledger admission-policies --kind {kind} | kubectl apply -f -"
+    assert finding.remedy == f"gpuledger admission-policies --settings FILE --kind {kind} | kubectl apply -f -"
 
 
 def test_a_binding_has_to_be_there_for_this_policy_and_deny(found: Found) -> None:

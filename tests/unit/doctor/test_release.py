@@ -11,6 +11,8 @@ from gpuledger.doctor.reading import release_for
 from gpuledger.formats.admission.webhook import WebhookAddress
 
 OTHERS = Settings(resource_count="example.com/gpu", scheduler_name="mine", node_taint="gpu=ours:NoSchedule")
+OF_QUEUES = Settings(kueue=True, sum_models=("T4=15360",), queue_words=True, all_drivers_scheduler_name="all")
+IN_SOME = Settings(admission_namespaces="labelled", volcano_capacity=True)
 
 
 def loaded(text: str) -> list[Any]:
@@ -22,14 +24,15 @@ def by_name(objects: list[Any]) -> dict[tuple[str, str], Any]:
 
 
 def test_the_policies_are_those_that_are_printed() -> None:
-    for settings in (Settings(), OTHERS):
+    for settings in (Settings(), OTHERS, OF_QUEUES, IN_SOME):
         printed = loaded(policies(settings, frozenset(("mutating", "validating", "agents"))))
         assert by_name(list(release_for(settings).policies)) == by_name(printed)
 
 
 def test_the_webhooks_are_those_that_are_printed() -> None:
-    printed = loaded(webhook_configuration(OTHERS, frozenset(("mutating", "validating")), WebhookAddress()))
-    assert by_name(list(release_for(OTHERS).webhooks)) == by_name(printed)
+    for settings in (Settings(), OTHERS, OF_QUEUES, IN_SOME):
+        printed = loaded(webhook_configuration(settings, frozenset(("mutating", "validating")), WebhookAddress()))
+        assert by_name(list(release_for(settings).webhooks)) == by_name(printed)
 
 
 def test_differences_are_paths_on_either_side() -> None:

@@ -9,10 +9,10 @@ limit is set here, needed or not, and what a user may wish is read from the pod 
 
 Which HAMi-core a node's new containers get: the one that an image has brought, or one installed by hand.
 
-An init container of the agent's pod copies the library from an image to where the agent finds it. The agent checks
-it, and installs it below `versions/`, in a directory of the checksum's name: written beside, then renamed, so it is
-there as a whole or not at all, wherever a crash comes. Nothing is ever changed in it. A container's mounts name its
-version, so an upgrade changes nothing for those that run, and a rollback is another upgrade.
+The agent's own image has the library, or an init container of its pod copies it from another one to the same place.
+The agent checks it, and installs it below `versions/`, in a directory of the checksum's name: written beside, then
+renamed, so it is there as a whole or not at all, wherever a crash comes. Nothing is ever changed in it. A container's
+mounts name its version, so an upgrade changes nothing for those that run, and a rollback is another upgrade.
 
 Source of the names: docker/Dockerfile and docker/vgpu-init.sh of HAMi 2.4 to 2.10, whose image has the library as
 /k8s-vgpu/lib/nvidia/libvgpu.so up to 2.4, and from 2.5 on with its version at the end.
@@ -192,7 +192,7 @@ class HamiCoreLibrary:
     """Keeps the library in place. Writes may hang with the disk, so a thread makes them; `found` waits for none."""
 
     def __init__(self, home: Path, image: Path, accepted: Collection[str] = (), machine: str = "") -> None:
-        """Make one; `home` is HAMi-core's directory on the node, `image` has what an image has brought, if it exists.
+        """Make one; `home` is HAMi-core's directory on the node, `image` has what an image has brought, if it has.
 
         `accepted` are the only SHA-256 that a library may have; empty: it may have any. `machine` is the kernel's name
         of the machine; empty: this one.
@@ -208,7 +208,7 @@ class HamiCoreLibrary:
         """Return the library for a container that starts now, None for none."""
         if not self._home.is_absolute():  # the setting is empty; nothing else could be mounted either
             return None
-        if not self._image.is_dir():
+        if not self._files():
             return self._installed_by_hand()
         return self._found if self._found is not None and _is_there(Path(self._found.directory)) else None
 
@@ -234,7 +234,7 @@ class HamiCoreLibrary:
 
     def refresh(self) -> None:
         """Install what the image has brought, unless it is. Raises OSError; what was there stays, whole."""
-        if not self._image.is_dir():
+        if not self._files():
             self._found = None
             return
         try:
@@ -268,12 +268,10 @@ class HamiCoreLibrary:
 
     def _brought(self) -> tuple[Library, bytes]:
         """Return the library in the image, with its content. Raises BadInput if it can't be used, and OSError."""
-        files = sorted(path for path in self._image.iterdir() if path.name.startswith(LIBRARY))
-        if len(files) != 1:
-            raise BadInput(
-                f"it has {len(files)} files {LIBRARY}*, and not one: {', '.join(path.name for path in files)}"
-            )
-        (file,) = files
+        file, *others = self._files()
+        if others:
+            names = ", ".join(path.name for path in (file, *others))
+            raise BadInput(f"it has {len(others) + 1} files {LIBRARY}*, and not one: {names}")
         if file.stat().st_size > LARGEST_BYTES:
             raise BadInput(f"{file.name} is larger than {LARGEST_BYTES >> 20} MiB")
         data = file.read_bytes()
@@ -287,6 +285,10 @@ class HamiCoreLibrary:
         self._check_accepted(file.name, sha256)
         directory = self._versions / sha256[:NAME_LENGTH]
         return Library(str(directory), sha256, file.name.removeprefix(LIBRARY).removeprefix(".")), data
+
+    def _files(self) -> list[Path]:
+        """Return the libraries that an image has brought, by their names."""
+        return sorted(self._image.glob(f"{LIBRARY}*"))
 
     def _check_accepted(self, name: str, sha256: str) -> None:
         if self._accepted and sha256 not in self._accepted:

@@ -186,7 +186,7 @@ def mps_daemon(settings_file: Path | None, pod_uid: str, shared_memory: str | No
 @click.option("--count", default=3, show_default=True, help="Number of nodes.")
 @click.option("--gpus", default=8, show_default=True, help="Cards per node.")
 @click.option("--model", default="A100-40GB", show_default=True, help="Model of the cards; see --list-models.")
-@click.option("--slots", type=int, help="Slots per card: how many shares it can have at once.  [default: 10]")
+@click.option("--slots", type=int, help="Slots per card: how many shares it has at most.  [default: slots_per_card]")
 @click.option("--prefix", default="gpu-node", show_default=True, help="Nodes are called PREFIX-1, PREFIX-2, ...")
 @click.option(
     "--run-pods", is_flag=True, help="Keep running, and report on the pods there as a kubelet would. No container runs."

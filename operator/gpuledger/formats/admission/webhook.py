@@ -235,18 +235,19 @@ def mutating_webhooks(
     address: WebhookAddress,
     with_sums: bool = False,
     queue_words_for: Sequence[str] = (),
+    scope: Json = NOT_IGNORED,
 ) -> Json:
     """Return the configuration of the webhooks that fill in new pods; with sums, also of the one for templates.
 
     With the names of our schedulers, also of the one that writes Kueue's label on objects that name a queue otherwise.
     """
-    webhooks = [_webhook("pods", FILL_IN, [asking_pods(dialects)], address, NOT_IGNORED)]
+    webhooks = [_webhook("pods", FILL_IN, [asking_pods(dialects)], address, scope)]
     if with_sums:
-        summing = _webhook("sums", SUM_UP, summing_templates(dialects), address, NOT_IGNORED)
+        summing = _webhook("sums", SUM_UP, summing_templates(dialects), address, scope)
         summing["rules"] = [{**each, "scope": "Namespaced"} for each in template_rules()]
         webhooks.append(summing)
     if queue_words_for:
-        queueing = _webhook("queues", QUEUE_UP, queued_objects(dialects, queue_words_for), address, NOT_IGNORED)
+        queueing = _webhook("queues", QUEUE_UP, queued_objects(dialects, queue_words_for), address, scope)
         queueing["rules"] = [{**each, "scope": "Namespaced"} for each in template_rules("CREATE")]
         webhooks.append(queueing)
     for webhook in webhooks:
@@ -254,13 +255,13 @@ def mutating_webhooks(
     return _configuration("Mutating", webhooks, address)
 
 
-def validating_webhooks(dialects: Dialects, address: WebhookAddress) -> Json:
+def validating_webhooks(dialects: Dialects, address: WebhookAddress, scope: Json = NOT_IGNORED) -> Json:
     """Return the configuration of the webhooks that refuse pods. Our own annotation is protected everywhere."""
     others = not_from(OPERATOR)
     webhooks = [
-        _webhook("requests", CHECK, [mentioning_pods(dialects)], address, NOT_IGNORED),
+        _webhook("requests", CHECK, [mentioning_pods(dialects)], address, scope),
         _webhook("devices", CHECK, [others, with_our_annotation()], address),
-        _webhook("foreign-devices", CHECK, [others, with_foreign_annotations()], address, NOT_IGNORED),
+        _webhook("foreign-devices", CHECK, [others, with_foreign_annotations()], address, scope),
     ]
     return _configuration("Validating", webhooks, address)
 

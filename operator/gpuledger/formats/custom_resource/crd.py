@@ -281,6 +281,9 @@ def as_yaml() -> str:
 LINE = 100
 """How long a line of a list may be."""
 
+_KEPT_SPACE = "\0"
+"""Stands for a space that is no place to break a line; JSON spells this character out."""
+
 ALL_CONTAINERS = "(object.spec.containers + object.spec.?initContainers.orValue([]))"
 
 
@@ -288,10 +291,12 @@ def literal(value: str | Collection[str]) -> str:
     """Return a string, or a list of strings, as CEL has it: the same as JSON."""
     if isinstance(value, str):
         return json.dumps(value)
-    items = ", ".join(json.dumps(each) for each in value)
-    if len(items) < LINE:
-        return f"[{items}]"
-    return "[\n" + indent(fill(items, LINE, break_long_words=False, break_on_hyphens=False), "    ") + "\n  ]"
+    # A line ends between items, never in one: a model's name can have spaces, and CEL's strings end with their line.
+    items = ", ".join(json.dumps(each).replace(" ", _KEPT_SPACE) for each in value)
+    if len(items) >= LINE:
+        lines = fill(items, LINE, break_long_words=False, break_on_hyphens=False)
+        items = "\n" + indent(lines, "    ") + "\n  "
+    return f"[{items}]".replace(_KEPT_SPACE, " ")
 
 
 def table(rows: Mapping[str, str | Collection[str] | Mapping[str, str]]) -> str:

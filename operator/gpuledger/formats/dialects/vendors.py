@@ -350,7 +350,8 @@ class _Nvidia(BaseModel):
 
     def settings(self) -> dict[str, object]:
         """Return our settings that say the same."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name not in _OF_NODES}
+        others = {name: getattr(self, name) for name in type(self).model_fields if name not in _OF_NODES}
+        return {**others, "slots_per_card": self.split_count, "memory_scaling": self.memory_scaling}
 
 
 class _Hami(_Nvidia):

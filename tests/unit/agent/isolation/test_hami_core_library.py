@@ -142,6 +142,18 @@ def test_a_library_that_is_refused_leaves_no_other_in_its_place(place: Place) ->
     assert agent.found() is None
 
 
+def test_an_image_that_was_built_without_it_leaves_the_one_by_hand(place: Place) -> None:
+    """Its directory is in the agent's image all the same, with whatever else HAMi's own has there."""
+    (place.image).mkdir(exist_ok=True)
+    (place.image / "ld.so.preload").write_text("/usr/local/vgpu/libvgpu.so")
+    by_hand(place, OLD)
+    agent = place.agent()
+    agent.refresh()
+    found = agent.found()
+    assert found is not None
+    assert (found.directory, agent.why_not) == (str(place.home), "")
+
+
 def test_several_libraries_in_an_image_are_none(place: Place) -> None:
     place.bring(NEW)
     (place.image / "libvgpu.so").write_bytes(OLD)

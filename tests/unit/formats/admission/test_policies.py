@@ -1,5 +1,6 @@
 """The API server's policies say the same names as the settings, and stay away from what they are not for."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,8 +67,9 @@ def variable(policy: Json, name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_files_in_manifests_are_what_the_default_settings_give(kind: str) -> None:
-    text = policies(Settings(), frozenset({kind}))
+def test_the_files_in_manifests_are_what_their_settings_give(kind: str) -> None:
+    stated = yaml.safe_load((MANIFESTS / "settings.yaml").read_text())
+    text = policies(Settings().changed(stated), frozenset({kind}))
     assert (MANIFESTS / FILES[kind]).read_text() == text, "run `make generate` and commit it"
 
 
@@ -185,6 +187,18 @@ def test_what_concerns_requests_leaves_out_exempt_namespaces() -> None:
             assert set(itself["values"]) == EXEMPT
 
 
+def test_namespaces_can_opt_in_and_what_protects_the_ledger_holds_everywhere() -> None:
+    everywhere, labelled = bindings(Settings()), bindings(Settings(admission_namespaces="labelled"))
+    assert everywhere.keys() == labelled.keys()
+    opt_in = {"key": "gpuledger.dev/admission", "operator": "In", "values": ["true"]}
+    for name, spec in labelled.items():
+        if "matchResources" in everywhere[name]:
+            expressions = spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+            assert expressions.pop() == opt_in
+        assert spec == everywhere[name]
+    assert "matchResources" not in labelled["gpuledger-devices"]
+
+
 def test_only_kinds_that_were_asked_for_are_printed() -> None:
     for kind in KINDS:
         printed = CliRunner().invoke(main, ["admission-policies", "--kind", kind])
@@ -209,3 +223,11 @@ def test_a_text_can_not_end_the_string_that_it_is_in(text: str) -> None:
     quoted = literal(text)
     assert quoted[0] == quoted[-1] == '"'
     assert not re.search(r'(?<!\\)(?:\\\\)*"', quoted[1:-1])
+
+
+def test_a_long_list_is_broken_between_its_items_and_never_in_one() -> None:
+    """CEL's strings end with their line: a policy with one that is broken compiles on no API server."""
+    models = [f"NVIDIA A100-SXM4-{size}GB  of {size}=81920" for size in range(20)]
+    found = literal(models)
+    assert "\n" in found
+    assert json.loads(found) == models

@@ -65,6 +65,17 @@ def test_exempt_namespaces_are_left_out_but_for_our_own_annotation() -> None:
             assert set(itself["values"]) == {"kube-system", "gpuledger-system"}
 
 
+def test_namespaces_can_opt_in(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("admission_namespaces: labelled\nsum_models: [T4=15360]\nqueue_words: true\n")
+    found = webhooks("--settings", str(settings))
+    assert len(found) == 6
+    for name, webhook in found.items():
+        opted_in = {"key": "gpuledger.dev/admission", "operator": "In", "values": ["true"]}
+        expressions = webhook.get("namespaceSelector", {}).get("matchExpressions", [])
+        assert (opted_in in expressions) is (name != "devices.gpuledger.dev")
+
+
 def test_the_service_is_the_one_of_the_manifests() -> None:
     service = yaml.safe_load((MANIFESTS / "webhook" / "service.yaml").read_text())
     named = webhooks()["pods.gpuledger.dev"]["clientConfig"]["service"]

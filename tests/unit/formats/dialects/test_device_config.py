@@ -45,6 +45,8 @@ def test_the_guides_configuration_is_what_we_have_by_default(text: str) -> None:
         "default_gpus": 1,
         "default_memory_mib": 0,
         "default_cores": 0,
+        "slots_per_card": 10,
+        "memory_scaling": 1.0,
     }
     assert found.nodes is not None
     assert found.nodes.of("any") == NodeConfig()
