@@ -67,11 +67,13 @@ CONTROLLERS = (
     "serviceaccount-controller",
 )
 CONTROLLERS_OF_REAL_NODES = (
+    "cronjob-controller",
     "daemonset-controller",
     "endpoints-controller",
     "endpointslice-controller",
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
+    "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
     "taint-eviction-controller",
 )

@@ -367,9 +367,13 @@ class Cluster:
 
         self.wait(quiet, "the operator comes to rest")
 
-    def check_consistent(self) -> None:
-        """Compare every pod's annotation with the ledger, and the ledger with the cards' capacity."""
-        bound = {p["metadata"]["uid"]: p for p in self.pods().values() if p["spec"].get("nodeName")}
+    def check_consistent(self, namespace: str = "default") -> None:
+        """Compare every pod's annotation with the ledger, and the ledger with the cards' capacity.
+
+        No pod of another namespace may hold any.
+        """
+        pods = self.request("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]
+        bound = {p["metadata"]["uid"]: p for p in pods if p["spec"].get("nodeName")}
         entered: dict[str, set[str]] = {}
         for uuid, card in self.cards().items():
             held = card["status"]["holders"]

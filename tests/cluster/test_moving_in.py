@@ -181,7 +181,7 @@ def a_deployment(namespace: str, name: str) -> Json:
 
 
 HAMIS_CHART = (
-    "helm upgrade hami hami-charts/hami -n kube-system --reuse-values --set scheduler.admissionWebhook.enabled="
+    "helm upgrade hami hami-charts/hami -n kube-system --reset-then-reuse-values --set scheduler.admissionWebhook.enabled="
 )
 INSTEAD = {
     # HAMi's chart is not here: its webhook's configuration and its Deployment are stand-ins.

@@ -60,6 +60,13 @@ def commands_of(document: Path) -> Iterator[Command]:
             yield from (Command(name, " ".join(each.split()), None, section) for each in texts if each.strip())
 
 
+def mentioned(document: Path) -> Iterator[str]:
+    """Yield what a document says of commands in its text, between backticks: a program with two words or more."""
+    text = FENCE.sub("", document.read_text())
+    programs = "docker|etcdutl|gpuledger|helm|kubectl|make|nvidia-smi"
+    yield from (" ".join(each.split()) for each in re.findall(rf"`((?:{programs})(?:\s+[^`\s]+){{2,}})`", text))
+
+
 @functools.cache
 def shown() -> dict[str, list[Command]]:
     """Return the text of each command -> where it is shown."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from documents.pages import ROOT, Run, commands, reasons, run_elsewhere, runs, shown
+from documents.pages import ROOT, Run, commands, commands_of, mentioned, reasons, run_elsewhere, runs, shown
 from fakes.objects import a_node_object
 from gpuledger.agent.simulated import fake_nodes
 
@@ -26,7 +26,8 @@ def test_every_command_is_run_by_a_test_or_has_a_reason_why_not() -> None:
     where = {text: {command.file for command in found} - run_elsewhere().keys() for text, found in shown().items()}
     unknown = {text: files for text, files in where.items() if files and text not in known}
     assert unknown == {}, "add it to tests/documents/commands.yaml"
-    assert set(known) - shown().keys() == set(), "no document shows it any more"
+    in_text = {text for document in run_elsewhere() for text in mentioned(ROOT / document)}
+    assert set(known) - shown().keys() - in_text == set(), "no document shows it any more"
 
 
 def test_a_document_whose_commands_are_run_elsewhere_has_that_test() -> None:
@@ -34,6 +35,14 @@ def test_a_document_whose_commands_are_run_elsewhere_has_that_test() -> None:
         file, _, name = test.partition("::")
         assert (ROOT / document).exists()
         assert f"def {name}(" in (ROOT / file).read_text()
+
+
+@pytest.mark.parametrize("document", ["docs/operations.md", "docs/production.md", "docs/runbooks.md"])
+def test_what_a_runbook_says_to_run_in_its_text_is_in_a_block_too(document: str) -> None:
+    """Only blocks are run."""
+    run = [command.text for command in commands_of(ROOT / document)]
+    found = {text for text in mentioned(ROOT / document) if not any(text in each for each in run)}
+    assert found - reasons().keys() == set()
 
 
 def test_commands_are_found_in_blocks_with_and_without_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,11 +148,11 @@ class PodCluster(Cluster):
 
     def bring_images(self) -> None:
         """Let the nodes have the images that the manifests name."""
-        self._bring("gpuledger", build_image)
+        self.bring("gpuledger", build_image)
         program = ensure_binaries() / "kube-scheduler"
         running = json.loads(self.plane.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"]
         for image in {_scheduler_image(), f"registry.k8s.io/kube-scheduler:{running}"}:  # by the base, and by the chart
-            self._bring("kube-scheduler", partial(write_program_image, name=image, program=program))
+            self.bring("kube-scheduler", partial(write_program_image, name=image, program=program))
 
     def bring_public_images(self) -> None:
         """Let the nodes have the images that examples/ name: here both are busybox, whose pause does nothing."""
@@ -160,14 +160,15 @@ class PodCluster(Cluster):
         assert busybox, "nodes need it themselves"
         for name, command in (("registry.k8s.io/pause:3.10", PAUSE), ("docker.io/library/busybox:1.37", "")):
             argv = ["/bin/sh", *(["-c", command] if command else [])]
-            self._bring("public", partial(write_image, name=name, layers=[busybox_layer(busybox)], command=argv))
+            self.bring("public", partial(write_image, name=name, layers=[busybox_layer(busybox)], command=argv))
 
     def bring_release(self, release: Release) -> None:
         """Let the nodes have another release's image."""
         name = f"docker.io/library/{release.image}"
-        self._bring("release", partial(build_image, package=release.package, name=name))
+        self.bring("release", partial(build_image, package=release.package, name=name))
 
-    def _bring(self, name: str, write: Callable[[Path], None]) -> None:
+    def bring(self, name: str, write: Callable[[Path], None]) -> None:
+        """Let the nodes have an image that a function writes."""
         tar = self.plane.directory / f"{name}.tar"
         write(tar)
         for node in self.nodes:
