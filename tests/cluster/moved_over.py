@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
@@ -24,3 +25,16 @@ def command(cluster: Cluster, name: str, *arguments: str) -> subprocess.Complete
     files = ("--settings", cluster.installation.settings_file, "--kubeconfig", cluster.plane.kubeconfig)
     words = [sys.executable, "-m", "gpuledger", name, *map(str, files), "-o", "json", *arguments]
     return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def as_hami_counts(cluster: Cluster) -> Counter[str]:
+    """Return MiB by card as HAMi's scheduler adds them up, from the annotations of pods that have a node of its."""
+    used: Counter[str] = Counter()
+    for each in cluster.objects("pods"):
+        annotations = each["metadata"].get("annotations") or {}
+        if "hami.io/vgpu-node" in annotations:
+            containers = annotations["hami.io/vgpu-devices-allocated"].split(";")
+            for device in (device for container in containers for device in container.split(":") if device):
+                uuid, _, memory_mib, _ = device.split(",")
+                used[uuid] += int(memory_mib)
+    return used

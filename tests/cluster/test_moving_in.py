@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import yaml
 
 from cluster.cluster import CORES, COUNT, MEMORY, PODS, Cluster, pod
-from cluster.moved_over import command, moved_over
+from cluster.moved_over import as_hami_counts, command, moved_over
 from cluster.shared import SharedPlane
 from control_plane import ControlPlane
 from documents.journey import Journey
@@ -154,19 +153,6 @@ def found(cluster: Cluster, name: str, *arguments: str, status: int) -> list[Jso
     return list(json.loads(done.stdout))
 
 
-def as_hami_counts(cluster: Cluster) -> Counter[str]:
-    """Return MiB by card as HAMi's scheduler adds them up, from the annotations of pods that have a node of its."""
-    used: Counter[str] = Counter()
-    for each in cluster.request("GET", PODS)["items"]:
-        annotations = each["metadata"].get("annotations") or {}
-        if "hami.io/vgpu-node" in annotations:
-            containers = annotations["hami.io/vgpu-devices-allocated"].split(";")
-            for device in (device for container in containers for device in container.split(":") if device):
-                uuid, _, memory_mib, _ = device.split(",")
-                used[uuid] += int(memory_mib)
-    return used
-
-
 def a_deployment(namespace: str, name: str) -> Json:
     """Return what stands in for another system's scheduler: there is nothing in it."""
     labels = {"app": name}
@@ -181,7 +167,8 @@ def a_deployment(namespace: str, name: str) -> Json:
 
 
 HAMIS_CHART = (
-    "helm upgrade hami hami-charts/hami -n kube-system --reset-then-reuse-values --set scheduler.admissionWebhook.enabled="
+    "helm upgrade hami hami-charts/hami -n kube-system --reset-then-reuse-values "
+    "--set scheduler.admissionWebhook.enabled="
 )
 INSTEAD = {
     # HAMi's chart is not here: its webhook's configuration and its Deployment are stand-ins.

@@ -486,6 +486,30 @@ def test_the_definition_of_the_ledger_is_kept_and_can_be_upgraded(helm: Helm) ->
 # Presets.
 
 
+PRODUCTION = REPOSITORY / "examples" / "production" / "values.yaml"
+
+
+@pytest.mark.parametrize("version", [KUBERNETES, BEFORE_POLICIES])
+def test_the_values_for_production_take_each_image_from_ones_own_registry(helm: Helm, version: str) -> None:
+    flags = (f"--values={PRODUCTION}", f"--kube-version={version}", f"--namespace={NAMESPACE}")
+    assert helm.run("lint", str(CHART), *flags) == (0, "")
+    objects = helm.objects(flags[0], kubernetes=version)
+    pods = [each["spec"]["template"]["spec"] for each in objects.values() if "template" in each.get("spec", {})]
+    pods += [each["spec"] for each in objects.values() if each["kind"] == "Pod"]
+    images = {each["image"] for pod in pods for each in (*pod["containers"], *pod.get("initContainers", ()))}
+    assert all(image.startswith("registry.example/") for image in images), images
+    assert f"registry.example/gpuledger:{__version__}" in images
+    operator = objects[OPERATOR]["spec"]["template"]["spec"]["containers"]
+    assert all("memory" in each["resources"]["limits"] for each in operator)
+
+
+def test_the_page_for_production_speaks_of_each_of_its_values() -> None:
+    values = yaml.safe_load(PRODUCTION.read_text())
+    page = (REPOSITORY / "docs" / "production.md").read_text()
+    parts = {part for name, each in values.items() for part in (name, *(each if name == "settings" else ()))}
+    assert {part for part in parts if part not in page} == set()
+
+
 @pytest.mark.parametrize("version", [KUBERNETES, BEFORE_POLICIES])
 @pytest.mark.parametrize("name", PRESETS)
 def test_helm_has_nothing_to_say_against_a_preset(helm: Helm, name: str, version: str) -> None:

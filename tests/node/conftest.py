@@ -22,7 +22,13 @@ from requirements import require
 
 HERE = Path(__file__).parent
 NODE = "node-1"
-OUT_OF_THE_IMAGE = ("test_daemonset.py", "test_as_pods.py", "test_image.py", "test_mps_daemons.py", "test_second_week.py")
+OUT_OF_THE_IMAGE = (
+    "test_daemonset.py",
+    "test_as_pods.py",
+    "test_image.py",
+    "test_mps_daemons.py",
+    "test_second_week.py",
+)
 MISSING = pytest.StashKey[str]()
 BUILD_PROBLEM = pytest.StashKey[str]()
 

@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from build_control_plane import ensure_binaries
-from cluster.cluster import Cluster
 from cluster.kubernetes import FILLS_IN
 from container_image import VERSION, build_image
 from control_plane import ControlPlane
@@ -48,7 +47,7 @@ KINDS = (
 
 
 def here(values: Mapping[str, Any]) -> Json:
-    """Return the values as they have to be here: the driver is a stand-in, and each node is all kinds of node at once."""
+    """Return the values as they have to be here: the driver is a stand-in, and each node is of all kinds at once."""
     found: Json = json.loads(json.dumps(values))
     found["agent"] |= fake_driver()
     found["operator"]["tolerations"].append({"operator": "Exists"})
@@ -154,9 +153,7 @@ class Production:
 
     def _all_run(self) -> bool:
         pods = self.pods().values()
-        states = [
-            status["state"] for pod in pods for status in pod["status"].get("containerStatuses", [{"state": {}}])
-        ]
+        states = [status["state"] for pod in pods for status in pod["status"].get("containerStatuses", [{"state": {}}])]
         ending = any("deletionTimestamp" in pod["metadata"] for pod in pods)
         return not ending and len(states) == REPLICAS and all("running" in state for state in states)
 
@@ -173,24 +170,14 @@ class Production:
     def leftovers(self) -> list[str]:
         """Return what of gpuledger is still in the API server, pods apart."""
         listed = json.loads(self.cluster.plane.kubectl("get", KINDS, "--output=json"))["items"]
-        found = [f"{each['kind']} {each['metadata']['name']}" for each in listed if "gpuledger" in each["metadata"]["name"]]
+        found = [
+            f"{each['kind']} {each['metadata']['name']}" for each in listed if "gpuledger" in each["metadata"]["name"]
+        ]
         for node in self.cluster.objects("nodes"):
             metadata, name = node["metadata"], node["metadata"]["name"]
             words = [*metadata.get("annotations", {}), *metadata["labels"], *map(str, node["spec"].get("taints", []))]
             found += [f"{name}: {word}" for word in words if "gpuledger" in word or "gpu=shared" in word]
         return found
-
-
-def as_hami_counts(cluster: Cluster) -> dict[str, int]:
-    """Return UUID -> MiB as HAMi's scheduler adds them up: of the pods' annotations."""
-    used: dict[str, int] = {}
-    for pod in cluster.objects("pods"):
-        marks = pod["metadata"].get("annotations") or {}
-        if "hami.io/vgpu-node" in marks:
-            devices = marks["hami.io/vgpu-devices-allocated"].replace(";", ":").split(":")
-            for uuid, _, memory_mib, _ in (device.split(",") for device in devices if device):
-                used[uuid] = used.get(uuid, 0) + int(memory_mib)
-    return used
 
 
 def wait_established(plane: ControlPlane) -> None:

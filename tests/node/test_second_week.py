@@ -15,17 +15,17 @@ import pytest
 import yaml
 
 from build_steps import BuildError
-from cluster.cluster import COUNT, MEMORY, Json, RequestFailed
+from cluster.cluster import COUNT, MEMORY, PODS, Json, RequestFailed
 from cluster.kubernetes import needs_filling_in
+from cluster.moved_over import as_hami_counts
 from control_plane import ControlPlaneError
 from documents.journey import Walk
 from documents.pages import ROOT, commands_of
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import LOST, Failure
-from installation import NAMESPACE
 from node.gpu_node import gpu_pod
 from node.pod_cluster import NODES, PodCluster, cards_of, require_pods
-from node.production import NEXT_VERSION, REPLICAS, TEAM, Production, as_hami_counts, wait_established
+from node.production import NEXT_VERSION, REPLICAS, TEAM, Production, wait_established
 
 pytestmark = [pytest.mark.timeout(1800), needs_filling_in]
 
@@ -111,7 +111,7 @@ def test_each_command_of_operations_does_what_its_page_says(site: Production) ->
 
 
 def out_of_service(site: Production) -> None:
-    """A card, then a node are cordoned and opened again; then the node is drained."""
+    """Cordon a card, then a node, and open them again; then drain the node."""
     cluster, uuid = site.cluster, cards_of(0).cards[0].uuid
     walk = Walk(site.journey, OPERATIONS, "Taking things out of service", ONE, UUID=uuid, TEXT="test")
     for mark in ("card", "node"):
@@ -123,14 +123,15 @@ def out_of_service(site: Production) -> None:
         assert site.uids_on(uuid) == before
         walk.through(f"kubectl gpuledger uncordon {mark}/")
         cluster.wait_bound(f"after-{mark}")
-        cluster.request("DELETE", f"/api/v1/namespaces/default/pods/after-{mark}")
+        cluster.request("DELETE", f"{PODS}/after-{mark}")
+    cluster.wait(lambda: not cluster.pods(), "the pods that nobody would make again are gone")  # a drain refuses them
     walk.through("kubectl drain")
     cluster.wait(lambda: not any(site.uids_on(card.uuid) for card in cards_of(0).cards), "no share of the node is left")
     walk.rest()
 
 
 def lost_ledger(site: Production) -> None:
-    """All cards are deleted, once while the operator runs, and once while it is away."""
+    """Delete all cards, once while the operator runs, and once while it is away."""
     held = site.cluster.holders()
 
     def holders() -> dict[str, set[str]]:
@@ -143,7 +144,8 @@ def lost_ledger(site: Production) -> None:
     site.cluster.wait(lambda: not site.cluster.system_pods(), "the operator is gone")
     assert site.run(DELETE_CARDS)[0] == 0
     assert site.run(f"{SCALE}2")[0] == 0
-    site.cluster.wait(lambda: holders() == dict.fromkeys(expected, set()), "the cards are back, and empty", 120)
+    empty: dict[str, set[str]] = {uuid: set() for uuid in expected}
+    site.cluster.wait(lambda: holders() == empty, "the cards are back, and empty", 120)
     assert site.run("kubectl rollout status deployment/gpuledger -n gpuledger-system --timeout=180s")[0] == 0
     Walk(site.journey, OPERATIONS, "The ledger is lost").rest()
     assert holders() == expected
@@ -180,7 +182,7 @@ def changes_restart_no_pod(site: Production) -> None:
     old_name = on_card("old-name", cards_of(1).cards[0].uuid)
     site.cluster.create(old_name)
     site.cluster.wait(lambda: site.cluster.runs("old-name"), "a pod that names the scheduler of before runs", 120)
-    site.cluster.request("DELETE", "/api/v1/namespaces/default/pods/old-name")
+    site.cluster.request("DELETE", f"{PODS}/old-name")
     walk.rest()
     assert site.check() == pods
     assert json.loads(site.run("kubectl gpuledger doctor -o json")[1])["findings"] == []
