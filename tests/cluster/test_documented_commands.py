@@ -42,7 +42,6 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         directory = tmp_path_factory.mktemp("shell")
         for name in ("examples", "manifests", "crds"):
             (directory / name).symlink_to(ROOT / name)
-        (directory / "device-config.yaml").write_text("nvidia: {resourceCountName: volcano.sh/vgpu-number}\n")
         (directory / "pod.yaml").write_text(yaml.safe_dump(pod("one-more", {"nvidia.com/gpu": 1})))
         variables = for_cluster(plane.kubeconfig, directory) | {
             "GPULEDGER_URL": installation.view_url,
