@@ -18,6 +18,7 @@ from build_steps import BuildError
 from cluster.cluster import COUNT, MEMORY, PODS, Json, RequestFailed
 from cluster.kubernetes import needs_filling_in
 from cluster.moved_over import as_hami_counts
+from container_image import VERSION
 from control_plane import ControlPlaneError
 from documents.journey import Walk
 from documents.pages import ROOT, commands_of
@@ -172,10 +173,14 @@ def changes_restart_no_pod(site: Production) -> None:
     pods = site.check()
     Walk(site.journey, RUNBOOKS, "Change a setting").rest()
     assert site.check() == pods
-    before = set(site.cluster.system_pods()) | set(site.cluster.system_pods("gpuledger-agent"))
-    Walk(site.journey, RUNBOOKS, "Upgrade to another version", VERSION=NEXT_VERSION).rest()
+    walk = Walk(site.journey, RUNBOOKS, "Upgrade to another version", VERSION=NEXT_VERSION)
+    walk.through("kubectl gpuledger doctor")
     site.cluster.wait_installed()
-    assert not before & (set(site.cluster.system_pods()) | set(site.cluster.system_pods("gpuledger-agent")))
+    assert versions(site) == {NEXT_VERSION}
+    assert site.check() == pods
+    walk.rest()
+    site.cluster.wait_installed()
+    assert versions(site) == {VERSION}
     assert site.check() == pods
     walk = Walk(site.journey, RUNBOOKS, "Rename the scheduler")
     walk.through("kubectl rollout status deployment")
@@ -186,6 +191,13 @@ def changes_restart_no_pod(site: Production) -> None:
     walk.rest()
     assert site.check() == pods
     assert json.loads(site.run("kubectl gpuledger doctor -o json")[1])["findings"] == []
+
+
+def versions(site: Production) -> set[str]:
+    """Return the tags of our image that operators and agents run."""
+    pods = {**site.cluster.system_pods(), **site.cluster.system_pods("gpuledger-agent")}.values()
+    images = {each["image"] for pod in pods for each in pod["spec"]["containers"]}
+    return {image.rpartition(":")[2] for image in images if "/gpuledger:" in image}
 
 
 def a_node_goes_out(site: Production, node: str) -> None:
