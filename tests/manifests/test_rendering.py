@@ -491,7 +491,7 @@ PRODUCTION = REPOSITORY / "examples" / "production" / "values.yaml"
 
 @pytest.mark.parametrize("version", [KUBERNETES, BEFORE_POLICIES])
 def test_the_values_for_production_take_each_image_from_ones_own_registry(helm: Helm, version: str) -> None:
-    flags = (f"--values={PRODUCTION}", f"--kube-version={version}", f"--namespace={NAMESPACE}")
+    flags = (f"--values={PRODUCTION}", f"--kube-version={version}", f"--namespace={NAMESPACE}", "--strict", "--quiet")
     assert helm.run("lint", str(CHART), *flags) == (0, "")
     objects = helm.objects(flags[0], kubernetes=version)
     pods = [each["spec"]["template"]["spec"] for each in objects.values() if "template" in each.get("spec", {})]
