@@ -42,6 +42,9 @@ LEFT_OUT = ("man", "info", "locale", "lintian", "doc")
 MACHINES_OWN = ("dev", "etc/apt", "etc/hostname", "etc/resolv.conf", "etc/dpkg/dpkg.cfg.d", "var/cache", "var/lib/apt")
 """What mmdebstrap copies from this machine, and leaves behind of its work."""
 
+PROGRAM = REPOSITORY / "manifests" / "gpuledger"
+"""The command, for `kubectl exec`."""
+
 COMMAND = ("python3", "-m", "gpuledger")
 ARGUMENTS = ("run",)
 USER = "65532:65532"
@@ -81,6 +84,8 @@ def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME, ha
         if hami_core is not None:
             (content / "hami-core").mkdir()
             shutil.copyfile(hami_core, content / "hami-core" / hami_core.name)
+        (content / "usr/local/bin").mkdir()
+        shutil.copy(PROGRAM, content / "usr/local/bin")
         _write_layer(content, ours)
         write_image(output, name, [root, wheels, ours], COMMAND, ENVIRONMENT, ARGUMENTS, USER)
 

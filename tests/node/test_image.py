@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import pytest
 from packaging.requirements import Requirement
@@ -28,6 +31,22 @@ def test_the_same_sources_make_the_same_image(tmp_path: Path) -> None:
         with (tmp_path / name).open("rb") as file:
             digests.add(hashlib.file_digest(file, "sha256").hexdigest())
     assert len(digests) == 1
+
+
+def test_the_image_has_the_command_that_the_documents_have_people_run_in_pods(tmp_path: Path) -> None:
+    build_image(tmp_path / "image.tar")
+    with tarfile.open(tmp_path / "image.tar") as image:
+        top = json.load(_member(image, json.load(_member(image, "index.json"))["manifests"][0]))["layers"][-1]
+        with tarfile.open(fileobj=_member(image, top)) as layer:
+            assert layer.getmember("usr/local/bin/gpuledger").mode & 0o111 == 0o111
+
+
+def _member(image: tarfile.TarFile, what: str | Mapping[str, str]) -> IO[bytes]:
+    """Return a file of an image, by its name or by what describes it."""
+    name = what if isinstance(what, str) else f"blobs/{what['digest'].replace(':', '/')}"
+    found = image.extractfile(name)
+    assert found
+    return found
 
 
 def test_the_bill_of_materials_names_every_locked_wheel_and_the_python_that_runs_them(tmp_path: Path) -> None:
