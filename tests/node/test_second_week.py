@@ -184,8 +184,9 @@ def changes_restart_no_pod(site: Production) -> None:
     assert site.check() == pods
     walk = Walk(site.journey, RUNBOOKS, "Rename the scheduler")
     walk.through("kubectl rollout status deployment")
-    old_name = on_card("old-name", cards_of(1).cards[0].uuid)
-    site.cluster.create(old_name)
+    site.cluster.create(
+        on_card("old-name", next(uuid for uuid, held in site.cluster.holders().items() if len(held) < 10))
+    )
     site.cluster.wait(lambda: site.cluster.runs("old-name"), "a pod that names the scheduler of before runs", 120)
     site.cluster.request("DELETE", f"{PODS}/old-name")
     walk.rest()

@@ -363,8 +363,18 @@ def differences(wanted: Any, found: Any, path: str = "") -> Iterator[str]:
         else:
             for position, (one, other) in enumerate(zip(wanted, found, strict=True)):
                 yield from differences(one, other, f"{path}[{position}]")
-    elif wanted != found:
+    elif _spaced_alike(wanted) != _spaced_alike(found):
         yield path
+
+
+_TOKEN = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|\s*([^\w\s])\s*|\s+""")
+
+
+def _spaced_alike(value: Any) -> Any:
+    """Return a text with one space between its words and none elsewhere: Helm writes a policy's lists without any."""
+    if not isinstance(value, str):
+        return value
+    return _TOKEN.sub(lambda token: token[1] or token[2] or " ", value).strip()
 
 
 def _is_filled_in(key: str, value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import yaml
 
 from gpuledger.configuration.dialects import policies, webhook_configuration
@@ -40,6 +41,21 @@ def test_differences_are_paths_on_either_side() -> None:
     assert list(differences(wanted, wanted)) == []
     assert list(differences(wanted, {"a": {"b": 2, "c": [1]}, "e": 1})) == ["a.b", "a.c", "d", "e"]
     assert list(differences({"l": [{"a": 1}]}, {"l": [{"a": 2}]})) == ["l[0].a"]
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        ('["one","two two"].exists(each,each in names)', True),
+        ('[ "one",\n"two two" ].exists(each, each  in names)\n', True),
+        ('["one", "twotwo"].exists(each, each in names)', False),
+        ('["one", "two two"].exists(each, eachin names)', False),
+    ],
+)
+def test_white_space_between_the_words_of_an_expression_is_no_difference(found: str, same: bool) -> None:
+    """Helm writes a list of names without any, so a release with several scheduler names was an error."""
+    wanted = {"expression": '["one", "two two"].exists(each, each in names)'}
+    assert (list(differences(wanted, {"expression": found})) == []) is same
 
 
 def test_what_the_api_server_fills_in_is_no_difference() -> None:
