@@ -96,6 +96,12 @@ class Production:
         """Let a node's driver say something else."""
         state.write(self.node(node).path("/var/lib") / "fake-nvml" / "state")
 
+    def reboot(self, node: str, state: NvmlState) -> None:
+        """Let a node's driver say something else, and its agent start anew, as after a reboot of an empty node."""
+        self.show(node, state)
+        here = f"-l app.kubernetes.io/name=gpuledger-agent --field-selector spec.nodeName={node}"
+        assert self.run(f"kubectl delete pod -n {NAMESPACE} {here}")[0] == 0
+
     # Looking.
 
     def node(self, name: str) -> Node:

@@ -217,9 +217,12 @@ def a_card_dies(site: Production) -> None:
     assert hit
     site.show(ONE, replace(cards_of(0), failures=(Failure(LOST, card=uuid),)))
     site.wait_phase(uuid, "Unhealthy")
-    events = site.cluster.request("GET", f"/api/v1/namespaces/{TEAM}/events")["items"]
-    told = {each["involvedObject"]["uid"] for each in events if each["reason"] == "GPUUnhealthy"}
-    assert told == hit
+
+    def told() -> set[str]:
+        events = site.cluster.request("GET", f"/api/v1/namespaces/{TEAM}/events")["items"]
+        return {each["involvedObject"]["uid"] for each in events if each["reason"] == "GPUUnhealthy"}
+
+    site.cluster.wait(lambda: told() == hit, "its pods are told")
     assert site.check() >= hit | spared  # nothing is evicted
 
     walk = Walk(site.journey, RUNBOOKS, "A card dies", ONE, UUID=uuid, CARD=uuid.lower())
@@ -245,14 +248,14 @@ def a_card_is_replaced(site: Production) -> None:
     out = Walk(site.journey, RUNBOOKS, "A node goes out for a while", ONE)
     out.through("kubectl drain")
     pods = site.check()
-    site.show(ONE, replace(cards_of(0), cards=(*cards[:2], replace(cards[2], uuid=new), *cards[3:])))
+    site.reboot(ONE, replace(cards_of(0), cards=(*cards[:2], replace(cards[2], uuid=new), *cards[3:])))
     site.wait_phase(uuid, "Unavailable")
     assert site.card(uuid)[1] == "its node no longer reports it"
     out.rest()
     Walk(site.journey, RUNBOOKS, "A card is replaced", ONE, UUID=uuid, CARD=uuid.lower()).rest()
     site.wait_ready(ONE)
     assert {each["spec"]["uuid"] for each in site.cluster.cards().values()} >= {new}
-    site.show(ONE, cards_of(0))  # and back, for what follows
+    site.reboot(ONE, cards_of(0))  # and back, for what follows
     site.wait_phase(new, "")
     site.wait_ready(ONE)
     assert site.check() == pods
