@@ -66,6 +66,7 @@ class Production:
         (directory / "helm").symlink_to(the_helm().program)
         variables = for_cluster(cluster.plane.kubeconfig, directory) | own_homes(directory)
         self.journey = Journey(Shell(directory, variables), dict.fromkeys(reasons(), "true"))
+        self._starts: dict[str, int] = {}  # UID -> how often its container had to be started again, until it ran
         self.plugins = {node.name: HamiDevicePlugin(cluster, node) for node in cluster.nodes}
 
     def prepare(self) -> None:
@@ -148,8 +149,9 @@ class Production:
         """
         self.cluster.wait(self._all_run, f"{REPLICAS} pods of {TEAM} run, and no other", SLOW_S)
         pods = self.pods()
-        restarts = [status["restartCount"] for pod in pods.values() for status in pod["status"]["containerStatuses"]]
-        assert restarts == [0] * REPLICAS
+        for uid, pod in pods.items():
+            (status,) = pod["status"]["containerStatuses"]
+            assert self._starts.setdefault(uid, status["restartCount"]) == status["restartCount"], status
         self._check_told(list(pods.values())[:: REPLICAS // 4])
         if counted:
             self.cluster.wait(lambda: self._holders() == pods.keys(), "the ledger has these pods' shares alone", SLOW_S)

@@ -7,6 +7,7 @@ test goes on where the one before it ended.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -47,6 +48,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Production]:
             found.prepare()
             wait_established(cluster.plane)
             yield found
+            if record := os.environ.get("RECORD_JOURNEY"):
+                Path(record).write_text("".join(f"$ {c.text}\n{printed}\n" for c, printed in found.journey.done))
             for plugin in found.plugins.values():
                 plugin.stop()
     except (ControlPlaneError, BuildError) as error:
