@@ -252,8 +252,8 @@ def a_card_is_replaced(site: Production) -> None:
     out.through("kubectl drain")
     pods = site.check()
     site.reboot(ONE, replace(cards_of(0), cards=(*cards[:2], replace(cards[2], uuid=new), *cards[3:])))
-    site.wait_phase(uuid, "Unavailable")
-    assert site.card(uuid)[1] == "its node no longer reports it"
+    gone = ("Unavailable", "its node no longer reports it")
+    site.cluster.wait(lambda: site.card(uuid) == gone, "the node no longer reports the card", 120)
     out.rest()
     Walk(site.journey, RUNBOOKS, "A card is replaced", ONE, UUID=uuid, CARD=uuid.lower()).rest()
     site.wait_ready(ONE)
