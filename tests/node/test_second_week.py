@@ -25,6 +25,7 @@ from documents.journey import Walk
 from documents.pages import ROOT, commands_of
 from fakes.nvml import fake_nvml
 from fakes.nvml.fake_nvml import LOST, Failure
+from installation import NAMESPACE
 from node.gpu_node import gpu_pod
 from node.pod_cluster import NODES, PodCluster, cards_of, require_pods
 from node.production import NEXT_VERSION, REPLICAS, TEAM, Production, wait_established
@@ -101,7 +102,10 @@ def test_each_command_of_operations_does_what_its_page_says(site: Production) ->
     some_pod = next(iter(site.pods().values()))["metadata"]["name"]
     (site.journey.shell.directory / "pod.yaml").write_text(yaml.safe_dump(on_card("more", cards_of(0).cards[0].uuid)))
     Walk(site.journey, OPERATIONS, "Capacity", ONE, POD=some_pod, NAMESPACE=TEAM).rest()
-    Walk(site.journey, OPERATIONS, "Regular audits").rest()
+    for section in ("Alerts", "Regular audits"):
+        Walk(site.journey, OPERATIONS, section).rest()
+    job = ("job/audit-now", "-n", NAMESPACE, "--for=condition=Complete", "--timeout=120s")
+    site.cluster.plane.kubectl("wait", *job, timeout_s=150)
     out_of_service(site)
     Walk(site.journey, OPERATIONS, "Backup").rest()
     after_drain = site.check()
