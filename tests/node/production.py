@@ -147,7 +147,12 @@ class Production:
 
         `counted`: whether gpuledger is there.
         """
-        self.cluster.wait(self._all_run, f"{REPLICAS} pods of {TEAM} run, and no other", SLOW_S)
+        try:
+            self.cluster.wait(self._all_run, f"{REPLICAS} pods of {TEAM} run, and no other", SLOW_S)
+        except AssertionError as error:
+            late = [pod for pod in self.pods().values() if pod["status"]["phase"] != "Running"]
+            told = self.run(f"kubectl get events -n {TEAM} --field-selector type=Warning")[1]
+            raise AssertionError(f"{error}\n{json.dumps([pod['status'] for pod in late], indent=1)}\n{told}") from None
         pods = self.pods()
         for uid, pod in pods.items():
             (status,) = pod["status"]["containerStatuses"]
