@@ -163,9 +163,9 @@ def lost_ledger(site: Production) -> None:
 
 
 def test_the_runbooks_lose_no_pod_and_give_no_card_twice(site: Production) -> None:
-    # TMP changes_restart_no_pod(site)
-    # TMP a_node_goes_out(site, OTHER)
-    # TMP a_card_dies(site)
+    changes_restart_no_pod(site)
+    a_node_goes_out(site, OTHER)
+    a_card_dies(site)
     a_card_is_replaced(site)
     a_node_is_replaced(site)
     to_hami(site, OTHER)
