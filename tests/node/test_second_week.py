@@ -232,8 +232,8 @@ def a_card_dies(site: Production) -> None:
     site.cluster.wait(lambda: told() == hit, "its pods are told")
     assert site.check() >= hit | spared  # nothing is evicted
 
-    walk = Walk(site.journey, RUNBOOKS, "A card dies", ONE, UUID=uuid, CARD=uuid.lower())
-    walk.through("kubectl get gpuallocation")
+    walk = Walk(site.journey, RUNBOOKS, "A card dies", ONE, UUID=uuid)
+    walk.through("kubectl gpuledger drain")
     pods = site.check()
     assert (hit & pods, spared & pods) == (set(), spared)
     walk.through("kubectl wait --for=delete pod")
@@ -250,8 +250,7 @@ def a_card_dies(site: Production) -> None:
 def a_card_is_replaced(site: Production) -> None:
     cards = cards_of(0).cards
     uuid, new = cards[2].uuid, "GPU-00000099"
-    cordon = Walk(site.journey, RUNBOOKS, "A card dies", ONE, UUID=uuid, CARD=uuid.lower())
-    cordon.through("kubectl gpuledger cordon")
+    Walk(site.journey, RUNBOOKS, "A card dies", ONE, UUID=uuid).through("kubectl gpuledger drain")
     out = Walk(site.journey, RUNBOOKS, "A node goes out for a while", ONE)
     out.through("kubectl drain")
     pods = site.check()
