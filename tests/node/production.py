@@ -84,6 +84,7 @@ class Production:
             cluster.plane.kubectl("apply", "-f", "-", stdin=json.dumps(_any_kind(kind)))
         for node in NODES:
             self.label_as_control_plane(node)
+        cluster.plane.kubectl("label", "namespace", "default", "gpuledger.dev/admission=true")  # for single pods
 
     def label_as_control_plane(self, node: str) -> None:
         self.cluster.plane.kubectl("label", "node", node, "node-role.kubernetes.io/control-plane=")
