@@ -485,7 +485,7 @@ def observe_groups(parts: OperatorParts) -> None:
     for file in (ROOT / "examples").rglob("*.yaml"):
         for document in yaml.safe_load_all(file.read_text()):
             words = words_of_group(document)
-            if document["kind"] == "PodGroup" and words:
+            if document.get("kind") == "PodGroup" and words:
                 group = {
                     **document,
                     "metadata": {**document["metadata"], "namespace": "default", "uid": str(words.way)},
