@@ -105,12 +105,13 @@ def test_places_for_hami_core_belong_to_one_container_and_have_a_bounded_size(wi
         files = gpu.node.container_execute("default", name, "main", "ls", HAMI_LOCK).split()
         assert len(files) < 20
     assert gpu.node.container_execute("default", "other", "main", "ls", HAMI_LOCK).split() == []
+    # The last one is there where an image has brought the library, as in an earlier module.
     own = {
         "containers",
         "libvgpu.so",
         "ld.so.preload",
         "versions",
-    }  # the last, where an earlier module had an image install it
+    }
     assert {path.name for path in hami.iterdir()} <= own
 
 
