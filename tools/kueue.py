@@ -34,7 +34,7 @@ CONFIGURATION: Json = {
 """What differs from its release: docs/queues.md says why for what teams have to set, too."""
 
 
-TYPES = ("workloads", "clusterqueues", "localqueues", "admissionchecks", "resourceflavors")
+TYPES = ("workloads", "clusterqueues", "localqueues", "admissionchecks", "resourceflavors", "cohorts")
 """The kinds that tests look at."""
 
 
@@ -68,6 +68,7 @@ class Kueue:
         self._port, self._health_port = free_port(), free_port()
         self._certificates = plane.directory / "kueue-certificates"
         self._config_file = plane.directory / "kueue.yaml"
+        self._released: Json = {}
         self.manager: ManagedProcess | None = None
 
     def start(self) -> None:
@@ -81,7 +82,8 @@ class Kueue:
         text = self.plane.kubectl("kustomize", str(manifests / "default"))
         found = list(yaml.load_all(text, yaml.CSafeLoader))
         config = next(each for each in found if each["kind"] == "ConfigMap")["data"]["controller_manager_config.yaml"]
-        self._config_file.write_text(yaml.safe_dump(self._adapted(yaml.safe_load(config))))
+        self._released = yaml.safe_load(config)
+        self._config_file.write_text(yaml.safe_dump(self._adapted(self._released)))
         objects = [self._here(each) for each in found if each["kind"] not in LEFT_OUT]
         first = [each for each in objects if each["kind"] in ("Namespace", "CustomResourceDefinition")]
         for some in (first, [each for each in objects if each not in first]):
@@ -95,6 +97,15 @@ class Kueue:
         argv = [str(program), f"--config={self._config_file}", f"--kubeconfig={kubeconfig}"]
         argv.append("--feature-gates=VisibilityOnDemand=false")
         self.manager = self.plane.start_program("kueue", argv, {"GOGC": os.environ.get("GOGC", "400")}, self._is_ready)
+
+    def configure(self, configuration: Mapping[str, object]) -> None:
+        """Start it again with another configuration, unless it has that already."""
+        wanted = {**CONFIGURATION, **configuration}
+        if wanted != self._configuration:
+            self._configuration = wanted
+            self._config_file.write_text(yaml.safe_dump(self._adapted(self._released)))
+            self.kill()
+            self.start_manager()
 
     def kill(self) -> None:
         """Kill it as a crash would."""

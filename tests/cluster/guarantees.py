@@ -51,7 +51,7 @@ def owed(scene: Scene) -> set[str]:
     by_cards = [
         job
         for job in scene.without_cards
-        if scene.used[job.queue] <= scene.nominal[job.queue] and _fits(job, scene.held, _who_leaves(scene, job.queue))
+        if scene.used[job.queue] <= scene.nominal[job.queue] and fits(job, scene.held, _who_leaves(scene, job.queue))
     ]
     return {job.name for job in by_sums + by_cards}
 
@@ -66,7 +66,8 @@ def _who_leaves(scene: Scene, own: str) -> set[str]:
     return leaving
 
 
-def _fits(job: Job, held: Mapping[tuple[str, str], Mapping[str, int]], leaving: set[str]) -> bool:
+def fits(job: Job, held: Mapping[tuple[str, str], Mapping[str, int]], leaving: set[str]) -> bool:
+    """Return whether a job's pods find cards once these jobs are gone."""
     nodes: dict[str, list[int]] = {}
     for (node, _), holders in held.items():
         stays = sum(percent for name, percent in holders.items() if name not in leaving)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -18,6 +19,11 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CORES = "gpuledger.dev/cores"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
 WORKLOADS = f"/apis/{API}/namespaces/default/workloads"
+
+
+def _quota(cores: int) -> list[Json]:
+    resources = [{"name": CORES, "nominalQuota": str(cores)}]
+    return [{"coveredResources": [CORES], "flavors": [{"name": "any", "resources": resources}]}]
 
 
 @contextmanager
@@ -44,19 +50,28 @@ class Queues:
         body = {"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec}
         self.cluster.request("POST", f"/apis/{API}/{where}{plural}", body)
 
-    def add(self, name: str, cores: int, cohort: str = "teams", **preemption: str) -> None:
-        """Add a queue with so many percents of cards of its own, and wait until it is active."""
-        resources = [{"name": CORES, "nominalQuota": str(cores)}]
+    def add(self, name: str, cores: int, cohort: str = "teams", more: Json | None = None, **preemption: str) -> None:
+        """Add a queue with so many percents of cards of its own."""
         spec: Json = {
             "namespaceSelector": {},
             "admissionChecksStrategy": {"admissionChecks": [{"name": "cards"}]},
-            "resourceGroups": [{"coveredResources": [CORES], "flavors": [{"name": "any", "resources": resources}]}],
+            "resourceGroups": _quota(cores),
             "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority", **preemption},
+            **(more or {}),
         }
         if cohort:
             spec["cohortName"] = cohort
         self._create("clusterqueues", "ClusterQueue", name, spec)
-        self._create("localqueues", "LocalQueue", name, {"clusterQueue": name}, "default")
+        self.add_local(name, name)
+
+    def add_local(self, name: str, queue: str) -> None:
+        """Add a LocalQueue of a queue."""
+        self._create("localqueues", "LocalQueue", name, {"clusterQueue": queue}, "default")
+
+    def add_cohort(self, name: str, parent: str = "", cores: int = 0, weight: str = "1") -> None:
+        """Add a cohort with so many percents of cards of its own."""
+        spec = {"resourceGroups": _quota(cores), "fairSharing": {"weight": weight}}
+        self._create("cohorts", "Cohort", name, {**spec, **({"parentName": parent} if parent else {})})
 
     def job(
         self,
@@ -128,6 +143,21 @@ class Queues:
     def wait_running(self, *jobs: str, timeout_s: float = 20.0) -> None:
         """Wait until all pods of these jobs are bound."""
         self.cluster.wait(lambda: set(self.running(*jobs)) == set(jobs), f"jobs {jobs} run", timeout_s)
+
+    def evictions(self) -> Counter[str]:
+        """Return how often workloads have been evicted so far, by Kueue's reasons."""
+        found = Counter[str]()
+        for workload in self.cluster.request("GET", WORKLOADS)["items"]:
+            for each in workload.get("status", {}).get("schedulingStats", {}).get("evictions", []):
+                found[each["reason"]] += each["count"]
+        return found
+
+    def clear_queues(self) -> None:
+        """Delete all queues and cohorts: there are no workloads any more."""
+        local = f"/apis/{API}/namespaces/default/localqueues"
+        for path in (local, f"/apis/{API}/clusterqueues", f"/apis/{API}/cohorts"):
+            self.cluster.request("DELETE", path)
+            self.cluster.wait(lambda path=path: not self.cluster.request("GET", path)["items"], f"{path} are gone")  # type: ignore[misc]
 
     def clear(self) -> None:
         """Delete all jobs, and what is left of the cluster's pods and nodes."""

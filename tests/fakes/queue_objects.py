@@ -12,6 +12,9 @@ CHECK = "cards"
 
 LONG_AGO = "2029-12-31T00:00:00Z"
 
+PLENTY, NOTHING = {"gpus": "100", "cpu": "100"}, {"gpus": "0", "cpu": "0"}
+"""Quota by resource."""
+
 
 def a_pod_set(
     name: str = "main", count: int = 1, limits: Mapping[str, object] = SHARE, **spec: object
@@ -104,14 +107,30 @@ def a_cluster_queue(
     cohort: str = "all",
     within: str = "",
     reclaim: str = "",
-    borrowed: Mapping[str, str] | None = None,
-    flavor: str = "any",
+    borrowing: Mapping[str, object] | None = None,
+    nominal: Mapping[str, object] = PLENTY,
+    weight: str = "",
+    fair: bool = False,
 ) -> Json:
-    """Return a ClusterQueue. `borrowed` is what it has reserved beyond its own quota, by resource."""
-    preemption = {"withinClusterQueue": within, "reclaimWithinCohort": reclaim}
-    resources = [{"name": resource, "total": "9", "borrowed": some} for resource, some in (borrowed or {}).items()]
-    return {
-        "metadata": {"name": name, "uid": f"uid-{name}"},
-        "spec": {"cohortName": cohort, "preemption": {key: value for key, value in preemption.items() if value}},
-        "status": {"flavorsReservation": [{"name": flavor, "resources": resources}]},
-    }
+    """Return a ClusterQueue. `nominal` is its own quota, by resource, and `fair` whether Kueue shares fairly."""
+    rules = {"withinClusterQueue": within, "reclaimWithinCohort": reclaim, "borrowWithinCohort": borrowing}
+    preemption = {key: value for key, value in rules.items() if value}
+    spec = {"cohortName": cohort, "preemption": preemption, **_quota(nominal, weight)}
+    status = {"fairSharing": {"weightedShare": 0}} if fair else {}
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec, "status": status}
+
+
+def a_cohort(name: str, parent: str = "", nominal: Mapping[str, object] = NOTHING, weight: str = "") -> Json:
+    """Return a Cohort."""
+    spec = {"parentName": parent, **_quota(nominal, weight)}
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec}
+
+
+def _quota(nominal: Mapping[str, object], weight: str) -> Json:
+    """Return the quota of a ClusterQueue or a Cohort; an amount may have its limits beside it."""
+    resources = [
+        {"name": name, **(some if isinstance(some, Mapping) else {"nominalQuota": some})}
+        for name, some in nominal.items()
+    ]
+    groups = [{"coveredResources": [*nominal], "flavors": [{"name": "any", "resources": resources}]}]
+    return {"resourceGroups": groups, **({"fairSharing": {"weight": weight}} if weight else {})}

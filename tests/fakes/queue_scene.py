@@ -10,7 +10,7 @@ from typing import Any
 from builders import cards_of
 from fakes.objects import GPU, PERCENTAGE, SHARE, a_pod_object
 from fakes.operator_parts import OperatorParts
-from fakes.queue_objects import a_check, a_cluster_queue, a_pod_set, a_workload
+from fakes.queue_objects import a_check, a_cluster_queue, a_cohort, a_pod_set, a_workload
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import EPOCH, LoopClock, settle
 from gpuledger.model.card import Card
@@ -63,6 +63,10 @@ class QueueScene:
     def cluster_queue(self, name: str, **more: Any) -> None:
         """Observe a ClusterQueue."""
         self.queues.objects.queue(a_cluster_queue(name, **more), gone=False)
+
+    def cohort(self, name: str, parent: str = "", **more: Any) -> None:
+        """Observe a Cohort."""
+        self.queues.objects.cohort(a_cohort(name, parent, **more), gone=False)
 
     def submit(
         self,

@@ -56,7 +56,7 @@ def _each(verbs: str, resource: str, group: str = "", **fields: str) -> tuple[Pe
 
 LEASES = "coordination.k8s.io"
 KUEUE = "kueue.x-k8s.io"
-KUEUES = ("workloads", "admissionchecks", "resourceflavors", "clusterqueues")
+KUEUES = ("workloads", "admissionchecks", "resourceflavors", "clusterqueues", "cohorts")
 
 RESOURCE = "resource.k8s.io"
 CLAIMS = ("resourceclaims", "resourceclaimtemplates", "deviceclasses")

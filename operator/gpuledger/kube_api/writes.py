@@ -248,6 +248,7 @@ WORKLOADS = f"{KUEUE}/workloads"
 ADMISSION_CHECKS = f"{KUEUE}/admissionchecks"
 FLAVORS = f"{KUEUE}/resourceflavors"
 CLUSTER_QUEUES = f"{KUEUE}/clusterqueues"
+COHORTS = f"{KUEUE}/cohorts"
 
 
 class KueueRequests:

@@ -108,13 +108,14 @@ CLAIM_OBJECTS = {
     for plural in ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 }
 # No pod gets what is reserved for others.
-WORKLOADS, ADMISSION_CHECKS, FLAVORS, CLUSTER_QUEUES = (
+WORKLOADS, ADMISSION_CHECKS, FLAVORS, CLUSTER_QUEUES, COHORTS = (
     Kind((path,), absent="Kueue is not installed", pause_s=5.0, start_wait_s=wait_s)
     for path, wait_s in (
         (writes.WORKLOADS, 5.0),
         (writes.ADMISSION_CHECKS, 0.0),
         (writes.FLAVORS, 0.0),
         (writes.CLUSTER_QUEUES, 0.0),
+        (writes.COHORTS, 0.0),
     )
 )
 

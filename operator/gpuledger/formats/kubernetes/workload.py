@@ -1,4 +1,4 @@
-"""Kueue's objects, as far as cards depend on them: workloads, admission checks, resource flavors, cluster queues.
+"""Kueue's objects, as far as cards depend on them: workloads, admission checks, flavors, ClusterQueues, cohorts.
 
 Source: apis/kueue/v1beta2 of Kueue 0.19.2 (sigs.k8s.io/kueue). Labels and annotations of pods
 that are read here are set by Kueue, and users can set them as well.
@@ -32,7 +32,7 @@ GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
 GATE = "kueue.x-k8s.io/admission"
 """The scheduling gate of a pod whose workload is not admitted."""
 
-THOUSANDTHS = 1000
+THOUSANDTHS, BILLIONTHS = 1000, 10**9
 
 
 def queue_of(pod: JsonMapping) -> str:
@@ -226,6 +226,11 @@ class Workload:
         """Return whether it has quota, and keeps it."""
         return bool(self.cluster_queue) and not (self.is_evicted or self.is_finished)
 
+    @property
+    def is_to_leave(self) -> bool:
+        """Return whether a check has Kueue evict it."""
+        return any(each.get("state") in (CheckState.RETRY, CheckState.REJECTED) for each in self.checks)
+
     def check(self, names: Collection[str]) -> JsonMapping | None:
         """Return the state of the first of these checks; None if it needs none of them."""
         return next((each for each in self.checks if str(each.get("name")) in names), None)
@@ -382,37 +387,90 @@ Usage = dict[tuple[str, str], int]
 """(flavor, resource) -> thousandths of it."""
 
 
+class Quota(NamedTuple):
+    """The quota of one flavor's resource, in thousandths of it."""
+
+    nominal: int = 0
+    lends: int | None = None
+    """The most of it that others may borrow; None for all of it."""
+    borrows: int | None = None
+    """The most that may be borrowed beyond it; None for no limit."""
+
+
 @dataclass(frozen=True, slots=True)
-class ClusterQueue:
-    """A ClusterQueue's rules for reclaiming, and the quota that it borrows."""
+class Lender:
+    """A cohort or a ClusterQueue, which lends quota to others of its cohort, and borrows theirs."""
 
     name: str
     cohort: str
+    """The name of the cohort that it belongs to; empty if it belongs to none."""
+    quotas: Mapping[tuple[str, str], Quota]
+    """(flavor, resource) -> its quota of it."""
+    weight: float
+    """Its weight among those of its cohort, in fair sharing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterQueue(Lender):
+    """A ClusterQueue's quota, and its rules for taking back."""
+
     within: str
     """`preemption.withinClusterQueue`."""
     reclaim: str
     """`preemption.reclaimWithinCohort`."""
-    borrowed: Usage
-    """The quota that it has reserved beyond its own."""
+    borrowing_takes: int | None
+    """The highest priority of a workload that may be evicted for one that borrows: `preemption.borrowWithinCohort`;
+    None if there is none."""
+    shares_fairly: bool
+    """Whether Kueue's fair sharing is on: only then the status says what share it has."""
+
+
+ANY_PRIORITY = 2**31
+
+
+def cohort(found: JsonMapping) -> Lender:
+    """Read a Cohort. Raises BadInput."""
+    spec = found.get("spec") or {}
+    return Lender(str(found["metadata"]["name"]), str(spec.get("parentName") or ""), _quotas(spec), _weight(spec))
 
 
 def cluster_queue(found: JsonMapping) -> ClusterQueue:
     """Read a ClusterQueue. Raises BadInput."""
     spec, status = found.get("spec") or {}, found.get("status") or {}
     preemption = spec.get("preemption") or {}
-    borrowed: Usage = {}
-    for each in status.get("flavorsReservation") or ():
-        for resource in each.get("resources") or ():
-            some = amount(str(resource.get("borrowed") or "0"), THOUSANDTHS)
-            if some:
-                borrowed[str(each["name"]), str(resource["name"])] = some
+    borrowing = preemption.get("borrowWithinCohort") or {}
+    takes_lower, highest = borrowing.get("policy") == "LowerPriority", borrowing.get("maxPriorityThreshold")
     return ClusterQueue(
         name=str(found["metadata"]["name"]),
         cohort=str(spec.get("cohortName") or ""),
+        quotas=_quotas(spec),
+        weight=_weight(spec),
         within=str(preemption.get("withinClusterQueue") or "Never"),
         reclaim=str(preemption.get("reclaimWithinCohort") or "Never"),
-        borrowed=borrowed,
+        borrowing_takes=(ANY_PRIORITY if highest is None else int(highest)) if takes_lower else None,
+        shares_fairly=bool(status.get("fairSharing")),
     )
+
+
+def _quotas(spec: JsonMapping) -> dict[tuple[str, str], Quota]:
+    flavors = [each for group in spec.get("resourceGroups") or () for each in group.get("flavors") or ()]
+    return {
+        (str(flavor["name"]), str(each["name"])): Quota(
+            _limit(each, "nominalQuota") or 0, _limit(each, "lendingLimit"), _limit(each, "borrowingLimit")
+        )
+        for flavor in flavors
+        for each in flavor.get("resources") or ()
+    }
+
+
+def _limit(resource: JsonMapping, name: str) -> int | None:
+    some = resource.get(name)
+    return None if some is None else amount(str(some), THOUSANDTHS)
+
+
+def _weight(spec: JsonMapping) -> float:
+    weight = (spec.get("fairSharing") or {}).get("weight")
+    return 1.0 if weight is None else amount(str(weight), BILLIONTHS) / BILLIONTHS
 
 
 def usage(found: JsonMapping) -> Usage:

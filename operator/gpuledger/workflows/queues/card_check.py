@@ -21,7 +21,7 @@ from attrs import define
 
 from gpuledger.formats.kubernetes.other import shortened
 from gpuledger.formats.kubernetes.workload import CheckState, Workload, check_patch, workload
-from gpuledger.kube_api.watch import Listed, forgetting
+from gpuledger.kube_api.watch import Listed, all_of, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.quotas import Tally
 from gpuledger.ledger.seats import Seat, Strength
@@ -178,6 +178,7 @@ class CardCheck(Component):
     def observe(self, found: Json, gone: bool) -> None:
         """Observe a workload."""
         now = workload(found)
+        self._objects.uses(now, found, gone)
         check = now.check(self._objects.checks)
         if gone or not now.has_quota or check is None or check["state"] in (CheckState.RETRY, CheckState.REJECTED):
             self._forget(now.uid)
@@ -212,7 +213,7 @@ class CardCheck(Component):
 
     def listing(self) -> Listed:
         """Note which workloads are known; return what forgets those that are not in the list read since."""
-        return forgetting(self._known, self._forget)
+        return all_of(lambda: forgetting(self._known, self._forget), self._objects.listing)
 
     def _forget(self, uid: str) -> None:
         queued = self._known.pop(uid, None)
@@ -274,8 +275,8 @@ class CardCheck(Component):
         return self._attempts.may_be_tried(group, self._state)
 
     @property
-    def _state(self) -> tuple[int, int]:
-        return self._ledger.changes, self._reader.changes
+    def _state(self) -> tuple[int, int, int]:
+        return self._ledger.changes, self._reader.changes, self._objects.quota_changes
 
     async def try_now(self, group: QueuedWorkload) -> None:
         """See Groups."""

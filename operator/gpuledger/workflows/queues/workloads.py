@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from sys import intern
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from attrs import define
@@ -29,16 +29,20 @@ from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.kubernetes.workload import (
     ClusterQueue,
     Flavor,
+    Lender,
     QueueState,
+    Usage,
     Workload,
     active_patch,
     cluster_queue,
+    cohort,
     flavor,
     is_ours,
     pod_counts,
     pod_sets,
     queue_of,
     queue_state,
+    usage,
     with_flavors,
     workload_of,
     workload_text,
@@ -56,7 +60,8 @@ from gpuledger.model.share import Placement, Pod, are_shares_of
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
 from gpuledger.workflows.context import Component, Follower
-from gpuledger.workflows.kinds import ADMISSION_CHECKS, CLUSTER_QUEUES, FLAVORS, Subscription
+from gpuledger.workflows.kinds import ADMISSION_CHECKS, CLUSTER_QUEUES, COHORTS, FLAVORS, Subscription
+from gpuledger.workflows.queues.quota_tree import QuotaTree
 from gpuledger.workflows.resource_claims.claims import ClaimBook
 from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
 
@@ -159,9 +164,17 @@ class Reservations(Component):
 logger = logging.getLogger(__name__)
 
 
+class Used(NamedTuple):
+    """What a workload uses of a ClusterQueue's quota."""
+
+    name: WorkloadName
+    queue: str
+    amounts: Usage
+
+
 @define(eq=False, slots=False)
 class KueueObjects(Component):
-    """Knows AdmissionChecks of ours, ResourceFlavors and ClusterQueues."""
+    """Knows AdmissionChecks of ours, ResourceFlavors, ClusterQueues and cohorts, and who uses their quota."""
 
     def __attrs_post_init__(self) -> None:
         self._checks: dict[
@@ -170,10 +183,14 @@ class KueueObjects(Component):
         self._flavors: dict[str, tuple[str, Flavor]] = {}  # UID -> name, and what it adds to pods
         self._queues: dict[str, ClusterQueue] = {}  # UID -> the ClusterQueue
         self._states: dict[str, QueueState] = {}  # UID of a ClusterQueue -> what it says of itself, for people
+        self._cohorts: dict[str, Lender] = {}  # UID -> the Cohort
+        self._used: dict[str, Used] = {}  # UID of a workload that has quota, and keeps it -> what it uses of it
         self.changes = 0
-        """How often a flavor or a ClusterQueue has come, gone, or changed so far, as far as it matters here."""
+        """How often a flavor has come, gone, or changed so far."""
+        self.quota_changes = 0
+        """The same of ClusterQueues, cohorts, and the quota that workloads use."""
         self.on_change = Listeners[[]]()
-        """Called when there is a check more, or a flavor or ClusterQueue says something else."""
+        """Called when there is a check more, or a flavor, ClusterQueue or cohort says something else."""
         self.on_change.append(self._context.room_has_changed.set)
 
     @property
@@ -209,16 +226,25 @@ class KueueObjects(Component):
 
     def queue(self, found: JsonMapping, gone: bool) -> None:
         """Observe a ClusterQueue. One that can't be read takes nothing back, and gives nothing."""
-        uid = str(found["metadata"]["uid"])
-        before = self._queues.pop(uid, None)
-        self._states.pop(uid, None)
+        self._states.pop(str(found["metadata"]["uid"]), None)
         if not gone:
-            self._states[uid] = queue_state(found)
+            self._states[str(found["metadata"]["uid"])] = queue_state(found)
+        self._observe(self._queues, cluster_queue, found, gone)
+
+    def cohort(self, found: JsonMapping, gone: bool) -> None:
+        """Observe a Cohort. One that can't be read has no quota of its own, and no cohort above it."""
+        self._observe(self._cohorts, cohort, found, gone)
+
+    def _observe(
+        self, known: dict[str, Any], read: Callable[[JsonMapping], Lender], found: JsonMapping, gone: bool
+    ) -> None:
+        uid = str(found["metadata"]["uid"])
+        before = known.pop(uid, None)
         with suppress(BadInput):
             if not gone:
-                self._queues[uid] = cluster_queue(found)
-        if self._queues.get(uid) != before:
-            self.changes += 1
+                known[uid] = read(found)
+        if known.get(uid) != before:
+            self.quota_changes += 1
             self.on_change()
 
     def queues(self) -> dict[str, ClusterQueue]:
@@ -228,6 +254,33 @@ class KueueObjects(Component):
     def states(self) -> list[QueueState]:
         """Return what the ClusterQueues say of themselves, by name."""
         return sorted(self._states.values(), key=lambda state: state.name)
+
+    def uses(self, now: Workload, found: JsonMapping, gone: bool) -> None:
+        """Observe what a workload uses of its queue's quota: nothing as soon as it is to leave."""
+        before = self._used.pop(now.uid, None)
+        if now.has_quota and not gone and not now.is_to_leave:
+            self._used[now.uid] = used = Used(now.name, now.cluster_queue, {})
+            with suppress(BadInput):
+                used.amounts.update(usage(found))
+        self.quota_changes += self._used.get(now.uid) != before
+
+    def used_by(self, uid: str) -> Usage:
+        """Return the quota that a workload uses; nothing if that can't be read."""
+        return self._used[uid].amounts if uid in self._used else {}
+
+    def tree(self, without: Collection[WorkloadName]) -> QuotaTree:
+        """Return what queues and cohorts have and use, without these workloads."""
+        used = ((each.queue, each.amounts) for each in self._used.values() if each.name not in without)
+        return QuotaTree(self._queues.values(), self._cohorts.values(), used)
+
+    @property
+    def share_fairly(self) -> bool:
+        """Return whether Kueue's fair sharing is on."""
+        return any(queue.shares_fairly for queue in self._queues.values())
+
+    def listing(self) -> Listed:
+        """Note which workloads use quota; return what forgets those that are not in the list read since."""
+        return _listing(self._used)
 
     async def report_active(self, store: KubeStore) -> None:
         """Set the AdmissionCheck's Active condition; without it Kueue admits nothing from its queues."""
@@ -260,6 +313,7 @@ class KueueObjects(Component):
             Subscription(ADMISSION_CHECKS, self.check, partial(_listing, self._checks), wanted=are_there),
             Subscription(FLAVORS, self.flavor, partial(_listing, self._flavors), wanted=are_there),
             Subscription(CLUSTER_QUEUES, self.queue, self._listing_queues, wanted=are_there),
+            Subscription(COHORTS, self.cohort, partial(_listing, self._cohorts), wanted=are_there),
         ]
 
     def _listing_queues(self) -> Listed:

@@ -9,7 +9,17 @@ import orjson
 import pytest
 
 from fakes.objects import DIALECTS, GPU, MEMORY
-from fakes.queue_objects import CHECK, LONG_AGO, a_check, a_cluster_queue, a_condition, a_flavor, a_pod_set, a_workload
+from fakes.queue_objects import (
+    CHECK,
+    LONG_AGO,
+    a_check,
+    a_cluster_queue,
+    a_cohort,
+    a_condition,
+    a_flavor,
+    a_pod_set,
+    a_workload,
+)
 from gpuledger.formats.dialects.request import pod_request
 from gpuledger.formats.kubernetes.constraints import NodeRules, pod_rules, refused_by_rules
 from gpuledger.formats.kubernetes.other import MESSAGE_LENGTH
@@ -19,6 +29,7 @@ from gpuledger.formats.kubernetes.workload import (
     active_patch,
     check_patch,
     cluster_queue,
+    cohort,
     flavor,
     is_ours,
     pod_counts,
@@ -269,21 +280,50 @@ def test_a_check_is_said_to_be_active_once_and_keeps_its_other_conditions() -> N
     assert active_patch(found, NOW) is None
 
 
-def test_a_cluster_queue_says_whom_it_may_take_from_and_what_it_borrows() -> None:
-    borrowed = {"gpus": "2", "cpu": "1500m", "memory": "0"}
-    read = cluster_queue(a_cluster_queue("low", within="LowerPriority", reclaim="Any", borrowed=borrowed))
+def test_a_cluster_queue_says_whom_it_may_take_from_and_what_it_has() -> None:
+    nominal = {"gpus": {"nominalQuota": 2, "lendingLimit": "1", "borrowingLimit": "0"}, "cpu": "1500m"}
+    read = cluster_queue(a_cluster_queue("low", within="LowerPriority", reclaim="Any", nominal=nominal))
     assert (read.name, read.cohort, read.within, read.reclaim) == ("low", "all", "LowerPriority", "Any")
-    assert read.borrowed == {("any", "gpus"): 2_000, ("any", "cpu"): 1_500}
+    assert read.quotas == {("any", "gpus"): (2_000, 1_000, 0), ("any", "cpu"): (1_500, None, None)}
 
 
-def test_a_cluster_queue_that_says_nothing_takes_nothing_and_borrows_nothing() -> None:
+def test_a_cluster_queue_that_says_nothing_takes_nothing_and_has_nothing() -> None:
     read = cluster_queue({"metadata": {"name": "bare"}, "spec": {}})
-    assert (read.cohort, read.within, read.reclaim, read.borrowed) == ("", "Never", "Never", {})
+    assert (read.cohort, read.within, read.reclaim, read.borrowing_takes) == ("", "Never", "Never", None)
+    assert (read.quotas, read.weight, read.shares_fairly) == ({}, 1.0, False)
+
+
+@pytest.mark.parametrize(
+    ("borrowing", "takes"),
+    [
+        ({"policy": "Never"}, None),
+        ({"policy": "Never", "maxPriorityThreshold": 5}, None),
+        ({"policy": "LowerPriority", "maxPriorityThreshold": 0}, 0),
+        ({"policy": "LowerPriority", "maxPriorityThreshold": -5}, -5),
+    ],
+)
+def test_up_to_which_priority_a_queue_that_borrows_takes(borrowing: dict[str, Any], takes: int | None) -> None:
+    assert cluster_queue(a_cluster_queue("low", borrowing=borrowing)).borrowing_takes == takes
+
+
+def test_a_queue_that_borrows_takes_from_any_lower_priority_unless_it_says_up_to_which() -> None:
+    takes = cluster_queue(a_cluster_queue("low", borrowing={"policy": "LowerPriority"})).borrowing_takes
+    assert takes is not None
+    assert takes > 2**30
+
+
+def test_a_cohort_says_what_it_has_and_to_which_it_belongs() -> None:
+    read = cohort(a_cohort("team", "all", {"gpus": "2"}, weight="500m"))
+    assert (read.name, read.cohort, read.weight) == ("team", "all", 0.5)
+    assert read.quotas == {("any", "gpus"): (2_000, None, None)}
 
 
 def test_a_quantity_that_is_none_is_bad_input() -> None:
-    with pytest.raises(BadInput):
-        cluster_queue(a_cluster_queue("low", borrowed={"cpu": "many"}))
+    for odd in ({"nominal": {"cpu": "many"}}, {"weight": "many"}):
+        with pytest.raises(BadInput):
+            cluster_queue(a_cluster_queue("low", **odd))
+        with pytest.raises(BadInput):
+            cohort(a_cohort("all", **odd))
     with pytest.raises(BadInput):
         usage(a_workload(usage={"cpu": "many"}))
 

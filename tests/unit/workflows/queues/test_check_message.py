@@ -43,7 +43,7 @@ async def test_of_several_pods_it_is_told_how_many_fit_and_why_not_the_next(
 async def test_it_is_told_that_it_only_waits_for_pods_that_leave(api: QueueServer, scene: QueueScene) -> None:
     await scene.run("holder", {GPU: "4"}, queue="low", usage={"gpus": "4"})
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed={"gpus": "4"})
+    scene.cluster_queue("low", nominal={"gpus": "0"})
     scene.submit("waits", WHOLE)
     scene.submit("first", {GPU: "4"}, priority=5)
     await scene.work()

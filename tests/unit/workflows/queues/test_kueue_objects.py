@@ -78,18 +78,18 @@ async def test_a_flavor_or_a_queue_that_says_the_same_is_no_news(objects: KueueO
     for _ in range(3):
         objects.flavor(a_flavor("any", {"model": "a"}), gone=False)
         objects.queue(a_cluster_queue("low"), gone=False)
-    assert (objects.changes, len(calls)) == (2, 2)
+    assert (objects.changes, objects.quota_changes, len(calls)) == (1, 1, 2)
     objects.flavor(a_flavor("any", {"model": "b"}), gone=False)
-    objects.queue(a_cluster_queue("low", borrowed={"gpus": "1"}), gone=False)
-    assert (objects.changes, len(calls)) == (4, 4)
+    objects.queue(a_cluster_queue("low", nominal={"gpus": "1"}), gone=False)
+    assert (objects.changes, objects.quota_changes, len(calls)) == (2, 2, 4)
     objects.flavor(a_flavor("any"), gone=True)
     objects.queue(a_cluster_queue("low"), gone=True)
     assert (objects.flavors(("any",)), objects.queues(), objects.states()) == ([], {}, [])
 
 
 async def test_a_queue_that_can_not_be_read_gives_nothing(objects: KueueObjects) -> None:
-    objects.queue(a_cluster_queue("low", borrowed={"gpus": "1"}), gone=False)
-    odd: dict[str, Any] = a_cluster_queue("low", borrowed={"gpus": "many"})
+    objects.queue(a_cluster_queue("low", nominal={"gpus": "1"}), gone=False)
+    odd: dict[str, Any] = a_cluster_queue("low", nominal={"gpus": "many"})
     objects.queue(odd, gone=False)
     assert objects.queues() == {}
     assert [state.name for state in objects.states()] == ["low"], "people see it all the same"

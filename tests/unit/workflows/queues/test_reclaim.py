@@ -16,7 +16,7 @@ from effort import seeds_for, times
 from fakes.api_server import Operation, refuse
 from fakes.objects import CORES, GPU, MEMORY
 from fakes.operator_parts import RELEASE_DELAY_S
-from fakes.queue_objects import a_pod_set
+from fakes.queue_objects import NOTHING, a_pod_set
 from fakes.queue_scene import WHOLE, QueueScene, percent_of
 from fakes.queue_server import QueueServer
 from fakes.virtual_time import LoopClock, settle
@@ -25,7 +25,6 @@ from gpuledger.model.gang import GroupSeat
 
 SEEDS = seeds_for("victims of queues", times(short=25, long=400))
 ALL = {GPU: "4"}
-BORROWED = {"gpus": "4"}
 
 
 async def fill(scene: QueueScene, *names: str, **more: Any) -> None:
@@ -50,7 +49,7 @@ class Case(NamedTuple):
     evicted: bool = False
 
 
-RECLAIMS, BORROWS = {"reclaim": "Any"}, {"borrowed": BORROWED}
+RECLAIMS, BORROWS = {"reclaim": "Any"}, {"nominal": NOTHING}
 CASES = {
     "same queue, Never": Case("high", -1),
     "same queue, lower priority": Case("high", -1, own={"within": "LowerPriority"}, evicted=True),
@@ -71,8 +70,9 @@ CASES = {
     "other queue, LowerPriority, equal": Case("low", 0, own={"reclaim": "LowerPriority"}, its=BORROWS),
     "other queue, though only within the queue": Case("low", -1, own={"within": "LowerPriority"}, its=BORROWS),
     "other queue, which borrows nothing": Case("low", -1, own=RECLAIMS),
-    "other queue, which borrows something else": Case("low", -1, own=RECLAIMS, its={"borrowed": {"cpu": "4"}}),
-    "other queue, which borrows of another flavor": Case("low", -1, own=RECLAIMS, its={**BORROWS, "flavor": "odd"}),
+    "other queue, which borrows something else": Case(
+        "low", -1, own=RECLAIMS, its={"nominal": {"cpu": "0", "gpus": "4"}}
+    ),
     "other queue, own borrows": Case("low", -1, own={**RECLAIMS, **BORROWS}, its=BORROWS),
     "other queue of another cohort": Case("low", -1, own=RECLAIMS, its={**BORROWS, "cohort": "another"}),
     "other queue, neither in a cohort": Case("low", -1, own={**RECLAIMS, "cohort": ""}, its={**BORROWS, "cohort": ""}),
@@ -93,10 +93,123 @@ async def test_who_has_to_give_back_is_by_kueues_rules(scene: QueueScene, case: 
     assert scene.api.state("wants") == "Pending"
 
 
+class Tree(NamedTuple):
+    """Queues in a tree: `high` of cohort a wants four cards, `low` of cohort b has them, and uses four of its quota."""
+
+    own: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    its: dict[str, Any] = {}  # noqa: RUF012
+    cohorts: dict[str, dict[str, Any]] = {}  # noqa: RUF012
+    """Beside those of `ROOTED`."""
+    priority: int = 0
+    """Of who has the cards."""
+    evicted: bool = False
+
+
+ROOTED = {"a": {"parent": "root"}, "b": {"parent": "root"}}
+FOUR, EIGHT = {"gpus": "4"}, {"gpus": "8"}
+SHARED = {"root": {"nominal": EIGHT}}
+"""Half of it for each of the two."""
+FAIR = {"fair": True, **BORROWS}
+TREES = {
+    "it borrows from the other branch": Tree(evicted=True),
+    "it borrows of its own cohort's": Tree(cohorts={"b": {"parent": "root", "nominal": FOUR}}),
+    "its own cohort's has been lowered": Tree(
+        cohorts={"b": {"parent": "root", "nominal": {"gpus": "3"}}}, evicted=True
+    ),
+    "its own cohort lends nothing": Tree(
+        cohorts={"b": {"parent": "root", "nominal": {"gpus": {"nominalQuota": "4", "lendingLimit": "0"}}}}
+    ),
+    "three floors up": Tree(
+        cohorts={"a": {"parent": "c"}, "c": {"parent": "d"}, "d": {"parent": "root"}}, evicted=True
+    ),
+    "another tree": Tree(cohorts={"b": {"parent": "other root"}}),
+    "cohorts in a circle": Tree(cohorts={"root": {"parent": "a"}}),
+    "what wants cards borrows of its own cohort's": Tree(
+        own=BORROWS, cohorts={"a": {"parent": "root", "nominal": FOUR}}, evicted=True
+    ),
+    "what wants cards borrows beyond its own cohort's": Tree(
+        own=BORROWS, cohorts={"a": {"parent": "root", "nominal": {"gpus": "3"}}}
+    ),
+    "both borrow of one cohort's": Tree(own={**BORROWS, "cohort": "b"}, cohorts={"b": {"nominal": FOUR}}),
+    "what borrows may take from lower priority": Tree(
+        own={**BORROWS, "borrowing": {"policy": "LowerPriority"}}, priority=-1, evicted=True
+    ),
+    "what borrows may take from lower priority, not from equal": Tree(
+        own={**BORROWS, "borrowing": {"policy": "LowerPriority"}}
+    ),
+    "what borrows may take up to a priority": Tree(
+        own={**BORROWS, "borrowing": {"policy": "LowerPriority", "maxPriorityThreshold": -3}}, priority=-3, evicted=True
+    ),
+    "what borrows may take up to a priority, not beyond": Tree(
+        own={**BORROWS, "borrowing": {"policy": "LowerPriority", "maxPriorityThreshold": -3}}, priority=-2
+    ),
+    "fair: equal shares": Tree(own=FAIR, its=FAIR, cohorts=SHARED),
+    "fair: equal shares, of larger weight": Tree(
+        own=FAIR, its=FAIR, cohorts={**SHARED, "a": {"parent": "root", "weight": "2"}}, evicted=True
+    ),
+    "fair: equal shares, of smaller weight": Tree(
+        own=FAIR, its=FAIR, cohorts={**SHARED, "a": {"parent": "root", "weight": "500m"}}
+    ),
+    "fair: a weight of none": Tree(
+        own=FAIR, its=FAIR, cohorts={**SHARED, "b": {"parent": "root", "weight": "0"}}, evicted=True
+    ),
+    "fair: both weights are none": Tree(
+        own=FAIR,
+        its=FAIR,
+        cohorts={**SHARED, "a": {"parent": "root", "weight": "0"}, "b": {"parent": "root", "weight": "0"}},
+    ),
+    "fair: the queues' weights count in their own cohort only": Tree(
+        own={**FAIR, "weight": "9"}, its=FAIR, cohorts=SHARED
+    ),
+    "fair: the queues' weights, in one cohort": Tree(
+        own={**FAIR, "cohort": "b", "weight": "2"}, its=FAIR, cohorts={"b": {"nominal": EIGHT}}, evicted=True
+    ),
+    "fair: what wants cards has quota of its own": Tree(own={"fair": True}, its=FAIR, evicted=True),
+    "fair: what has them has quota of its own": Tree(own=FAIR, its={"fair": True}, cohorts=SHARED),
+    "fair: its cohort has quota of its own": Tree(
+        own=FAIR, its=FAIR, cohorts={**SHARED, "b": {"parent": "root", "nominal": FOUR}}
+    ),
+}
+
+
+@pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+async def test_who_has_to_give_back_in_a_tree_is_by_kueues_rules(scene: QueueScene, tree: Tree) -> None:
+    await scene.run("holder", ALL, queue="low", priority=tree.priority, usage=FOUR)
+    scene.cluster_queue("low", **{"cohort": "b", **BORROWS, **tree.its})
+    scene.cluster_queue("high", **{"cohort": "a", "reclaim": "Any", **tree.own})
+    for name, more in {**ROOTED, **tree.cohorts}.items():
+        scene.cohort(name, **more)
+    scene.submit("wants", ALL, queue="high", usage=FOUR)
+    await scene.work()
+    assert scene.evicted() == ({"holder"} if tree.evicted else set())
+    assert scene.api.state("wants") == "Pending"
+
+
+async def test_quota_counts_as_soon_as_it_is_reserved_whenever_kueue_says_so_of_the_queue(scene: QueueScene) -> None:
+    """A ClusterQueue's status is up to a second behind: what a workload borrows is not in it when it finds no cards."""
+    await scene.run("holder", ALL, queue="low", usage=FOUR)
+    scene.cluster_queue("low", nominal=NOTHING)
+    scene.cluster_queue("high", nominal={"gpus": "3"}, reclaim="Any")
+    scene.submit("wants", ALL, queue="high", usage=FOUR)
+    await scene.work()
+    assert scene.evicted() == set()
+
+
+async def test_with_fair_sharing_who_has_the_largest_share_leaves_first(scene: QueueScene) -> None:
+    await fill(scene, "a", "b", "c", queue="low")
+    await fill(scene, "d", queue="other")
+    for name, weight in (("low", "1"), ("other", "1"), ("high", "9")):
+        scene.cluster_queue(name, nominal=NOTHING, fair=True, reclaim="Any", weight=weight)
+    scene.cohort("all", nominal=EIGHT)
+    scene.submit("wants", {GPU: "2"}, queue="high", usage={"gpus": "2"})
+    await scene.work()
+    assert scene.evicted() == {"b", "c"}  # though d is newer
+
+
 async def test_never_more_is_taken_than_a_queue_has_borrowed(scene: QueueScene) -> None:
     await fill(scene, "a", "b", "c", "d", queue="low")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed={"gpus": "3"})
+    scene.cluster_queue("low", nominal={"gpus": "1"})
     scene.submit("four", ALL, queue="high")
     scene.submit("three", {GPU: "3"}, queue="high")
     await scene.work()
@@ -108,7 +221,7 @@ async def test_a_workload_without_cards_does_not_use_up_what_its_queue_gives_bac
     await scene.run("cards", ALL, queue="low", usage={"gpus": "4"})
     await scene.run("plain", {"cpu": "1"}, pods=0, queue="low", usage={"gpus": "4"})
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal={"gpus": "4"})
     scene.submit("wants", ALL, queue="high")
     await scene.work()
     assert scene.evicted() == {"cards"}
@@ -123,7 +236,7 @@ async def test_who_helps_is_taken_where_the_first_by_kueues_order_would_not(api:
         await scene.work()
         await scene.admit(name)
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed={"gpus": "2"})
+    scene.cluster_queue("low", nominal={"gpus": "2"})
     scene.submit("wants", {GPU: "2"}, queue="high")
     await scene.work()
     assert scene.evicted() == {"helps"}
@@ -132,7 +245,7 @@ async def test_who_helps_is_taken_where_the_first_by_kueues_order_would_not(api:
 async def test_a_workload_whose_usage_can_not_be_read_is_left_alone(api: QueueServer, scene: QueueScene) -> None:
     await scene.run("odd", ALL, queue="low", usage={"gpus": "many"})
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     scene.submit("wants", ALL, queue="high")
     await scene.work()
     assert scene.evicted() == set()
@@ -147,7 +260,7 @@ async def test_a_victim_is_queued_again_and_the_workload_that_needs_its_cards_ge
 ) -> None:
     await fill(scene, "a", "b", "c", "d", queue="low")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     scene.submit("wants", percent_of(4, 60), queue="high")
     await scene.work()
     assert scene.evicted() == {"a", "b", "c", "d"}
@@ -169,7 +282,7 @@ async def test_nobody_is_evicted_where_it_would_not_help(scene: QueueScene) -> N
     assert scene.stranger("other", WHOLE)
     await scene.parts.bind("other", "node-a")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     scene.submit("wants", ALL, queue="high")
     await scene.work()
     assert scene.evicted() == set()
@@ -178,7 +291,7 @@ async def test_nobody_is_evicted_where_it_would_not_help(scene: QueueScene) -> N
 async def test_pods_that_leave_count_as_gone(api: QueueServer, scene: QueueScene) -> None:
     await fill(scene, "a", "b", "c", "d", queue="low")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     leaving = deepcopy(api.pods["default", "a-0"])
     leaving["metadata"]["deletionTimestamp"] = "2030-01-01T00:17:10Z"
     api.put_pod(leaving)
@@ -198,7 +311,7 @@ async def test_pods_that_leave_count_as_gone(api: QueueServer, scene: QueueScene
 async def test_what_was_evicted_a_moment_ago_is_not_evicted_for_again(scene: QueueScene) -> None:
     await fill(scene, "a", "b", "c", "d", queue="low")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     scene.submit("wants", WHOLE, queue="high")
     for _ in range(5):
         await scene.later(2.0)
@@ -211,7 +324,7 @@ async def test_who_was_evicted_and_has_cards_again_does_not_count_as_leaving(
     api: QueueServer, scene: QueueScene
 ) -> None:
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     for wants in ("first", "second"):
         scene.submit("holder", ALL, queue="low", usage={"gpus": "4"})
         await scene.work()
@@ -232,7 +345,7 @@ async def test_what_is_only_reserved_is_taken_back_as_well(scene: QueueScene, is
         scene.submit("holder", ALL, queue="low", usage={"gpus": "4"})
         await scene.work()
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     scene.submit("wants", ALL, queue="high")
     await scene.work()
     assert scene.evicted() == {"holder"}
@@ -242,7 +355,7 @@ async def test_what_is_only_reserved_is_taken_back_as_well(scene: QueueScene, is
 async def test_who_could_not_be_evicted_is_asked_again(api: QueueServer, scene: QueueScene) -> None:
     await scene.run("holder", ALL, queue="low", usage={"gpus": "4"})
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     api.queue(Operation.SAY_CHECK, *[refuse(Invalid("refused", 422))] * 8)
     scene.submit("wants", ALL, queue="high")
     await scene.work()
@@ -269,7 +382,7 @@ async def test_two_who_look_at_the_same_time_do_not_evict_twice(api: QueueServer
     scene = QueueScene(api, clock=SlowClock())
     await fill(scene, "a", "b", "c", "d", queue="low")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     scene.submit("one", percent_of(1, 50), queue="high")
     scene.submit("other", percent_of(1, 50), queue="high")
     for _ in range(20):
@@ -292,7 +405,7 @@ async def test_pods_of_several_kinds_are_tried_in_the_order_in_which_they_fit(
     scene = QueueScene(api, {"node-a": 2})
     await fill(scene, "a", "b", queue="low")
     scene.cluster_queue("high", reclaim="Any")
-    scene.cluster_queue("low", borrowed=BORROWED)
+    scene.cluster_queue("low", nominal=NOTHING)
     pod_sets = [a_pod_set("small", 2, small), a_pod_set("large", 2, large)]
     scene.submit("wants", pod_sets=pod_sets, queue="high")
     await scene.work()
@@ -382,10 +495,11 @@ async def test_victims_are_found_if_and_only_if_some_that_are_allowed_help_and_n
         reserved_at = found["status"]["conditions"][0]["lastTransitionTime"]
         holders.append(Holder(name, queue, priority, reserved_at, used))
     own = {"within": rng.choice(["Never", "LowerPriority"]), "reclaim": rng.choice(["Never", "LowerPriority", "Any"])}
-    queues = {name: rng.randint(0, 5) for name in ("low", "other")}
+    of_all = {name: sum(each.used for each in holders if each.queue == name) for name in ("low", "other")}
+    queues = {name: min(rng.randint(0, 5), some) for name, some in of_all.items()}  # what each has borrowed
     scene.cluster_queue("high", **own)
     for queue, some in queues.items():
-        scene.cluster_queue(queue, borrowed={"gpus": str(some)})
+        scene.cluster_queue(queue, nominal={"gpus": str(of_all[queue] - some)})
     cards, percent = rng.randint(1, 3), rng.choice([40, 60, 100])
     scene.submit("wants", percent_of(cards, percent), priority=1, usage={"gpus": "1"})
     candidates = [each for each in holders if may_be_evicted(each, own, queues, 1)]
