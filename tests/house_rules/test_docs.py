@@ -23,8 +23,8 @@ from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+REASONS = ROOT / "docs" / "seeing.md"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
@@ -60,14 +60,14 @@ def test_every_setting_is_documented_with_its_default() -> None:
     assert documented == {option.name: in_yaml(option.default) for option in fields(Settings)}
 
 
-def test_every_reason_that_is_given_is_in_the_readme() -> None:
+def test_every_reason_that_is_given_is_in_the_table_of_reasons() -> None:
     source = "".join(file.read_text() for file in (ROOT / "operator").rglob("*.py"))
     given = {reason.value for reason in Reason if f"Reason.{reason.name}" in source}
-    documented = {code for code, _ in first_columns(README) if code in set(Reason)}
+    documented = {code for code, _ in first_columns(REASONS) if code in set(Reason)}
     assert documented == given
 
 
-def test_every_piece_of_a_refusals_text_is_in_the_readme() -> None:
+def test_every_piece_of_a_refusals_text_is_in_the_table_of_reasons() -> None:
     """All strings of placement/fit.py end up in a text that a person reads; docstrings apart."""
     tree = ast.parse((ROOT / "operator" / "gpuledger" / "placement" / "fit.py").read_text())
     comments = {id(statement.value) for statement in ast.walk(tree) if isinstance(statement, ast.Expr)}
@@ -76,9 +76,9 @@ def test_every_piece_of_a_refusals_text_is_in_the_readme() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in comments
     }
-    readme = README.read_text()
+    table = REASONS.read_text()
     assert len(texts) > 10
-    assert [text for text in sorted(texts) if text not in readme] == []
+    assert [text for text in sorted(texts) if text not in table] == []
 
 
 @pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
