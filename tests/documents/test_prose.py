@@ -1,4 +1,4 @@
-"""How the documents are written: each page once in the index, each fact in one place, sentences of a readable length."""
+"""How the documents are written: each page once in the index, each fact in one place, short sentences."""
 
 import re
 from collections import Counter
