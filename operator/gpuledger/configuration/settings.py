@@ -178,15 +178,15 @@ class Settings:
     )
 
     node_policy: str = option(
-        "fragmentation",
-        "Which fitting node to prefer: fragmentation (what costs the expected pods least), binpack (fullest first), "
-        "spread, topology-aware (smallest first).",
+        "binpack",
+        "Which fitting node to prefer: binpack (fullest first), spread, topology-aware (smallest first), fragmentation "
+        "(what costs the expected pods least).",
         choices=POLICIES,
     )
     card_policy: str = option(
-        "fragmentation",
-        "Which fitting cards of the node to prefer: fragmentation, binpack, spread, topology-aware (by links; nodes "
-        "too, unless node_policy says another).",
+        "binpack",
+        "Which fitting cards of the node to prefer: binpack, spread, topology-aware (by links; nodes too, "
+        "unless node_policy says another), fragmentation.",
         choices=POLICIES,
     )
 
