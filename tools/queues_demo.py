@@ -46,6 +46,11 @@ class QueuesDemo:
             plane, {"kueue": True, "sum_models": [f"{MODEL}={MEMORY_MIB}"], "view_port": free_port()}
         )
 
+    @property
+    def view_url(self) -> str:
+        """Where the operator answers commands."""
+        return self._product.view_url
+
     def set_up(self) -> None:
         """Install Kueue and gpuledger, and register a node."""
         with self._screen.step("Kueue 0.19.2, by its release's own manifests"):
@@ -100,7 +105,7 @@ class QueuesDemo:
         for line in (
             f"export KUBECONFIG={shlex.quote(str(self._plane.kubeconfig))}",
             f'export PATH={shlex.quote(str(ensure_binaries()))}:{shlex.quote(PROGRAMS)}:"$PATH"',
-            f"export GPULEDGER_URL={self._product.view_url}",
+            f"export GPULEDGER_URL={self.view_url}",
             "kubectl gpuledger top --by queue",
             "kubectl get workloads -A",
             f"kubectl apply -f {EXAMPLES / 'research-job.yaml'}",
