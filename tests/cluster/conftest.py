@@ -14,6 +14,7 @@ from build_control_plane import ensure_binaries
 from build_steps import BuildError
 from cluster.claims import create_class, remove_claims
 from cluster.cluster import Cluster, Connection
+from cluster.preempting import PreemptingCluster, preempting_cluster
 from cluster.shared import NAMESPACES, SharedPlane
 from cluster.written_cards import Card
 from control_plane import ControlPlane
@@ -61,6 +62,13 @@ def plane(shared: SharedPlane) -> Iterator[ControlPlane]:
     """Yield it to a module that needs no settings of its own; give each test objects of its own (see `namespace`)."""
     with shared.lent(standing=True) as lent:
         yield lent
+
+
+@pytest.fixture(scope="module")
+def preempting(shared: SharedPlane) -> Iterator[PreemptingCluster]:
+    """Yield it with priorities and played kubelets; a test leaves it clear to the next one of its module."""
+    with preempting_cluster(shared.lent()) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -10,25 +10,18 @@ from typing import Any
 import pytest
 
 from cluster.cluster import COUNT
-from cluster.preempting import LOW, PreemptingCluster, preempting_cluster
-from cluster.shared import SharedPlane
+from cluster.preempting import LOW, PreemptingCluster
 from cluster.test_kubectl_gpuledger import Plugin
 
 Json = dict[str, Any]
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
-@pytest.fixture(scope="module")
-def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
-    with preempting_cluster(shared.lent()) as running:
-        yield running
-
-
 @pytest.fixture
-def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
-    yield running
-    running.undeploy("chat")
-    running.clear()
+def cluster(preempting: PreemptingCluster) -> Iterator[PreemptingCluster]:
+    yield preempting
+    preempting.undeploy("chat")
+    preempting.clear()
 
 
 def test_a_card_is_drained_as_soon_as_its_budget_allows(cluster: PreemptingCluster, tmp_path: Path) -> None:

@@ -8,20 +8,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cluster.gangs import gang, names
-from cluster.preempting import HIGH, HIGHER, LOW, WHOLE, PreemptingCluster, a_pod, eight_low, preempting_cluster
-from cluster.shared import SharedPlane
-
-
-@pytest.fixture(scope="module")
-def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
-    with preempting_cluster(shared.lent()) as running:
-        yield running
+from cluster.preempting import HIGH, HIGHER, LOW, WHOLE, PreemptingCluster, a_pod, eight_low
 
 
 @pytest.fixture
-def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
-    yield running
-    running.clear()
+def cluster(preempting: PreemptingCluster) -> Iterator[PreemptingCluster]:
+    yield preempting
+    preempting.clear()
 
 
 def test_eight_single_pods_leave_once_each_for_a_gang_of_eight(

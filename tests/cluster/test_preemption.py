@@ -23,9 +23,7 @@ from cluster.preempting import (
     WHOLE,
     PreemptingCluster,
     a_pod,
-    preempting_cluster,
 )
-from cluster.shared import SharedPlane
 from effort import times
 from faults.kinds import Hold, HoldEvents
 from faults.requests import FOLLOWED, Match, watching
@@ -39,16 +37,10 @@ SIXTY_PERCENT = {COUNT: 4, PERCENT: 60, CORES: 60}
 MANY_CARDS, MANY_PREEMPTORS = times(16, 32), times(20, 50)
 
 
-@pytest.fixture(scope="module")
-def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
-    with preempting_cluster(shared.lent()) as running:
-        yield running
-
-
 @pytest.fixture
-def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
-    yield running
-    running.clear()
+def cluster(preempting: PreemptingCluster) -> Iterator[PreemptingCluster]:
+    yield preempting
+    preempting.clear()
 
 
 def create(cluster: Cluster, *pods: Json) -> None:

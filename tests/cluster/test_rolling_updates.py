@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cluster.cluster import COUNT
-from cluster.preempting import LOW, PreemptingCluster, preempting_cluster
-from cluster.shared import SharedPlane
+from cluster.preempting import LOW, PreemptingCluster
 
 Json = dict[str, Any]
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
@@ -19,17 +18,11 @@ DEPLOYMENT = "/apis/apps/v1/namespaces/default/deployments/llm"
 ONE_LESS = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
 
 
-@pytest.fixture(scope="module")
-def running(shared: SharedPlane) -> Iterator[PreemptingCluster]:
-    with preempting_cluster(shared.lent()) as running:
-        yield running
-
-
 @pytest.fixture
-def cluster(running: PreemptingCluster) -> Iterator[PreemptingCluster]:
-    yield running
-    running.undeploy("llm")
-    running.clear()
+def cluster(preempting: PreemptingCluster) -> Iterator[PreemptingCluster]:
+    yield preempting
+    preempting.undeploy("llm")
+    preempting.clear()
 
 
 def update(cluster: PreemptingCluster, version: str) -> None:

@@ -34,14 +34,18 @@ class Kept(Enum):
     ALL = 2
 
 
-@click.command(short_help="Keep new pods off cards or a node.")
-@click.argument(
+cards_argument = click.argument(
     "names",
     nargs=-1,
     required=True,
     metavar="[card/UUID | node/NAME]...",
     shell_complete=completed_names("card", "node"),
 )
+"""The cards that a command is about, one by one or all of a node."""
+
+
+@click.command(short_help="Keep new pods off cards or a node.")
+@cards_argument
 @click.option("--reason", default=NO_REASON, show_default=True, help="Reason that the card shows.")
 @common_options("name")
 def cordon(names: tuple[str, ...], reason: str, common: Common) -> None:
@@ -55,13 +59,7 @@ def cordon(names: tuple[str, ...], reason: str, common: Common) -> None:
 
 
 @click.command(short_help="Let cordoned cards take new pods again.")
-@click.argument(
-    "names",
-    nargs=-1,
-    required=True,
-    metavar="[card/UUID | node/NAME]...",
-    shell_complete=completed_names("card", "node"),
-)
+@cards_argument
 @common_options("name")
 def uncordon(names: tuple[str, ...], common: Common) -> None:
     """Let cordoned cards take new pods again. Exit status as for `cordon`.

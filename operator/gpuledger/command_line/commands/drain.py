@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.command_line.commands.cordon import Kept, change_cordons, described, say
-from gpuledger.command_line.options import Common, common_options, completed_names
+from gpuledger.command_line.commands.cordon import Kept, cards_argument, change_cordons, described, say
+from gpuledger.command_line.options import Common, common_options
 from gpuledger.command_line.output import ALLOCATIONS, plural
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.model.card import CardPhase
@@ -35,13 +35,7 @@ TOO_MANY_REQUESTS = 429
 
 
 @click.command(short_help="Cordon cards, and evict the pods that hold them.")
-@click.argument(
-    "names",
-    nargs=-1,
-    required=True,
-    metavar="[card/UUID | node/NAME]...",
-    shell_complete=completed_names("card", "node"),
-)
+@cards_argument
 @click.option("--reason", help=f"Reason that the card shows.  [default: its own if it is cordoned, else {NO_REASON}]")
 @click.option(
     "--timeout",
