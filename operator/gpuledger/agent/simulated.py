@@ -27,6 +27,7 @@ from gpuledger.kube_api.client import KubeClient
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.kube_api.writes import KubeletWrites
 from gpuledger.model.card import ALL_CORES, Amounts, Card
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeConfig, NodeConfigs
@@ -150,14 +151,14 @@ class Clock:
 
     def at(self, elapsed_s: float) -> str:
         """Return a moment of the pod's life, RFC 3339."""
-        return _text(self.started + timedelta(seconds=elapsed_s))
+        return rfc3339(self.started + timedelta(seconds=elapsed_s))
 
 
 def next_status(pod: Json, now: datetime) -> Json | None:
     """Return the status that a kubelet would write now, None where it would write nothing."""
     if is_finished(pod):
         return None
-    status = _status(pod, Clock(datetime.fromisoformat(started_at(pod) or _text(now)), now))
+    status = _status(pod, Clock(datetime.fromisoformat(started_at(pod) or rfc3339(now)), now))
     return None if _gist(status) == _gist(pod.get("status") or {}) else status
 
 
@@ -262,7 +263,7 @@ def _killed(status: Json, clock: Clock) -> Json:
     """Return the status of a container after the end of its pod: if it runs, it is killed."""
     if "running" not in status["state"]:
         return status
-    end = _terminated(KILLED_EXIT_CODE, status["state"]["running"]["startedAt"], _text(clock.now))
+    end = _terminated(KILLED_EXIT_CODE, status["state"]["running"]["startedAt"], rfc3339(clock.now))
     return {**status, "state": end, "ready": False, "started": False}
 
 
@@ -286,13 +287,9 @@ def _conditions(pod: Json, phase: str, initialized: bool, unready: Sequence[str]
 def _condition(pod: Json, kind: str, holds: bool, clock: Clock, reason: str = "", message: str = "") -> Json:
     before = condition_of(pod, kind) or {}
     same = before.get("status") == str(holds)
-    since = before.get("lastTransitionTime") if same else _text(clock.now)
+    since = before.get("lastTransitionTime") if same else rfc3339(clock.now)
     told = {"type": kind, "status": str(holds), "reason": reason, "message": message}
     return {**told, "lastTransitionTime": since}
-
-
-def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,11 @@ class Clock(Protocol):
         """Return seconds since some moment, to measure work by: the event loop's time may stand still during a turn."""
 
 
+def rfc3339(moment: datetime) -> str:
+    """Return a time in UTC as Kubernetes writes it: RFC 3339, in whole seconds."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 class Backoff:
     """Pauses in seconds that double, from `first_s` to `longest_s`, until what is tried has worked."""
 

@@ -22,6 +22,7 @@ from gpuledger.formats.kubernetes.pod import ResourceNames, pod_identity, schedu
 from gpuledger.formats.kubernetes.workload import why_not_admitted, workload
 from gpuledger.ledger.quotas import Excess
 from gpuledger.model.card import Card, why_not_chosen
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BadInput, CardVerdict, NodeVerdict, Reason, Refusal
 from gpuledger.model.gang import Counted, GangName, GangStage, GangWay
 from gpuledger.model.json_object import Json, JsonMapping
@@ -557,7 +558,7 @@ def _owners(found: JsonMapping) -> Sequence[JsonMapping]:
 
 def moment(unix_s: float | None) -> str | None:
     """Return a time in Unix seconds as RFC 3339, in whole seconds of UTC."""
-    return None if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if unix_s is None else rfc3339(datetime.fromtimestamp(unix_s, UTC))
 
 
 def request_text(request: PodRequest) -> str:

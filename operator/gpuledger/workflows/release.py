@@ -38,7 +38,7 @@ from gpuledger.formats.annotations import RELEASED_ANNOTATION, read_ends
 from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Clock
+from gpuledger.model.clock import Clock, rfc3339
 from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import MAX_CARDS, PodRequest
@@ -191,7 +191,7 @@ class ReleaseDeadlines:
     def deadline(self, pod_uid: str) -> str:
         """Return when the pod's shares end without a report, RFC 3339, for people."""
         wait_s = self._until_s[pod_uid] - self._clock.now_s()
-        return (self._clock.wall() + timedelta(seconds=wait_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(self._clock.wall() + timedelta(seconds=wait_s))
 
     def _first_wait_s(self, held: Held) -> float:
         if self._times.by_deadline:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import Counted, QuotaLimit, dashed
 from gpuledger.model.json_object import Json, JsonMapping
@@ -295,7 +296,7 @@ def _name(of: str, key: str) -> str:
 
 
 def _event(about: Json, namespace: str, kind: str, reason: str, sentence: str, now: datetime) -> Json:
-    moment = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = rfc3339(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",

@@ -26,6 +26,7 @@ from attrs import define
 from gpuledger.formats.kubernetes.other import ALLOCATED, allocated_condition, condition_of, condition_reason
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished, pod_identity
 from gpuledger.formats.scheduler import SchedulerWords, scheduler_words
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import (
     ASSIGNED,
     ROOM_IS_NO_HELP,
@@ -168,7 +169,7 @@ class PodConditionWriter(Component):
         """Write the condition, if it says something else; return whether it did."""
         if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
             return False
-        now = self._clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = rfc3339(self._clock.wall())
         await self._store.set_pod_condition(pod, allocated_condition(status, reason, message, now))
         self.writes += 1
         await asyncio.sleep(WRITE_PAUSE_S)

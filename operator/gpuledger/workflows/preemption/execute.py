@@ -33,7 +33,7 @@ from gpuledger.formats.kubernetes.pod import is_finished, nominated_node, resour
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.seats import FOREVER, Seat, Strength, elsewhere, fullest_node
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Backoff
+from gpuledger.model.clock import Backoff, rfc3339
 from gpuledger.model.errors import ApiError, Conflict, EventReason, EvictionForbidden, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Claim, Holder, HolderState, Placement, Pod, fitting_variant
@@ -207,7 +207,7 @@ class Evictor(Component):
             if not self._settings.preempt_despite_budgets:
                 logger.info("pod %s can't be evicted now: %s", victim, error)
                 return False
-            now = self._clock.wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = rfc3339(self._clock.wall())
             why = f"gpuledger: preempted for pod {pod} of priority {pod.priority}"
             try:
                 await self._store.set_pod_condition(victim, disruption_target(why, now))

@@ -20,6 +20,7 @@ from attrs import define
 from gpuledger.formats.kubernetes.pod import LONGEST_GRACE_S, grace_s, pod_identity
 from gpuledger.formats.scheduler import PreemptArguments
 from gpuledger.ledger.quotas import Tally
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import EventReason, GpuledgerError, NotFound
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import DEFAULT_GRACE_S, MAX_HOLDERS, Claim, Holder, HolderState, Pod
@@ -60,7 +61,7 @@ class RoomClaimer(Component):
         patience_s += max(0.0, self._leaves_by_s(found) - now.timestamp())
         patience_s = min(patience_s, LONGEST_GRACE_S) + self._settings.preemption_timeout_s
         until = now + timedelta(seconds=patience_s)
-        claims = self._claims(pod, found, evicted, until.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        claims = self._claims(pod, found, evicted, rfc3339(until))
         await gather_all(map(self._journal.claim, claims))
 
     def _claims(self, pod: Pod, found: Victims, evicted: Collection[str], deadline: str) -> list[Claim]:
