@@ -23,7 +23,7 @@ class KnownMix(Mix):
     """A mix that is known beforehand: arrivals teach nothing."""
 
     def __init__(self, counts: Iterable[tuple[Footprint, float]]) -> None:
-        super().__init__()
+        super().__init__(first_look=0)
         found: dict[Footprint, float] = {}
         for footprint, count in counts:
             found[footprint] = found.get(footprint, 0.0) + count

@@ -270,11 +270,12 @@ class FittingNodes:
     def in_order(self, latest: str = "") -> Iterator[tuple[str, Assignment]]:
         """Yield the nodes that fit with the cards of each container, the preferred first.
 
-        By prices, the `latest` node to which a pod went is preferred to those that cost hardly less.
+        By prices, once there are any, the `latest` node to which a pod went is preferred to those that cost hardly
+        less.
         """
         ahead: tuple[str, ...] = ()
         decision = self._fitting.get(latest)
-        if decision and decision.effect and _place(self._ranked, (decision.rank, latest)) is not None:
+        if decision and decision.effect and self._version and _place(self._ranked, (decision.rank, latest)) is not None:
             best, _ = self._ranked[0]
             ahead = (latest,) if decision.rank[0] <= best[0] + NODES_NEARLY_EQUAL else ()
         for name in chain(ahead, (name for _, name in chain(self._ranked, self._old) if name not in ahead)):

@@ -7,7 +7,7 @@ the candidates that are left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -20,6 +20,7 @@ from gpuledger.model.share import Assignment
 from gpuledger.placement.fit import WORK_LIMIT, choose_cards, fits, payers_of, refuse_alone, takes_pods
 from gpuledger.placement.policy import (
     CARD_RANKS,
+    FALLBACK,
     NODE_RANKS,
     NodeRank,
     Policy,
@@ -49,12 +50,14 @@ class Candidate:
 def differing_candidates(shape: Shape, node: NodeRoom, work: StepBudget | None = None) -> Sequence[Candidate] | Refusal:
     """Return candidates of which each leaves something else behind, or why the pod does not fit.
 
-    A pod of one container with one card has as many as there are different rooms. Any other pod has one, the tightest:
-    its combinations are too many to be priced, and mostly it asks for whole cards, which are all the same. Where rooms
-    are the same, the topology decides: a single card is the worst connected of them, several are the best set. `work`
-    is what a search may cost, as for `choose_cards`.
+    A pod whose containers ask for one card each has as many as there are different rooms that hold all of it, and the
+    tightest for each container. Any other pod has one, the tightest: its combinations are too many to be priced, and
+    mostly it asks for whole cards, which are all the same. Where rooms are the same, the topology decides: a single
+    card is the worst connected of them, several are the best set. `work` is what a search may cost, as for
+    `choose_cards`.
     """
-    if len(shape) == 1 and shape[0].cards == 1 and not shape[0].joint:
+    one_card_each = all(demand.cards == 1 and not demand.joint for demand in shape)
+    if one_card_each and len(shape) == 1:
         rooms = _differing_rooms(shape[0], node) if takes_pods(node, shape) else ()
         if rooms:
             return [Candidate(node, ((room.card.uuid,),)) for room in rooms]
@@ -62,7 +65,17 @@ def differing_candidates(shape: Shape, node: NodeRoom, work: StepBudget | None =
         if refusal:
             return refusal
     found = choose_cards(shape, node, Preference.BINPACK, work)
-    return found if isinstance(found, Refusal) else (Candidate(node, found),)
+    if isinstance(found, Refusal):
+        return found
+    together = _together(shape, node, work) if one_card_each and len(shape) > 1 else ()
+    return [Candidate(node, cards) for cards in dict.fromkeys((found, *together))]
+
+
+def _together(shape: Shape, node: NodeRoom, work: StepBudget | None) -> Iterator[Assignment]:
+    """Yield the ways to have all containers on one card."""
+    for room in _differing_rooms(shape[0], node):
+        if not isinstance(cards := choose_cards(shape, replace(node, rooms=(room,)), Preference.BINPACK, work), Refusal):
+            yield cards
 
 
 def _differing_rooms(demand: Demand, node: NodeRoom) -> Sequence[Room]:
@@ -251,9 +264,14 @@ class Decider:
                 Decision(rank(candidate.node, candidate.assignment), candidate.assignment) for candidate in candidates
             ]
         return [
-            Decision((cost, -connectivity_of(candidate.node, candidate.assignment)), candidate.assignment, effect)
+            Decision(self._rank_by(cost, candidate), candidate.assignment, effect)
             for candidate, effect, cost in zip(candidates, effects, costs, strict=True)
         ]
+
+    def _rank_by(self, cost: float, candidate: Candidate) -> NodeRank:
+        """Return the rank of a node with a price; of equal ones the better connected goes first, then the fuller."""
+        fuller = NODE_RANKS[FALLBACK](candidate.node, candidate.assignment)
+        return (cost, -connectivity_of(candidate.node, candidate.assignment), *fuller)
 
     def _priced(self, pricer: Pricer | None, candidates: Sequence[Candidate]) -> tuple[list[Effect], list[float]]:
         """Return the effects and costs of the candidates; nothing if they have no prices."""

@@ -35,7 +35,7 @@ class Preference(StrEnum):
 
 
 FALLBACK = Preference.BINPACK
-"""Chooses the cards in place of `topology` on a node of which no links are known."""
+"""Chooses the cards in place of `topology` on a node of which no links are known, and decides between equal prices."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,10 @@ HALF_LIFE = 1_000
 not make the cluster forget its days."""
 
 
+FIRST_LOOK = 100
+"""Arrivals before there are prices. A few pods say little of those to come: prices made of them break up whole nodes
+and cards for what seems to be all that there is. Until then `binpack` decides, as between equal prices."""
+
 KINDS_KEPT = 128
 """Kinds of pods that prices are made of; kinds that came so seldom that they matter less are left out."""
 
@@ -45,10 +49,11 @@ class Expected:
 class Mix:
     """The frequencies of the kinds of pods, learned as they arrive.
 
-    Instead of letting all old counts shrink, each arrival counts for more than the one before.
+    Instead of letting all old counts shrink, each arrival counts for more than the one before. `first_look` is after
+    how many arrivals there is enough to look at; 0 if the mix is known before the first one.
     """
 
-    def __init__(self, half_life: float = HALF_LIFE) -> None:
+    def __init__(self, half_life: float = HALF_LIFE, first_look: int = FIRST_LOOK) -> None:
         self._growth = 2.0 ** (1.0 / half_life)
         self._step = 1.0
         self._counts: dict[Footprint, float] = {}
@@ -56,6 +61,8 @@ class Mix:
         self._given_out = self._given_back = 0.0
         self.arrivals = 0
         """How many pods have come."""
+        self.first_look = first_look
+        """Arrivals at which to look at the mix for the first time."""
 
     def arrived(self, footprint: Footprint) -> None:
         """Observe a new pod."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders import a_card, a_ledger, a_request, a_share, mib, occupy, whole, whole_share
 from effort import times
 from gpuledger.ledger.book import Ledger
-from gpuledger.model.request import HostAmounts, PodRequest
+from gpuledger.model.request import Demand, HostAmounts, PodRequest
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.decide import Candidate, Footprint
 from gpuledger.placement.fragmentation.mix import Mix
@@ -17,6 +17,8 @@ from gpuledger.placement.fragmentation.prices import FragmentationPrices
 from gpuledger.placement.policy import Policy, Preference
 from replay.mix import KnownMix
 from unit.placement.fragmentation.plain_prices import PlainNode, PlainPod, costs
+
+FRAGMENTATION = Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION)
 
 pods = st.builds(
     lambda cards, milli, cpu: PlainPod(cards, milli if cards == 1 else 1000, cpu),
@@ -84,7 +86,7 @@ def test_arrays_find_what_loops_find(nodes: list[PlainNode], kinds: list[PlainPo
 
 def chosen(ledger: Ledger, request: PodRequest, *expected: PodRequest) -> str:
     mix = KnownMix((Footprint(each.shape, each.host), 1.0) for each in expected)
-    chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
+    chooser = Chooser(ledger, FRAGMENTATION, mix)
     placement = chooser.best(request, None)
     assert placement is not None
     return " ".join(share.uuid.removeprefix("GPU-") for share in placement.shares)
@@ -114,24 +116,63 @@ def test_a_node_without_cpu_for_others_is_used_up_by_who_needs_little() -> None:
 
 
 def test_prices_change_with_what_comes() -> None:
-    ledger, mix = ledger_of([PlainNode([1000] * 4)]), Mix()
-    chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
+    ledger, mix = ledger_of([PlainNode([1000] * 4)]), Mix(first_look=50)
+    chooser = Chooser(ledger, FRAGMENTATION, mix)
     for _ in range(50):
         chooser.arrived(a_request(mib(250)))
         assert chooser.best(a_request(mib(250)), None) is not None
     prices = FragmentationPrices(ledger, mix)
-    prices.tick()
-    before = prices.version
+    before = 0
+    for _ in range(200):
+        prices.tick()
+        before = prices.version
+    assert before > 0
     for _ in range(200):
         mix.arrived(Footprint(a_request(whole(2)).shape, HostAmounts()))
         prices.tick()
     assert prices.version > before
 
 
+some_requests = st.lists(
+    st.lists(st.sampled_from([mib(90), mib(250), mib(500), whole(), whole(2), whole(8)]), min_size=1, max_size=3),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(max_examples=times(200, 60, check=20), deadline=None)
+@given(some_requests)
+def test_a_new_cluster_is_filled_as_by_binpack(requests: list[list[Demand]]) -> None:
+    """What few pods say of those to come broke up one of three whole nodes for a share, and a pod of 8 cards waited."""
+    nodes = [PlainNode([1000] * 8)] * 3
+    by_binpack, ledger = ledger_of(nodes), ledger_of(nodes)
+    plain, priced = Chooser(by_binpack, Policy()), Chooser(ledger, FRAGMENTATION)
+    for number, demands in enumerate(requests):
+        request = a_request(*demands)
+        priced.arrived(request)
+        expected, found = plain.best(request, None), priced.best(request, None)
+        assert found == expected
+        if found is not None and expected is not None:
+            occupy(by_binpack, f"pod-{number}", *expected.shares)
+            occupy(ledger, f"pod-{number}", *found.shares)
+
+
+def test_containers_share_a_card_where_that_leaves_more_for_others() -> None:
+    """The tightest card for each would break up both: 300 to 50, and 1000 to 750."""
+    ledger = ledger_of([PlainNode([300, 1000])])
+    pod = a_request(mib(250), mib(250))
+    assert chosen(ledger, pod, a_request(mib(300)), a_request(mib(500))) == "node-0-1"
+
+
+def test_containers_are_on_cards_of_their_own_where_that_leaves_more_for_others() -> None:
+    ledger = ledger_of([PlainNode([250, 250, 1000])])
+    assert chosen(ledger, a_request(mib(250), mib(250)), a_request(whole()), a_request(mib(250))) == "node-0-0 node-0-1"
+
+
 def a_burst(ledger: Ledger, request: PodRequest, count: int, *expected: PodRequest) -> list[str]:
     """Place some pods, one after the other; return the UUIDs of their cards."""
     mix = KnownMix((Footprint(each.shape, each.host), 1.0) for each in expected)
-    chooser = Chooser(ledger, Policy(Preference.FRAGMENTATION, Preference.FRAGMENTATION), mix)
+    chooser = Chooser(ledger, FRAGMENTATION, mix)
     cards = []
     for number in range(count):
         [placement] = chooser.choose(request, list(ledger.node_names()), 1).placements

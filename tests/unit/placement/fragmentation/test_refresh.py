@@ -31,22 +31,40 @@ def cost(prices: FragmentationPrices, ledger: Ledger, name: str) -> float:
     return prices.costs(footprint(WHOLE), [effect])[0]
 
 
-def test_a_question_before_the_first_arrival_does_not_freeze_the_prices() -> None:
-    prices = FragmentationPrices(nodes(2), mix := Mix())
-    prices.tick()
+def arrive(prices: FragmentationPrices, mix: Mix, request: PodRequest, count: int) -> None:
+    """Let pods come, each with a question, and the questions go on until there are prices."""
+    for _ in range(count):
+        mix.arrived(footprint(request))
+        prices.tick()
+    while prices.version == 0 and mix.arrivals >= mix.first_look:
+        prices.tick()
+
+
+def test_there_are_no_prices_before_enough_pods_have_come() -> None:
+    prices = FragmentationPrices(ledger := nodes(2), mix := Mix(first_look=10))
+    prices.tick()  # a question before the first pod freezes nothing
+    arrive(prices, mix, SHARE, 9)
     assert prices.version == 0
+    assert cost(prices, ledger, "node-000") == 0
+    arrive(prices, mix, SHARE, 1)
+    assert prices.version == 1
+    assert cost(prices, ledger, "node-000") > 0
+
+
+def test_the_first_prices_are_made_between_questions_too() -> None:
+    """By then there are as many kinds as pods have come, and hundreds of rounds take a second."""
+    prices = FragmentationPrices(nodes(2), mix := Mix(first_look=1))
     mix.arrived(footprint(SHARE))
     prices.tick()
-    assert prices.version == 1
+    assert prices.version == 0
 
 
 def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> None:
     """A card that no pod fitted on at first needs hundreds of rounds later: a refresh that is late is not dropped."""
     cards = [replace(card, capacity=replace(card.capacity, memory_mib=40_000)) for card in cards_of("node-a", 2)]
     cards += [replace(card, capacity=replace(card.capacity, memory_mib=80_000)) for card in cards_of("node-b", 2)]
-    prices = FragmentationPrices(a_ledger(*cards), mix := Mix())
-    mix.arrived(footprint(a_request(mib(60_000))))
-    prices.tick()
+    prices = FragmentationPrices(a_ledger(*cards), mix := Mix(first_look=1))
+    arrive(prices, mix, a_request(mib(60_000)), 1)
     editions = set()
     for _ in range(20 * REFRESHED_EVERY):
         mix.arrived(footprint(SHARE))
@@ -56,7 +74,7 @@ def test_prices_go_on_changing_whatever_kinds_of_cards_and_pods_there_are() -> N
 
 
 def test_nodes_may_come_while_prices_are_made() -> None:
-    ledger, mix = nodes(300), Mix()
+    ledger, mix = nodes(300), Mix(first_look=1)
     chooser = Chooser(ledger, FRAGMENTATION, mix)
     for number in range(400):
         request = a_request(mib(1_000 + 10 * (number // 40)))
@@ -71,10 +89,9 @@ def test_nodes_may_come_while_prices_are_made() -> None:
 @pytest.mark.parametrize("filled", ["node-000", "node-299"])
 def test_a_node_that_changes_while_prices_are_made_has_its_own_worth_afterwards(filled: str) -> None:
     """New prices cost the same as those that are made at once of the same cluster."""
-    ledger, mix = nodes(600), Mix()
-    mix.arrived(footprint(SHARE))
+    ledger, mix = nodes(600), Mix(first_look=1)
     prices = FragmentationPrices(ledger, mix)
-    prices.tick()
+    arrive(prices, mix, SHARE, 1)
     begun = prices.version
     for _ in range(2 * REFRESHED_EVERY):
         mix.arrived(footprint(WHOLE))
