@@ -117,7 +117,7 @@ def test_nodes_and_cards_have_a_policy_each(policy: str) -> None:
 def test_topology_for_cards_chooses_the_node_as_well_unless_that_has_a_policy_of_its_own(word: str) -> None:
     assert Settings().changed({"card_policy": word}).policies == ("topology", "topology")
     assert Settings().changed({"card_policy": word, "node_policy": "spread"}).policies == ("spread", "topology")
-    assert Settings().changed({"node_policy": word}).policies == ("topology", "binpack")
+    assert Settings().changed({"node_policy": word}).policies == ("topology", "fragmentation")
 
 
 def test_the_extender_is_where_it_listens() -> None:

@@ -178,15 +178,15 @@ class Settings:
     )
 
     node_policy: str = option(
-        "binpack",
-        "Which fitting node to prefer: binpack (fullest first), spread, topology-aware (smallest first), fragmentation "
-        "(what costs the expected pods least).",
+        "fragmentation",
+        "Which fitting node to prefer: fragmentation (what costs the expected pods least), binpack (fullest first), "
+        "spread, topology-aware (smallest first).",
         choices=POLICIES,
     )
     card_policy: str = option(
-        "binpack",
-        "Which fitting cards of the node to prefer: binpack, spread, topology-aware (by links; nodes too, "
-        "unless node_policy says another), fragmentation.",
+        "fragmentation",
+        "Which fitting cards of the node to prefer: fragmentation, binpack, spread, topology-aware (by links; nodes "
+        "too, unless node_policy says another).",
         choices=POLICIES,
     )
 

@@ -63,7 +63,7 @@ def test_loads_seeds_and_all_policies(tmp_path: Path) -> None:
 def test_without_a_policy_it_is_that_of_the_settings(tmp_path: Path) -> None:
     (tmp_path / "settings.yaml").write_text("card_policy: spread\n")
     found = replay(tmp_path, "--seeds", "1", "-o", "json", "--settings", str(tmp_path / "settings.yaml"))
-    assert list(json.loads(found.stdout)) == ["binpack/spread"]
+    assert list(json.loads(found.stdout)) == ["fragmentation/spread"]
 
 
 def test_the_table(tmp_path: Path) -> None:
