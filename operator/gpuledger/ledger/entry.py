@@ -48,6 +48,8 @@ class NodeRoom:
     """The cards on which something can be placed."""
     hangs: bool = False
     """Its kubelet does not start the pods that it has."""
+    slow: bool = False
+    """A pod that was bound to it has not started for some seconds: other nodes go first."""
     host: HostAmounts | None = None
     """Its free CPU and memory, as far as they are known."""
     cordoned: frozenset[str] = frozenset()

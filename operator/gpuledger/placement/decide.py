@@ -203,7 +203,8 @@ class Decider:
         candidates = [offer for offer in offers if not isinstance(offer, Refusal | Decision)]
         with self._prices_as_if(nodes[: len(offers)]) if self._told else _AS_THEY_ARE:
             chosen = iter(self._chosen(candidates))
-        return [offer if isinstance(offer, Refusal | Decision) else next(chosen) for offer in offers]
+        decisions = [offer if isinstance(offer, Refusal | Decision) else next(chosen) for offer in offers]
+        return [_last(decision) if node.slow else decision for node, decision in zip(nodes, decisions, strict=False)]
 
     def _prices_as_if(self, nodes: Collection[NodeRoom]) -> AbstractContextManager[object]:
         stack = ExitStack()
@@ -219,8 +220,7 @@ class Decider:
         effects = [decision.effect for decision in decisions if decision.effect is not None]
         ranks = iter(self._costs(self._node_pricer, effects) if self._node_pricer else [])
         return [
-            decision if decision.effect is None else replace(decision, rank=(next(ranks), *decision.rank[1:]))
-            for decision in decisions
+            decision if decision.effect is None else _ranked_again(decision, next(ranks)) for decision in decisions
         ]
 
     def _counted(self, node: NodeRoom, left: int) -> Decision | Refusal:
@@ -281,6 +281,20 @@ class Decider:
     def _costs(self, pricer: Pricer, effects: Sequence[Effect]) -> list[float]:
         """Return costs, rounded: what is nearly equal is left to the order of names, which fills node after node."""
         return [round(cost * COSTS_PER_UNIT) for cost in pricer.costs(self._footprint, effects)] if effects else []
+
+
+LAST = inf
+"""Before the rank of a node that all others go before. It can't be closed: what speaks against it is no proof yet."""
+
+
+def _last(decision: Decision | Refusal) -> Decision | Refusal:
+    """Return the decision on a node that all others go before."""
+    return decision if isinstance(decision, Refusal) else replace(decision, rank=(LAST, *decision.rank))
+
+
+def _ranked_again(decision: Decision, cost: float) -> Decision:
+    first = 1 if decision.rank[0] == LAST else 0
+    return replace(decision, rank=(*decision.rank[:first], cost, *decision.rank[first + 1 :]))
 
 
 def hard_steps(shape: Shape, work: StepBudget) -> int:

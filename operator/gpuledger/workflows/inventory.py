@@ -11,6 +11,9 @@ that it takes up, before it pulls an image or mounts a volume. A device plugin t
 the middle of taking up a pod, and the whole node with it. A pod can also be late by itself: its owner writes so much
 into it that its status does not fit in any more. So nothing is concluded from a long one, nor where the kubelet has
 taken up another pod that was bound after it, whose-ever it is.
+
+Long before that, the node is the last choice: `SLOW_S` after a pod was bound that has not started. That proves nothing,
+and closes nothing; a pod that fits nowhere else still goes there.
 """
 
 from __future__ import annotations
@@ -50,6 +53,14 @@ from gpuledger.workflows.tasks import KeyedWorker, Throttle
 logger = logging.getLogger(__name__)
 
 
+SLOW_S = 5.0
+"""A pod that was bound so long ago and has not started makes its node the last choice. Kubelets take up a pod within a
+second, and Kubernetes needs 40 s to say that a node is dead: until then it would get all pods, as the fullest one."""
+
+LAST_CHOICE_S = 60.0
+"""How long a node is the last choice if nothing starts there. By then either Kubernetes has said that it is dead, or
+`start_timeout_s` has closed it."""
+
 LEAST_WAIT_S = 5.0
 """How long it takes at least until a pod is looked at again that was bound before this operator came."""
 
@@ -86,6 +97,7 @@ class StuckKubelets(Component):
         self._waiting: dict[str, _Waiting] = {}  # pod UID -> pod that has not started, late or not
         self._late: dict[str, set[str]] = {}  # node name -> UIDs of the late pods among them
         self._excused: set[str] = set()  # UIDs of bound pods that are late by themselves
+        self._slow: dict[str, asyncio.TimerHandle] = {}  # name of a node that is the last choice -> until when
         self._settling: dict[str, tuple[str, asyncio.TimerHandle]] = {}  # node name -> what was wrong, and till when
         self.worker = KeyedWorker(self._judge, PODS_AT_ONCE)
 
@@ -110,7 +122,12 @@ class StuckKubelets(Component):
         elif self._timeout_s and uid not in self._excused:
             age_s = _age_s(pod, self._clock.wall()) if bound_before else 0.0
             if uid not in self._waiting:
-                timer = self._timer(uid, max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s)))
+                wait_s = max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s))
+                timer = (
+                    self._tasks.after(SLOW_S, self._is_slow, uid, wait_s - SLOW_S)
+                    if wait_s > SLOW_S
+                    else self._timer(uid, wait_s)
+                )
                 self._waiting[uid] = _Waiting(pod_identity(pod), bound_node(pod), bound_at(pod), timer)
             # At once: an operator that starts must not open a node that hangs.
             if age_s >= self._timeout_s and not is_long(pod):
@@ -139,11 +156,38 @@ class StuckKubelets(Component):
                 del self._late[waiting.node_name]
             self._events.tell(KubeletChanged(waiting.node_name))
 
+    def _is_slow(self, pod_uid: str, left_s: float) -> None:
+        """Make the pod's node the last choice; in so many seconds, it is judged."""
+        waiting = self._waiting[pod_uid]
+        waiting.timer = self._timer(pod_uid, left_s)
+        node_name = waiting.node_name
+        if not self._ledger.holders.of(pod_uid) and not self._ledger.only_counts(node_name):
+            return  # how it came to the node is unknown
+        if node_name in self._slow:
+            self._slow[node_name].cancel()
+        else:
+            logger.warning(
+                "node %s is the last choice for new pods: its kubelet has not started pod %s for %g s",
+                node_name,
+                waiting.pod,
+                SLOW_S,
+            )
+        self._ledger.set_slow(node_name, True)
+        self._slow[node_name] = self._tasks.after(max(LAST_CHOICE_S, self._timeout_s), self._is_as_good, node_name)
+
+    def _is_as_good(self, node_name: str) -> None:
+        """Let a node be chosen as others are. Idempotent."""
+        timer = self._slow.pop(node_name, None)
+        if timer is not None:
+            timer.cancel()
+            self._ledger.set_slow(node_name, False)
+
     def _started(self, pod_uid: str) -> None:
         """Record that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return
+        self._is_as_good(waiting.node_name)
         problem = self.problem(waiting.node_name)
         late = self._late.pop(waiting.node_name, None)
         self.forget_bound(pod_uid)
@@ -197,6 +241,7 @@ class StuckKubelets(Component):
 
     def _excuse(self, waiting: _Waiting, why: str) -> None:
         logger.warning("pod %s does not start, but its node is not to blame: %s", waiting.pod, why)
+        self._is_as_good(waiting.node_name)
         self._excused.add(waiting.pod.uid)
         self._drop(waiting.pod.uid)
 

@@ -147,9 +147,9 @@ class GangPlans(Component):
         seat = self._ledger.seats.of(uid)
         if seat is None or names is None or seat.placement.node_name not in names:
             return None
-        avoided = self._failures.avoided(uid)
-        if seat.placement.node_name in avoided:
-            other = self._chooser.best(member.request, names - set(avoided))
+        node_name, avoided = seat.placement.node_name, self._failures.avoided(uid)
+        if node_name in avoided or self._ledger.is_slow(node_name):
+            other = self._chooser.best(member.request, names - {node_name, *avoided})
             if other is not None:
                 with suppress(QuotaExceeded):  # its cards are larger than those that it has
                     self._ledger.seats.take(replace(seat, placement=other))

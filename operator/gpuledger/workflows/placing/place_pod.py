@@ -206,6 +206,8 @@ logger = logging.getLogger(__name__)
 
 Refusals = dict[str, Refusal]  # by node name
 
+OTHERS_FIRST = Refusal(Reason.NODE_NOT_STARTING, "other nodes go first: a pod that was bound to it has not started")
+
 
 @define(eq=False, slots=False)
 class PodPlacer(Component):
@@ -354,6 +356,8 @@ class PodPlacer(Component):
             )
             if choice.placements and choice.placements[0].node_name in avoided:
                 self._failures.start_over(pod.uid)
+            if arguments.is_first_look and choice.placements and self._ledger.is_slow(choice.placements[0].node_name):
+                choice = Choice((), dict.fromkeys(arguments.node_names, OTHERS_FIRST))
         yielding: Collection[SeatKey] = NOBODY
         if not choice.placements and not arguments.is_first_look:
             for yielding in (NOBODY, self._ledger.seats.yielding(pod.priority)):

@@ -97,7 +97,10 @@ class GangVictimFinder(Component):
         groups = kinds_of(members)
         while attempts < ATTEMPTS:
             nodes = await self._nodes(lowest, members, budgets, places)
-            found = await self._cheapest(groups, nodes, budgets)
+            others = [node for node in nodes if not node.room.slow]  # a slow one may be dead
+            found = await self._cheapest(groups, others, budgets)
+            if found is None and len(others) < len(nodes):
+                found = await self._cheapest(groups, nodes, budgets)
             if found is None:
                 return None
             victims = self._finder.pods_of(found.victims)

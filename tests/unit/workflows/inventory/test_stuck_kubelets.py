@@ -14,7 +14,7 @@ from fakes.operator_parts import OperatorParts
 from fakes.virtual_time import wall
 from gpuledger.model.errors import BindFailed
 from gpuledger.model.share import Pod
-from gpuledger.workflows.inventory import LATER_S, SETTLE_S
+from gpuledger.workflows.inventory import LAST_CHOICE_S, LATER_S, SETTLE_S, SLOW_S
 
 CARDS = cards_of("node-a", 2)
 TIMEOUT_S = 60.0
@@ -296,3 +296,80 @@ async def test_a_long_name_is_cut_to_what_a_status_takes(parts: OperatorParts) -
     await start(parts, pod)
     phase, reason = await later(parts, TIMEOUT_S + 1)
     assert (phase, len(reason)) == ("Unavailable", 256)
+
+
+async def preferred(parts: OperatorParts, name: str = "new") -> str:
+    """Return the node that a new pod is offered, of node-a and node-b."""
+    parts.api.put_pod(a_pod_object(name))
+    await settled(parts)
+    (found,) = parts.filter(name, "node-a", "node-b").node_names
+    parts.api.delete_pod(name)
+    await settled(parts)
+    return found
+
+
+async def two_nodes(api: ApiServer, *pods: dict[str, Any]) -> OperatorParts:
+    """Return an operator of node-a, where these pods have shares, and node-b, which is empty."""
+    for name in ("node-a", "node-b"):
+        api.put_node(a_node_object(name, cards_of(name, 2)))
+        for card in cards_of(name, 2):
+            api.put_card(card)
+    parts = OperatorParts(api, start_timeout_s=TIMEOUT_S)
+    await start(parts, *pods)
+    return parts
+
+
+async def test_other_nodes_go_before_one_whose_kubelet_has_not_started_a_pod_for_some_seconds(api: ApiServer) -> None:
+    """A dead node got 51 of 53 pods, as the fullest one, until Kubernetes said that it was dead."""
+    parts = await two_nodes(api, bound("b", started=True))
+    await appear(parts, bound("a"))
+    await later(parts, SLOW_S - 0.1)
+    assert await preferred(parts) == "node-a"
+    assert await later(parts, 0.2) == OPEN
+    assert await preferred(parts) == "node-b"
+    api.put_pod(bound("a", started=True))
+    await settled(parts)
+    assert await preferred(parts) == "node-a"
+
+
+async def test_a_node_that_may_be_dead_still_takes_what_fits_nowhere_else(api: ApiServer) -> None:
+    parts = await two_nodes(api, bound("b", started=True), bound("a"))
+    await later(parts, SLOW_S + 0.1)
+    api.put_pod(a_pod_object("new"))
+    await settled(parts)
+    assert parts.filter("new", "node-a").node_names == ["node-a"]
+
+
+async def test_pods_that_are_deleted_before_they_start_do_not_make_a_dead_node_attractive(api: ApiServer) -> None:
+    parts = await two_nodes(api, bound("b", started=True))
+    await appear(parts, bound("a"))
+    await later(parts, SLOW_S + 0.1)
+    api.delete_pod("a")
+    await later(parts, LAST_CHOICE_S - 1)
+    assert await preferred(parts) == "node-b"
+    await later(parts, 1.1)
+    assert await preferred(parts) == "node-a"
+
+
+async def test_a_pod_without_a_share_does_not_keep_pods_from_a_node(api: ApiServer) -> None:
+    """Anybody who may create pods can write a node's name into one."""
+    parts = await two_nodes(api, bound("b", started=True))
+    api.put_pod(bound("stray"))
+    await later(parts, SLOW_S + 1)
+    assert await preferred(parts) == "node-a"
+
+
+async def test_a_pod_that_is_late_by_itself_keeps_others_from_its_node_for_as_long_as_it_takes_to_know(
+    api: ApiServer,
+) -> None:
+    parts = await two_nodes(api, bound("b", started=True))
+    await appear(parts, bound("a", age_s=0.0))
+    await later(parts, LATER_S + 1)
+    assert await preferred(parts) == "node-b"
+    later_one = bound("c", age_s=0.0)
+    await appear(parts, later_one)
+    api.put_pod(bound("c", started=True, age_s=0.0))
+    await settled(parts)
+    assert await preferred(parts) == "node-a"
+    await later(parts, 2 * TIMEOUT_S)
+    assert await preferred(parts) == "node-a"
