@@ -1,5 +1,6 @@
 """Nodes whose agent is not Ready or whose kubelet hangs, cards with faults, and what pods are told of it."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,14 @@ from cluster.shared import SharedPlane
 from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from gpuledger.model.card import Amounts
+from gpuledger.workflows.inventory import SLOW_S
 from installation import NAMESPACE, USER
 
 Json = dict[str, Any]
 
 START_TIMEOUT_S = 4
+SEEN_S = 2.0
+"""How long it takes at most until the operator has seen a Binding."""
 AGENTS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 SAFE = {
     "allowPrivilegeEscalation": False,
@@ -144,6 +148,31 @@ def test_a_node_that_does_not_start_its_pods_takes_no_more_until_it_does(cluster
     start(cluster, "new")
     wait_open(cluster, node)
     cluster.check_consistent()
+
+
+def test_a_node_that_dies_gets_no_more_pods_than_were_bound_to_it_before_its_silence_was_seen(cluster: Cluster) -> None:
+    """By binpack it is the preferred one, and Kubernetes needs 40 s to say that it is dead."""
+    cluster.add_nodes(3)
+    with cluster.other_settings(start_timeout_s=60):
+        dead = run(cluster, pod("before", {COUNT: 1, MEMORY: 4000}))["spec"]["nodeName"]
+        bound_to, silent_since_s = dict[str, str](), time.monotonic()
+        for number in range(30):
+            name, asked_s = f"new-{number}", time.monotonic()
+            cluster.create(pod(name, {COUNT: 1, MEMORY: 4000}))
+            (found,) = cluster.wait_bound(name)
+            bound_to[name] = found["spec"]["nodeName"]
+            if bound_to[name] != dead:
+                start(cluster, name)
+                break
+            assert asked_s < silent_since_s + SLOW_S + SEEN_S, f"{number} pods went to it"
+            time.sleep(SLOW_S / 10)
+        lost = [name for name, node in bound_to.items() if node == dead]
+        others = [f"other-{number}" for number in range(10)]
+        cluster.create(*(pod(name, {COUNT: 1, MEMORY: 4000}) for name in others))
+        assert dead not in {found["spec"]["nodeName"] for found in cluster.wait_bound(*others)}
+        start(cluster, *lost, *others)
+        cluster.settle()
+        cluster.check_consistent()
 
 
 def register(cluster: Cluster, node: FakeNode) -> None:
