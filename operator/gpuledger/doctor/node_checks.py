@@ -157,12 +157,12 @@ def check_unaccounted(facts: Facts) -> Iterator[Finding]:
 
 def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:
     """Yield nodes that list cards, and offer none of the resources that the settings name."""
-    release = known(facts.release)
+    release, agents = known(facts.release), _agents_by_node(known(facts.our_pods))
     for node in known(facts.nodes):
         found = node_facts(node, release.dialects)
         where = f"node {found.name}"
         for register, _ in found.registers:
-            if register.count in found.offered:
+            if register.count in found.offered or any(_is_new(pod, facts) for pod in agents.get(found.name, ())):
                 continue
             others = sorted(found.offered & {*KNOWN_COUNTS}) if register.vendor == NVIDIA else []
             if others:
@@ -250,6 +250,17 @@ def _agents_by_node(our_pods: Sequence[Json]) -> Mapping[str, list[Json]]:
         if (node := bound_node(pod)) and not is_finished(pod):
             found.setdefault(node, []).append(pod)
     return found
+
+
+REGISTERS_S = 15.0
+"""A kubelet shows what a new agent serves with its node's next status, which it writes every 10 s."""
+
+
+def _is_new(agent: Json, facts: Facts) -> bool:
+    """Return whether an agent is Ready for so short a time that its node need not show what it serves."""
+    since = str((condition_of(agent, "Ready") or {}).get("lastTransitionTime") or "")
+    now = facts.server_time if isinstance(facts.server_time, datetime) else facts.local_time
+    return is_ready(agent) and bool(since) and now - datetime.fromisoformat(since) < timedelta(seconds=REGISTERS_S)
 
 
 def _sign_of_gpus(node: Json, found: NodeFacts) -> str:

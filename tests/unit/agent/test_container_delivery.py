@@ -54,6 +54,20 @@ async def test_what_can_not_be_rebuilt_is_left_and_the_rest_is_not(node: AgentNo
     assert [grant.pod for grant in node.grants.all()] == ["good"]
 
 
+async def test_a_pod_that_has_ended_is_none_that_went_past_the_scheduler(
+    node: AgentNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kubelet's checkpoint has its slots until another pod needs them, and the ledger has nothing of it any more."""
+    pod = node.bind("done", {"main": [0]})
+    await node.admit(pod)
+    node.api.put_pod({**pod, "status": {**pod["status"], "phase": "Succeeded"}})
+    node.release("uid-done")
+    node.start_agent()
+    with caplog.at_level(logging.INFO):
+        await node.starts.rebuild((GPU,))
+    assert [record.message for record in caplog.records if "files of slots" in record.message] == []
+
+
 async def test_a_checkpoint_that_can_not_be_read_is_no_reason_to_fail(node: AgentNode) -> None:
     (node.kubelet.directory / CHECKPOINT).write_bytes(b"{")
     await node.starts.rebuild((GPU,))

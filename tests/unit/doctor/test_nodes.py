@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fakes.objects import COUNTS, a_pod_object
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import examine
 from gpuledger.doctor.facts import Unread, last_complaint
+from gpuledger.doctor.node_checks import REGISTERS_S
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION, register_of
 from unit.doctor.conftest import Found
 
@@ -147,6 +149,19 @@ def test_a_plugin_that_does_not_answer(found: Found) -> None:
     node = a_gpu_node(SHARED)
     node["status"]["allocatable"] |= dict.fromkeys(COUNTS, "0")
     assert found(nodes=[node]) == [("plugin-silent", WHERE)]
+
+
+@pytest.mark.parametrize(("age_s", "ids"), [(REGISTERS_S - 1, []), (REGISTERS_S + 1, [("plugin-silent", WHERE)])])
+def test_an_agent_that_is_ready_since_a_moment_may_not_be_shown_yet(
+    found: Found, age_s: float, ids: list[tuple[str, str]]
+) -> None:
+    """Just after `helm upgrade --wait`: kubelets write what a plugin serves with their next status, every 10 s."""
+    node = a_gpu_node(SHARED)
+    node["status"]["allocatable"] |= dict.fromkeys(COUNTS, "0")
+    since = healthy().local_time - timedelta(seconds=age_s)
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": since.isoformat()}
+    pods = [OPERATOR, an_agent(ready=True, conditions=[ready])]
+    assert found(nodes=[node], our_pods=pods) == ids
 
 
 @pytest.mark.parametrize(

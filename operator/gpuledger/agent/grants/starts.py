@@ -18,7 +18,7 @@ from gpuledger.agent.grants.grants import NO_CARDS, VISIBLE, Grants
 from gpuledger.agent.grants.ledger_view import LedgerView
 from gpuledger.agent.isolation.choice import GrantedCard
 from gpuledger.agent.kubelet.slot_owners import NAME, Owner, SlotOwners, answered_name
-from gpuledger.formats.kubernetes.pod import pod_identity
+from gpuledger.formats.kubernetes.pod import is_finished, pod_identity
 from gpuledger.formats.runtime.cdi import (
     Grant,
 )
@@ -120,7 +120,9 @@ class ContainerStarts:
             known = {grant.name for grant in self._files.all()}
             for slots in (slots for slots, needed in names.items() if not needed <= known):
                 try:
-                    await self._deliver(await self._owners.find(resource, slots), resource, slots)
+                    owner = await self._owners.find(resource, slots)
+                    if not is_finished(owner.pod):  # the kubelet's checkpoint has its slots until others need them
+                        await self._deliver(owner, resource, slots)
                 except (GpuledgerError, OSError) as error:
                     logger.info("the files of slots in use stay as they are: %s", error)
 

@@ -118,7 +118,8 @@ def notes(nodes: Iterable[Json]) -> Iterator[str]:
         if node["problem"]:
             reasons.setdefault(node["problem"], []).append(node["node"])
     for reason, names in reasons.items():
-        yield f"not known of {listed(sorted(names, key=in_reading_order))}: {reason}"
+        hint = f". {NETWORK_POLICY}" if reason in (NO_ANSWER, UNREACHED) else ""
+        yield f"not known of {listed(sorted(names, key=in_reading_order))}: {reason}{hint}"
 
 
 def _containers(nodes: Iterable[Json]) -> Iterator[UsageRow]:
@@ -244,6 +245,10 @@ NO_TIME = f"not asked: others took {ALL_TIMEOUT_S:g} s"
 NOT_ALLOWED = f"your account may not `get` pods/proxy in namespace {NAMESPACE}"
 UNREACHED = "the API server does not reach its agent"
 NO_ANSWER = f"its agent does not answer within {AGENT_TIMEOUT_S:g} s"
+NETWORK_POLICY = (
+    "Where NetworkPolicies are enforced, let in the API server's addresses (docs/installing.md, Who reaches the ports), or "
+    "have the operator ask: --operator-url"
+)
 
 Answers = dict[str, NodeUsage | str]
 """Node name -> what its agent has measured, or why that is not known."""
