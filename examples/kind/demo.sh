@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # gpuledger on a cluster of kind, from nothing: `make kind-demo`. Needs Docker, kind, kubectl and helm.
-# Every step can be repeated. KIND_CLUSTER names another cluster of kind, which is made if it is not there.
+# Every step can be repeated. KIND_CLUSTER names another cluster of kind, which is made if it is not there; KIND_IMAGE
+# another node image, for another version of Kubernetes or where kind's own can't be pulled.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -42,13 +43,19 @@ wait_for() { # NUMBER WHAT COMMAND...
   done
 }
 cards() { kubectl --context "$context" get gpuallocations --no-headers 2> /dev/null | grep -c Ready || true; }
-bound() {
-  kubectl --context "$context" get pods --field-selector spec.nodeName!= --no-headers 2> /dev/null | wc -l
+# How many of these pods run, or have ended well.
+started() { # GET'S ARGUMENTS...
+  kubectl --context "$context" get "$@" -o 'jsonpath={range .items[?(@.kind=="Pod")]}{.status.phase}{"\n"}{end}' |
+    grep -cE 'Running|Succeeded' || true
+}
+agents() {
+  kubectl --context "$context" get daemonset/gpuledger-agent --namespace "$namespace" \
+    -o 'jsonpath={.status.desiredNumberScheduled}'
 }
 
 step "a cluster of kind, $cluster"
 if ! kind get clusters 2> /dev/null | grep -qx "$cluster"; then
-  kind create cluster --name "$cluster" --config examples/kind/cluster.yaml
+  kind create cluster --name "$cluster" --config examples/kind/cluster.yaml ${KIND_IMAGE:+--image "$KIND_IMAGE"}
 fi
 
 step "the image, $image"
@@ -61,11 +68,13 @@ helm upgrade --install gpuledger manifests/chart --kube-context "$context" --nam
 for what in deployment/gpuledger daemonset/gpuledger-agent; do
   kubectl --context "$context" rollout status "$what" --namespace "$namespace" --timeout=5m
 done
-wait_for 16 "cards in the ledger" cards
+wait_for $((8 * $(agents))) "Ready cards in the ledger" cards
 
 step "pods that share cards, and one that waits, as it should"
 kubectl --context "$context" apply -f examples/
-wait_for 6 "pods with a node" bound
+pods="$(kubectl --context "$context" get -f examples/ -o name | grep -c '^pod/')"
+wait_for $((pods - 1)) "running pods, all but too-large" started -f examples/
+wait_for 2 "running pods of the Job" started pods -l job-name=train
 show get pods -o wide
 show get gpuallocations --sort-by=.spec.nodeName
 show get pod too-large -o 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}{"\n"}'
