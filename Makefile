@@ -24,6 +24,8 @@ WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 2 * n : 8)))
 PYTEST = GOGC=$(or $(GOGC),400) $(if $(SEED),GPULEDGER_TEST_SEED=$(SEED)) $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 # Tests that judge how long others wait while somebody loads the machine: nothing else may run beside them.
 ALONE := tests/hostile
+# Tests with a Docker daemon, which changes the machine's network: by `make test-kind` alone.
+KIND := tests/kind
 # Of the tests with real programs, those of promises (tests/promises.py); `make test-all` runs all of them.
 LANE = -m "promise or not (cluster or node or browser)"
 # uv takes 4 s for what takes pip more than a minute. Where pip is told of an index or a certificate, it is for uv, too.
@@ -52,8 +54,13 @@ demo-queues: $(READY) control-plane ## two teams that lend to each other, with K
 	@$(BIN)/python tools/queues_demo.py $(if $(KEEP),--keep)
 
 .PHONY: kind-demo
-kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl and helm; it stays
-	@PATH="$(abspath $(BIN)):$$PATH" examples/kind/demo.sh
+kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl and helm (KEEP=1; LOCAL=1: all of these made here)
+	@PATH="$(abspath $(BIN)):$$PATH" $(if $(LOCAL),$(BIN)/python tools/kind_lab.py run) examples/kind/demo.sh
+
+.PHONY: test-kind
+test-kind: $(READY) ## as root, where no Docker runs: the tests on clusters of kind, with Docker, kind and its images made here
+	@tools/system-packages docker
+	$(BIN)/python -m pytest --durations=0 --durations-min=5 $(KIND)
 
 .PHONY: pods
 pods: $(READY) control-plane ## as root: all of it as pods on two real nodes of this machine, from nothing, with the time
@@ -78,7 +85,7 @@ test: $(READY) $(DOCS)/.ready ## pure tests, and of each promise the tests with 
 		$(PYTEST) --durations=10 --durations-min=1 $(TESTS)
 	else
 		status=0
-		$(PYTEST) $(LANE) --durations=10 --durations-min=1 tests --ignore=$(ALONE) || status=$$?
+		$(PYTEST) $(LANE) --durations=10 --durations-min=1 tests --ignore=$(ALONE) --ignore=$(KIND) || status=$$?
 		echo "==> tests in $(ALONE), which measure seconds and so run alone"
 		$(PYTEST) $(LANE) -n 0 --durations=10 --durations-min=1 $(ALONE) || status=$$?
 		exit $$status

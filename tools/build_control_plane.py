@@ -74,7 +74,19 @@ NODE_PROGRAMS = (
 PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", 60)
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", 80)
 KREW = Program("krew", "krew", "sigs.k8s.io/krew/cmd/krew", 20)
+KIND_PROGRAMS = (
+    Program("kubeadm", "kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 25),
+    Program("kube-proxy", "kubeadm", "k8s.io/kubernetes/cmd/kube-proxy", 15),
+    Program("kind", "kind", "sigs.k8s.io/kind", 10),
+    Program("crictl", "crictl", "sigs.k8s.io/cri-tools/cmd/crictl", 30),
+    Program("coredns", "coredns", "github.com/coredns/coredns", 200),
+    Program("kube-network-policies", "network-policies", "sigs.k8s.io/kube-network-policies/cmd", 30),
+)
+"""What clusters of kind need beside the others."""
 KUEUE = Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", 180)
+OF_KUBERNETES = ("kubernetes", "kubeadm")
+"""Modules that there are for each minor version. What only kind needs is apart: most tests need not wait for it."""
+
 AT_ONCE = 2
 """How many modules are built at a time: while one links, or waits for its one large package, the other compiles."""
 BUILD_TAGS = {  # module -> tags
@@ -105,6 +117,16 @@ def ensure_node_binaries() -> Path:
     Raises BuildError.
     """
     return _linked_together(_built(NODE_PROGRAMS))
+
+
+def ensure_kind_binaries() -> Path:
+    """Return a directory that holds every program of KIND_PROGRAMS, building what is missing. Raises BuildError."""
+    return _linked_together(_built(KIND_PROGRAMS))
+
+
+def kind_sources() -> Path:
+    """Return the folder of kind's sources, with the files of its base image. Raises BuildError."""
+    return _sources("kind", "sigs.k8s.io/kind")
 
 
 def ensure_promtool() -> Path:
@@ -139,13 +161,18 @@ def ensure_kueue() -> tuple[Path, Path]:
 def ensure_kueue_types() -> Path:
     """Return the folder of Kueue's CustomResourceDefinitions, without building its manager. Raises BuildError."""
     module = KUEUE.package.partition("/cmd/")[0]
+    return _sources(KUEUE.module, module) / "config" / "components" / "crd" / "bases"
+
+
+def _sources(name: str, module: str) -> Path:
+    """Return the folder with the sources of a module, which is pinned in the Go module of this name."""
     question = [_find_go(), "mod", "download", "-json", module]
     done = subprocess.run(
-        question, capture_output=True, env=_go_environment(), text=True, cwd=_module(KUEUE.module), check=False
+        question, capture_output=True, env=_go_environment(), text=True, cwd=_module(name), check=False
     )
     if done.returncode:
         raise BuildError(f"`{' '.join(question)}` failed: {done.stderr or done.stdout}")
-    return Path(json.loads(done.stdout)["Dir"]) / "config" / "components" / "crd" / "bases"
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def ensure_test_programs(node: bool) -> None:
@@ -197,7 +224,7 @@ def _is_program(path: Path) -> bool:
 
 def _module(name: str) -> Path:
     """Return the directory of a Go module."""
-    return GO_MODULES / (f"kubernetes-{kubernetes_minor()}" if name == "kubernetes" else name)
+    return GO_MODULES / (f"{name}-{kubernetes_minor()}" if name in OF_KUBERNETES else name)
 
 
 def _module_directory(module: str) -> Path:
@@ -215,7 +242,7 @@ def _module_key(module: str) -> str:
 
 def _build_flags(module: str) -> list[str]:
     linker = "-s -w"
-    if module == "kubernetes":
+    if module in OF_KUBERNETES:
         linker += "".join(f" -X k8s.io/component-base/version.{key}={value}" for key, value in _version_stamp().items())
     return ["-trimpath", "-buildvcs=false", *_tags(module), "-gcflags=all=-dwarf=false", "-ldflags", linker]
 
@@ -224,18 +251,24 @@ def _tags(module: str) -> list[str]:
     return ["-tags", BUILD_TAGS[module]] if module in BUILD_TAGS else []
 
 
-def _version_stamp() -> dict[str, str]:
-    """Return what a release build stamps in; without it, the API server calls itself v0.0.0."""
+def kubernetes_version() -> str:
+    """Return the version of Kubernetes that is built here, as in v1.36.3. Raises BuildError."""
     module = _module("kubernetes")
     text = (module / "go.mod").read_text()
-    found = re.search(r"^\s*k8s\.io/kubernetes v(\d+)\.(\d+)\.\S+", text, re.MULTILINE)
+    found = re.search(r"^\s*k8s\.io/kubernetes (v\d+\.\d+\.\S+)", text, re.MULTILINE)
     if found is None:
         raise BuildError(f"tools/go/{module.name}/go.mod names no version of Kubernetes; restore the file from git.")
-    version = found.group(0).split()[-1]
+    return found[1]
+
+
+def _version_stamp() -> dict[str, str]:
+    """Return what a release build stamps in; without it, the API server calls itself v0.0.0."""
+    version = kubernetes_version()
+    major, minor, _ = version.removeprefix("v").split(".", 2)
     return {
         "gitVersion": version,
-        "gitMajor": found.group(1),
-        "gitMinor": found.group(2),
+        "gitMajor": major,
+        "gitMinor": minor,
         "gitCommit": "unknown",
         "gitTreeState": "clean",
     }

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # gpuledger on a cluster of kind, from nothing: `make kind-demo`. Needs Docker, kind, kubectl and helm.
 # Every step can be repeated. KIND_CLUSTER names another cluster of kind, which is made if it is not there; KIND_IMAGE
-# another node image, for another version of Kubernetes or where kind's own can't be pulled.
+# another node image, for another version of Kubernetes or where kind's own can't be pulled. A cluster that it has made is
+# removed at the end; KEEP=1 leaves it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 cluster="${KIND_CLUSTER:-gpuledger}"
 context="kind-$cluster"
 namespace=gpuledger-system
+made=
 version="$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' operator/gpuledger/__init__.py)"
 image="gpuledger:$version"
 
@@ -55,6 +57,7 @@ agents() {
 
 step "a cluster of kind, $cluster"
 if ! kind get clusters 2> /dev/null | grep -qx "$cluster"; then
+  made=yes
   kind create cluster --name "$cluster" --config examples/kind/cluster.yaml ${KIND_IMAGE:+--image "$KIND_IMAGE"}
 fi
 
@@ -78,9 +81,25 @@ wait_for 2 "running pods of the Job" started pods -l job-name=train
 show get pods -o wide
 show get gpuallocations --sort-by=.spec.nodeName
 show get pod too-large -o 'jsonpath={.status.conditions[?(@.type=="PodScheduled")].message}{"\n"}'
+
+step "what a container gets, what the operator says, and its view, through kubectl's own doors"
+if [ -n "$(kubectl --context "$context" get job train -o 'jsonpath={.status.active}')" ]; then # they sleep for 30 s
+  show exec job/train -- sh -c 'env | grep ^GPULEDGER_ | sort'
+fi
+show logs deployment/gpuledger --namespace "$namespace" --container operator --tail 3
 if command -v kubectl-gpuledger > /dev/null; then
-  printf '\n$ kubectl gpuledger top\n'
-  kubectl gpuledger top --context "$context"
+  plugin() {
+    printf '\n$ kubectl gpuledger %s\n' "$*"
+    kubectl gpuledger "$@" --context "$context"
+  }
+  plugin top
+  plugin explain pod/too-large || true # its status says that the pod waits
+  plugin history pod/video # by a port-forward to the active operator
 fi
 
-printf '\nIt stays. To remove all of it: kind delete cluster --name %s\n' "$cluster"
+if [ -n "$made" ] && [ -z "${KEEP:-}" ]; then
+  step "remove the cluster (KEEP=1 leaves it)"
+  kind delete cluster --name "$cluster"
+else
+  printf '\nIt stays. To remove all of it: kind delete cluster --name %s\n' "$cluster"
+fi

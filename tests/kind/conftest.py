@@ -1,0 +1,68 @@
+"""One cluster of kind for all tests of this directory: four nodes with gpuledger, as `make kind-demo` leaves it.
+
+They run by `make test-kind`, not by `make test`: a Docker daemon changes the machine's network. Where no Docker of our
+own can run, they are skipped, with what is missing; in the pipeline (CI=true) that is a failure.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from build_steps import BuildError
+from kind.cluster import KindCluster
+from kind_lab import a_docker, ensure_images, missing_requirements
+from requirements import require
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.kind)
+            item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[KindCluster]:
+    """Yield what runs programs with a Docker of our own, in which there is no cluster yet."""
+    require("clusters of kind", ", ".join(missing_requirements()))
+    before = machine()
+    try:
+        with a_docker() as docker:
+            yield KindCluster(docker, ensure_images(docker))
+    except BuildError as error:
+        pytest.fail(str(error), pytrace=False)
+    assert machine() == before, "something of it is left on the machine"
+
+
+def machine() -> dict[str, str]:
+    """Return what Docker and kubelets change on a machine."""
+    asked = {
+        "links": "ls /sys/class/net",
+        "mounts": "cut -d ' ' -f 2 /proc/mounts",
+        "rules": "iptables-save | grep '^-A'",
+        "policies": "iptables-save | grep -o '^:[A-Z]* [A-Z]*' | sort -u",
+        "kernel": "cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic /proc/sys/kernel/panic_on_oops",
+        "forwarding": "cat /proc/sys/net/ipv4/ip_forward",
+        "programs": "ps -e -o comm= | grep -E 'dockerd|containerd|kubelet|etcd' | sort | uniq -c",
+    }
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+
+    def output(command: str) -> str:
+        return subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, env=environment, check=False
+        ).stdout
+
+    return {what: output(command) for what, command in asked.items()}
+
+
+@pytest.fixture(scope="session")
+def cluster(lab: KindCluster) -> KindCluster:
+    """Return the cluster that the demo has made and left."""
+    lab.demo(KEEP="1")
+    return lab
