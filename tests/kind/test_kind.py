@@ -183,7 +183,7 @@ def test_helm_test_asks_the_operator_and_audits_and_leaves_nothing(cluster: Kind
 def test_a_killed_active_replica_is_followed_by_the_other_and_no_pod_is_bound_twice(cluster: KindCluster) -> None:
     cluster.upgrade("operator.replicas=2")
     names = [f"stream-{number}" for number in range(30)]
-    with stream(cluster, names):
+    with Stream(cluster, names):
         time.sleep(3)
         cluster.kubectl("delete", "pod", active(cluster), f"--namespace={NAMESPACE}", "--force", "--grace-period=0")
     cluster.wait_running("app=stream", len(names))
@@ -196,7 +196,7 @@ def active(cluster: KindCluster) -> str:
     return str(lease["spec"]["holderIdentity"]).rpartition("_")[0]
 
 
-class stream:
+class Stream:
     """Create pods one by one, in a thread."""
 
     def __init__(self, cluster: KindCluster, names: list[str], pause_s: float = 0.4) -> None:
@@ -282,8 +282,12 @@ def test_uninstalling_keeps_the_ledger_and_the_kustomization_takes_it_over(clust
     cluster.wait_running("app=kept", 5)
     held = {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")}
     cluster.helm("uninstall", "gpuledger")
-    left = cluster.objects("all,configmaps,roles,rolebindings", f"--namespace={NAMESPACE}")
-    assert [each["kind"] for each in left if each["metadata"]["name"].startswith("gpuledger")] == []
+
+    def left() -> list[str]:
+        found = cluster.objects("all,configmaps,roles,rolebindings", f"--namespace={NAMESPACE}")
+        return [each["metadata"]["name"] for each in found if each["metadata"]["name"].startswith("gpuledger")]
+
+    cluster.wait(lambda: not left(), "what Helm has made is gone")
     assert {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")} == held
     assert restarts(cluster.wait_running("app=kept", 5)) == 0
     cluster.kubectl("apply", "--kustomize", str(REPOSITORY / "manifests"))

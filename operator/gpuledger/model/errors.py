@@ -317,6 +317,8 @@ class EventReason(StrEnum):
     """On a pod: it has been pending for a while, and why."""
     WORDS_WITHOUT_EFFECT = "GPUWordsWithoutEffect"
     """On a pod: something that it says of GPUs has no effect."""
+    NOT_ADMITTED = "GPUPodNotAdmitted"
+    """On a pod that has failed: its kubelet found no device plugin, as after a restart of the node."""
     NOT_IN_LEDGER = "GPUNotInLedger"
     """On a bound pod: the ledger has no cards for it."""
     PREEMPTING = "Preempting"

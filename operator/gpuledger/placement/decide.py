@@ -74,7 +74,9 @@ def differing_candidates(shape: Shape, node: NodeRoom, work: StepBudget | None =
 def _together(shape: Shape, node: NodeRoom, work: StepBudget | None) -> Iterator[Assignment]:
     """Yield the ways to have all containers on one card."""
     for room in _differing_rooms(shape[0], node):
-        if not isinstance(cards := choose_cards(shape, replace(node, rooms=(room,)), Preference.BINPACK, work), Refusal):
+        if not isinstance(
+            cards := choose_cards(shape, replace(node, rooms=(room,)), Preference.BINPACK, work), Refusal
+        ):
             yield cards
 
 
@@ -219,9 +221,7 @@ class Decider:
         """Return decisions with the ranks that they have by the prices of now. Their nodes have not changed."""
         effects = [decision.effect for decision in decisions if decision.effect is not None]
         ranks = iter(self._costs(self._node_pricer, effects) if self._node_pricer else [])
-        return [
-            decision if decision.effect is None else _ranked_again(decision, next(ranks)) for decision in decisions
-        ]
+        return [decision if decision.effect is None else _ranked_again(decision, next(ranks)) for decision in decisions]
 
     def _counted(self, node: NodeRoom, left: int) -> Decision | Refusal:
         """Return the decision on a node that only counts its cards: before all others, whose cards can be shared."""

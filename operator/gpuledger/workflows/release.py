@@ -35,11 +35,18 @@ from uuid import uuid4
 from attrs import define
 
 from gpuledger.formats.annotations import RELEASED_ANNOTATION, read_ends
-from gpuledger.formats.kubernetes.pod import annotated_cards, bound_node, has_ended, is_being_deleted, is_finished
+from gpuledger.formats.kubernetes.pod import (
+    annotated_cards,
+    bound_node,
+    has_ended,
+    is_being_deleted,
+    is_finished,
+    not_admitted,
+)
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import Clock, rfc3339
-from gpuledger.model.errors import BadInput, GpuledgerError, Invalid, NotFound
+from gpuledger.model.errors import BadInput, EventReason, GpuledgerError, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import MAX_CARDS, PodRequest
 from gpuledger.model.share import Holder, HolderState, Pod, Share, fitting_variant
@@ -215,6 +222,8 @@ class JudgedPod:
     """UUIDs in its annotation, which users can write."""
     request: PodRequest | None
     """None if it can't be read."""
+    not_admitted: str
+    """Why its kubelet has not admitted it to the node, and never will; empty for others."""
 
 
 def judged(read_request: Callable[[Json], PodRequest | None], pod: Json) -> JudgedPod:
@@ -223,7 +232,7 @@ def judged(read_request: Callable[[Json], PodRequest | None], pod: Json) -> Judg
     with suppress(BadInput):
         request = read_request(pod)
     leaves, cards = is_being_deleted(pod), annotated_cards(pod)
-    return JudgedPod(bound_node(pod), leaves, has_ended(pod), is_finished(pod), cards, request)
+    return JudgedPod(bound_node(pod), leaves, has_ended(pod), is_finished(pod), cards, request, not_admitted(pod))
 
 
 def rightful(holders: Sequence[tuple[Card, Holder]], pod: JudgedPod) -> set[str]:
@@ -238,6 +247,11 @@ def rightful(holders: Sequence[tuple[Card, Holder]], pod: JudgedPod) -> set[str]
         here = named
     return {share.uuid for share in here}
 
+
+AFTER_A_RESTART = (
+    "When a node restarts, its kubelet is back before the GPU agent, and fails pods that count GPUs in their limits "
+    "for good; pods with ResourceClaims start again on their cards"
+)
 
 PODS_AT_ONCE = 64
 
@@ -432,7 +446,11 @@ class PodReleaser(Component):
             self._events.tell(PodNotBound(pod.uid))
             await self._remove(pod.uid, marked, was_bound=False)
         elif found.has_ended:
-            await self._remove(pod.uid)
+            if found.not_admitted:
+                self._event_recorder.post_pod_event(
+                    pod, True, EventReason.NOT_ADMITTED, f"{found.not_admitted}. {AFTER_A_RESTART}"
+                )
+            await self._remove(pod.uid, why=found.not_admitted)
         elif found.is_finished:
             await self._release_gone(pod.uid, may_run)
         else:
@@ -495,13 +513,15 @@ class PodReleaser(Component):
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
 
-    async def _remove(self, pod_uid: str, only: Sequence[Holder] | None = None, was_bound: bool = True) -> None:
+    async def _remove(
+        self, pod_uid: str, only: Sequence[Holder] | None = None, was_bound: bool = True, why: str = ""
+    ) -> None:
         """Take the pod off its cards: it can't be bound any more.
 
         With `only`, off those cards where nothing has changed since: it may be bound with what is entered now.
         """
         before = self._ledger.holders.of(pod_uid)
-        why = "the pod has ended, or is gone" if was_bound else "the pod was not bound"
+        why = why or ("the pod has ended, or is gone" if was_bound else "the pod was not bound")
         if only is None:
             for _ in range(REMOVALS):  # another pod may hand over its part of a claim, which goes to the next one
                 await self._take_off(self._holders(pod_uid), was_bound)

@@ -57,7 +57,7 @@ async def test_what_can_not_be_rebuilt_is_left_and_the_rest_is_not(node: AgentNo
 async def test_a_pod_that_has_ended_is_none_that_went_past_the_scheduler(
     node: AgentNode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kubelet's checkpoint has its slots until another pod needs them, and the ledger has nothing of it any more."""
+    """The kubelet's checkpoint has its slots until others need them, and the ledger has nothing of it any more."""
     pod = node.bind("done", {"main": [0]})
     await node.admit(pod)
     node.api.put_pod({**pod, "status": {**pod["status"], "phase": "Succeeded"}})

@@ -9,7 +9,7 @@ import pytest
 from builders import a_ledger, a_request, a_share, cards_of, mib, occupy, whole, whole_share
 from fakes.api_server import ApiServer
 from fakes.objects import GPU, a_node_object, a_pod_object
-from fakes.operator_parts import OperatorParts, an_operator
+from fakes.operator_parts import an_operator
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.share import Holder
 from gpuledger.placement.choose import Chooser

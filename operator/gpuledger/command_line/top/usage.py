@@ -246,8 +246,8 @@ NOT_ALLOWED = f"your account may not `get` pods/proxy in namespace {NAMESPACE}"
 UNREACHED = "the API server does not reach its agent"
 NO_ANSWER = f"its agent does not answer within {AGENT_TIMEOUT_S:g} s"
 NETWORK_POLICY = (
-    "Where NetworkPolicies are enforced, let in the API server's addresses (docs/installing.md, Who reaches the ports), or "
-    "have the operator ask: --operator-url"
+    "Where NetworkPolicies are enforced, let in the API server's addresses (docs/installing.md, Who reaches the "
+    "ports), or have the operator ask: --operator-url"
 )
 
 Answers = dict[str, NodeUsage | str]

@@ -261,6 +261,21 @@ def is_ready(pod: JsonMapping) -> bool:
     return runs and is_true(pod, "Ready") and not is_being_deleted(pod)
 
 
+NOT_ADMITTED = "UnexpectedAdmissionError"
+"""The reason of a pod that has failed because its kubelet could not give it its devices (kubelet/lifecycle)."""
+
+LONGEST_MESSAGE = 200
+
+
+def not_admitted(pod: JsonMapping) -> str:
+    """Return why the kubelet has not admitted the pod, and never will, in one line; empty if that was not so."""
+    status = pod.get("status") or {}
+    if status.get("reason") != NOT_ADMITTED:
+        return ""
+    said = " ".join(str(status.get("message") or "").split())[:LONGEST_MESSAGE].rstrip(".")
+    return f"its kubelet did not admit it: {said or NOT_ADMITTED}"
+
+
 def bound_at(pod: JsonMapping) -> str:
     """Return when the pod was bound, RFC 3339; empty if its status does not say. No user can write it."""
     condition = condition_of(pod, SCHEDULED) or {}

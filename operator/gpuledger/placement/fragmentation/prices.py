@@ -265,7 +265,7 @@ class FragmentationPrices:
         return self._version
 
     def tick(self) -> None:
-        """Do some steps of a refresh, if one is due or under way; all of it if the mix is known before the first pod."""
+        """Do some steps of a refresh, if one is due or under way; the whole first one if the mix is known already."""
         if self._work is None and self._mix.arrivals >= self._next and self._begin():
             self._next = self._mix.next_look(REFRESHED_EVERY)
             self._work = self._refresh()

@@ -18,6 +18,7 @@ from gpuledger.formats.annotations import (
 )
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.share import Holder, HolderState
+from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.release import SPOKEN_WITHIN_S
 
 CARD, ELSEWHERE = a_card(0), a_card(0, "node-b")
@@ -103,6 +104,22 @@ async def test_a_pod_of_which_the_kubelet_says_that_it_has_failed_is_released_at
 ) -> None:
     await show(parts, pod)
     assert states(parts) == []
+
+
+async def test_a_pod_that_its_restarted_kubelet_does_not_admit_says_so_in_its_history_and_an_event(
+    parts: OperatorParts,
+) -> None:
+    said = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
+    pod = failed()
+    pod["status"] |= {"reason": "UnexpectedAdmissionError", "message": f"Pod {said}\n, which is unexpected"}
+    await show(parts, pod)
+    assert states(parts) == []
+    [(_, warning, reason, sentence)] = parts.told_pods
+    assert (warning, reason) == (True, "GPUPodNotAdmitted")
+    assert sentence.startswith(f"its kubelet did not admit it: Pod {said}")
+    assert "pods with ResourceClaims start again on their cards" in sentence
+    [text] = [record.text for record in parts.trail if record.kind is RecordKind.RELEASED]
+    assert text.startswith("its kubelet did not admit it")
 
 
 @pytest.mark.parametrize("pod", [failed(ENDED, RUNS), failed(by_the_collector=True)])
