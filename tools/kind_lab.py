@@ -41,6 +41,7 @@ from build_control_plane import (
     kubernetes_version,
 )
 from build_steps import Builder, BuildError, cache_directory
+from child_process import dying_with_parent
 from container_image import debian_root
 from node_image import PAUSE, busybox_layer, static_busybox, write_image, write_program_image
 
@@ -157,7 +158,13 @@ def _start(docker: Docker, data: Path) -> subprocess.Popen[bytes]:
     if not _may_raise_limits():
         argv += ["--add-runtime", f"limited={ASSETS / 'runc'}", "--default-runtime", "limited"]
     with (place / "log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log, env=docker.environment, start_new_session=True)
+        process = subprocess.Popen(
+            dying_with_parent(argv, signal.SIGTERM),  # its containers end with it
+            stdout=log,
+            stderr=log,
+            env=docker.environment,
+            start_new_session=True,
+        )
     end_s = time.monotonic() + START_TIMEOUT_S
     while subprocess.run(["docker", "version"], env=docker.environment, capture_output=True, check=False).returncode:
         if process.poll() is not None or time.monotonic() > end_s:
@@ -278,6 +285,9 @@ def _build_node(docker: Docker, name: str) -> None:
         (place / "images").mkdir()
         _write_images(docker, root, place / "images")
         _import_into(docker, base, sorted((place / "images").iterdir()), name)
+    for other in docker.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", NODE_IMAGE).split():
+        if other != name:  # of an earlier state of all this, 1 GB each
+            docker.run("docker", "rmi", "--force", other)
 
 
 def _node_context(context: Path) -> None:

@@ -18,10 +18,10 @@ def test_files_of_one_group_stay_together_and_any_other_is_alone() -> None:
 
 
 def test_long_groups_begin_first_and_what_only_computes_last() -> None:
-    groups = ["unit/model/test_card.py", "cluster/test_pod_condition.py", BEGIN[1], "node/test_kind_demo.py", BEGIN[0]]
+    groups = ["unit/model/test_card.py", "cluster/test_pod_condition.py", BEGIN[1], "node/test_first_day.py", BEGIN[0]]
     assert sorted(groups, key=in_order) == [
         *BEGIN[:2],
-        "node/test_kind_demo.py",
+        "node/test_first_day.py",
         "cluster/test_pod_condition.py",
         groups[0],
     ]

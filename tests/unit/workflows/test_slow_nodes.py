@@ -15,6 +15,7 @@ from gpuledger.model.share import Holder
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.fragmentation.mix import Mix
 from gpuledger.placement.policy import Policy, Preference
+from gpuledger.workflows.preemption.preempt import SETTLE_S
 from unit.workflows.placing.test_nominate_ahead import Queue
 from unit.workflows.preemption import test_preempt as single
 from unit.workflows.preemption import test_preempt_gang as gang
@@ -78,7 +79,7 @@ async def test_pods_are_evicted_on_another_node(api: ApiServer) -> None:
         parts.ledger.set_slow("node-a", True)
         api.put_pod(single.refused("high"))
         parts.filter("high", *NODES)
-        await single.pass_time(parts, 2 * single.SETTLE_S)
+        await single.pass_time(parts, 2 * SETTLE_S)
         assert [name.rpartition("-")[0] for name in single.evicted(api)] == ["node-b"]
 
 
