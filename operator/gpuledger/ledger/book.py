@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.ledger.hosts import Hosts
+from gpuledger.ledger.hosts import Hosts, SlowNodes
 from gpuledger.ledger.seats import Promises, Seats
 from gpuledger.ledger.unaccounted import UnaccountedPods
 from gpuledger.model.card import Card, Topology, topology_of
@@ -160,7 +160,7 @@ class Ledger:
         self.holders = HoldersByPod(self._entries)
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
-        self._slow: set[str] = set()  # names of nodes on which a bound pod has not started for some seconds
+        self.slow = SlowNodes(self._touch)
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self.changes = 0
@@ -217,10 +217,6 @@ class Ledger:
     def hangs(self, node_name: str) -> bool:
         """Return whether the node's kubelet leaves the pods that it has unstarted."""
         return node_name in self._hanging
-
-    def is_slow(self, node_name: str) -> bool:
-        """Return whether other nodes go before this one, see `NodeRoom.slow`."""
-        return node_name in self._slow
 
     def only_counts(self, node_name: str) -> bool:
         """Return whether a node's cards are not in the ledger: its own device plugin counts them, and chooses."""
@@ -345,12 +341,6 @@ class Ledger:
         (self._hanging.add if hangs else self._hanging.discard)(node_name)
         self._touch(node_name)
 
-    def set_slow(self, node_name: str, slow: bool) -> None:
-        """Note whether other nodes go before this one. It takes pods as before."""
-        if slow != (node_name in self._slow):
-            (self._slow.add if slow else self._slow.discard)(node_name)
-            self._touch(node_name)
-
     # Inside.
 
     def _view(self, node_name: str, room: Callable[[CardEntry], Room]) -> NodeRoom:
@@ -364,7 +354,7 @@ class Ledger:
             cards=cards,
             rooms=tuple(room(entry) for entry in takes if entry.card.uuid not in closed),
             hangs=node_name in self._hanging,
-            slow=node_name in self._slow,
+            slow=node_name in self.slow,
             host=host,
             counted=host.cards if host and self.only_counts(node_name) else None,
             cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),

@@ -127,3 +127,20 @@ class Hosts:
                 self._used[use.node_name] = self._used.get(use.node_name, NO_HOST) + use.amounts
                 self._touch(use.node_name)
         self._uses[key] = use
+
+
+class SlowNodes:
+    """The nodes that all others go before, see `NodeRoom.slow`: they take pods as before."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        self._touch = touch
+        self._names: set[str] = set()
+
+    def __contains__(self, node_name: object) -> bool:
+        return node_name in self._names
+
+    def note(self, node_name: str, slow: bool) -> None:
+        """Note whether a node is one of them."""
+        if slow != (node_name in self):
+            (self._names.add if slow else self._names.discard)(node_name)
+            self._touch(node_name)

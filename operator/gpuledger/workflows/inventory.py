@@ -172,7 +172,7 @@ class StuckKubelets(Component):
                 waiting.pod,
                 SLOW_S,
             )
-        self._ledger.set_slow(node_name, True)
+        self._ledger.slow.note(node_name, True)
         self._slow[node_name] = self._tasks.after(max(LAST_CHOICE_S, self._timeout_s), self._is_as_good, node_name)
 
     def _is_as_good(self, node_name: str) -> None:
@@ -180,7 +180,7 @@ class StuckKubelets(Component):
         timer = self._slow.pop(node_name, None)
         if timer is not None:
             timer.cancel()
-            self._ledger.set_slow(node_name, False)
+            self._ledger.slow.note(node_name, False)
 
     def _started(self, pod_uid: str) -> None:
         """Record that a pod has started: its kubelet goes on, and gets the whole time again for the other pods."""

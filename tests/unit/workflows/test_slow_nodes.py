@@ -36,7 +36,7 @@ def test_by_every_policy_others_go_first_also_when_prices_change(policy: Prefere
         return chooser.choose(request, list(NODES), 1).placements[0].node_name
 
     first = chosen()
-    ledger.set_slow(first, True)
+    ledger.slow.note(first, True)
     [other] = NODES.keys() - {first}
     assert {chosen() for _ in range(200)} == {other}
 
@@ -52,7 +52,7 @@ async def test_a_member_for_which_room_is_kept_there_goes_elsewhere(api: ApiServ
         api.put_pod(pod)
     parts.watch()
     [first] = parts.filter("a", *NODES).node_names
-    parts.ledger.set_slow(first, True)
+    parts.ledger.slow.note(first, True)
     assert parts.filter("b", *NODES).node_names == list(NODES.keys() - {first})
 
 
@@ -62,7 +62,7 @@ async def test_a_nomination_for_it_is_not_followed(api: ApiServer) -> None:
     queue.come("asked", "next", "third")
     await queue.ask("asked")
     [(name, node)] = queue.nominated().items()
-    queue.parts.ledger.set_slow(node, True)
+    queue.parts.ledger.slow.note(node, True)
     assert (await queue.ask(name)).node_names == []
     assert (await queue.ask(name, "node-a", "node-b", "node-c")).node_names != [node]
 
@@ -76,7 +76,7 @@ async def test_pods_are_evicted_on_another_node(api: ApiServer) -> None:
             api.put_pod(pod)
             api.put_card(card, Holder(pod_identity(pod), whole_share(card), attempt="first"))
     async for parts in single.run(api):
-        parts.ledger.set_slow("node-a", True)
+        parts.ledger.slow.note("node-a", True)
         api.put_pod(single.refused("high"))
         parts.filter("high", *NODES)
         await single.pass_time(parts, 2 * SETTLE_S)
@@ -92,7 +92,7 @@ async def test_pods_are_evicted_for_a_gang_on_another_node_if_that_is_enough(
     for name, cards in gang.NODES.items():
         api.put_node(a_node_object(name, cards))
     async for parts in gang.run(api):
-        parts.ledger.set_slow("node-a", True)
+        parts.ledger.slow.note("node-a", True)
         await gang.come(parts, gang.members_of(size), size)
         numbers = [int(name.removeprefix("low-")) for name in gang.evicted(api)]
         assert {gang.CARDS[number].node_name for number in numbers} == expected
@@ -100,6 +100,6 @@ async def test_pods_are_evicted_for_a_gang_on_another_node_if_that_is_enough(
 
 def test_what_if_it_is_the_only_one_with_room() -> None:
     ledger = a_ledger(*NODES["node-a"])
-    ledger.set_slow("node-a", True)
+    ledger.slow.note("node-a", True)
     [placement] = Chooser(ledger, Policy()).choose(a_request(whole()), list(NODES), 1).placements
     assert placement.node_name == "node-a"

@@ -148,7 +148,7 @@ class GangPlans(Component):
         if seat is None or names is None or seat.placement.node_name not in names:
             return None
         node_name, avoided = seat.placement.node_name, self._failures.avoided(uid)
-        if node_name in avoided or self._ledger.is_slow(node_name):
+        if node_name in avoided or node_name in self._ledger.slow:
             other = self._chooser.best(member.request, names - {node_name, *avoided})
             if other is not None:
                 with suppress(QuotaExceeded):  # its cards are larger than those that it has

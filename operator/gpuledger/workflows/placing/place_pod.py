@@ -356,7 +356,7 @@ class PodPlacer(Component):
             )
             if choice.placements and choice.placements[0].node_name in avoided:
                 self._failures.start_over(pod.uid)
-            if arguments.is_first_look and choice.placements and self._ledger.is_slow(choice.placements[0].node_name):
+            if arguments.is_first_look and choice.placements and choice.placements[0].node_name in self._ledger.slow:
                 choice = Choice((), dict.fromkeys(arguments.node_names, OTHERS_FIRST))
         yielding: Collection[SeatKey] = NOBODY
         if not choice.placements and not arguments.is_first_look:

@@ -312,8 +312,8 @@ class VictimFinder(Component):
         """Return the cheapest victims of all nodes, and the question that they answer; None if none help."""
         best: tuple[Question, Eviction] | None = None
         since_s = self._clock.work_s()
-        for number, name in enumerate(sorted(names, key=self._ledger.is_slow)):
-            if best is not None and self._ledger.is_slow(name):
+        for number, name in enumerate(sorted(names, key=self._ledger.slow.__contains__)):
+            if best is not None and name in self._ledger.slow:
                 break  # rather than for a node that may be dead, pods are evicted for another one
             if number % NODES_AT_ONCE == NODES_AT_ONCE - 1 or self._clock.work_s() > since_s + TURN_S:
                 since_s = await yield_to_loop(since_s, self._clock)
