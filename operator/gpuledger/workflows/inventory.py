@@ -124,7 +124,7 @@ class StuckKubelets(Component):
             if uid not in self._waiting:
                 wait_s = max(self._timeout_s - age_s, min(LEAST_WAIT_S, self._timeout_s))
                 timer = (
-                    self._tasks.after(SLOW_S, self._is_slow, uid, wait_s - SLOW_S)
+                    self._tasks.after(SLOW_S, self._put_last, uid, wait_s - SLOW_S)
                     if wait_s > SLOW_S
                     else self._timer(uid, wait_s)
                 )
@@ -156,7 +156,7 @@ class StuckKubelets(Component):
                 del self._late[waiting.node_name]
             self._events.tell(KubeletChanged(waiting.node_name))
 
-    def _is_slow(self, pod_uid: str, left_s: float) -> None:
+    def _put_last(self, pod_uid: str, left_s: float) -> None:
         """Make the pod's node the last choice; in so many seconds, it is judged."""
         waiting = self._waiting[pod_uid]
         waiting.timer = self._timer(pod_uid, left_s)
@@ -173,9 +173,9 @@ class StuckKubelets(Component):
                 SLOW_S,
             )
         self._ledger.slow.note(node_name, True)
-        self._slow[node_name] = self._tasks.after(max(LAST_CHOICE_S, self._timeout_s), self._is_as_good, node_name)
+        self._slow[node_name] = self._tasks.after(max(LAST_CHOICE_S, self._timeout_s), self._put_back, node_name)
 
-    def _is_as_good(self, node_name: str) -> None:
+    def _put_back(self, node_name: str) -> None:
         """Let a node be chosen as others are. Idempotent."""
         timer = self._slow.pop(node_name, None)
         if timer is not None:
@@ -187,7 +187,7 @@ class StuckKubelets(Component):
         waiting = self._waiting.get(pod_uid)
         if waiting is None:
             return
-        self._is_as_good(waiting.node_name)
+        self._put_back(waiting.node_name)
         problem = self.problem(waiting.node_name)
         late = self._late.pop(waiting.node_name, None)
         self.forget_bound(pod_uid)
@@ -241,7 +241,7 @@ class StuckKubelets(Component):
 
     def _excuse(self, waiting: _Waiting, why: str) -> None:
         logger.warning("pod %s does not start, but its node is not to blame: %s", waiting.pod, why)
-        self._is_as_good(waiting.node_name)
+        self._put_back(waiting.node_name)
         self._excused.add(waiting.pod.uid)
         self._drop(waiting.pod.uid)
 
