@@ -84,8 +84,8 @@ helm install gpuledger . --namespace gpuledger-system --create-namespace --value
 helm test gpuledger --namespace gpuledger-system
 ```
 
-The namespace and the names of objects are fixed. The files in `presets/` are values for nodes of one sort: our own agent,
-HAMi's or Volcano's device plugin, limits by the driver, by HAMi-core or by MPS, and kind.
+The namespace and the names of objects are fixed. The files in `presets/` are values for nodes of one sort: our own
+agent, HAMi's or Volcano's device plugin, limits by the driver, by HAMi-core or by MPS, and kind.
 """
 
 READ_ELSEWHERE: Final = ("hami_config_file", "volcano_config_file")
