@@ -60,6 +60,7 @@ kind-demo: $(READY) ## the same on a cluster of kind, with Docker, kind, kubectl
 .PHONY: test-kind
 test-kind: $(READY) ## as root, where no Docker runs: the tests on clusters of kind, with Docker, kind and its images made here
 	@tools/system-packages docker
+	$(BIN)/python tools/kind_lab.py build || echo "==> the tests say what is missing"
 	$(BIN)/python -m pytest --durations=0 --durations-min=5 $(KIND)
 
 .PHONY: pods

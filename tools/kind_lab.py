@@ -60,10 +60,12 @@ NETWORK_IMAGE, POLICIES_IMAGE = "gpuledger.test/pod-network:1", "gpuledger.test/
 NODE_IMAGE = "gpuledger.test/kind-node"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
-DEBIANS_RUNC = "/usr/sbin/runc"
 CAP_SYS_RESOURCE = 24
 SYSCTLS = ("vm.overcommit_memory", "kernel.panic", "kernel.panic_on_oops", "net.ipv4.ip_forward")
 """What Docker and kubelets set for the whole machine."""
+
+BRIDGE = "(?:docker0|br-[0-9a-f]{12})"
+"""The names of Docker's bridges."""
 
 START_TIMEOUT_S = 60.0
 BUILDER = Builder("kind")
@@ -90,6 +92,10 @@ def missing_requirements() -> list[str]:
 def _another_runs() -> bool:
     environment = {key: value for key, value in os.environ.items() if key != "DOCKER_HOST"}
     return subprocess.run(["docker", "version"], capture_output=True, env=environment, check=False).returncode == 0
+
+
+class DockerUnavailableError(BuildError):
+    """No Docker daemon can run on this machine."""
 
 
 @dataclass(frozen=True)
@@ -143,9 +149,11 @@ def a_docker() -> Iterator[Docker]:
         try:
             yield docker
         finally:
-            _remove_clusters(docker)
-            process.terminate()
-            process.wait(60)
+            try:
+                _remove_clusters(docker)
+            finally:
+                process.terminate()
+                process.wait(60)
 
 
 def _start(docker: Docker, data: Path) -> subprocess.Popen[bytes]:
@@ -169,7 +177,7 @@ def _start(docker: Docker, data: Path) -> subprocess.Popen[bytes]:
     while subprocess.run(["docker", "version"], env=docker.environment, capture_output=True, check=False).returncode:
         if process.poll() is not None or time.monotonic() > end_s:
             process.kill()
-            raise BuildError(f"dockerd does not start:\n{_tail(place / 'log')}")
+            raise DockerUnavailableError(f"dockerd does not start:\n{_tail(place / 'log')}")
         time.sleep(0.2)
     return process
 
@@ -207,11 +215,9 @@ def _machine_as_it_was() -> Iterator[None]:
         for bridge in _links() - links:
             subprocess.run(["ip", "link", "delete", bridge], check=False)
         for table in ("filter", "nat"):
-            rules = [line for line in _output("iptables-save", "-t", table).splitlines() if "DOCKER" not in line]
-            kept = "\n".join(
-                line for line in rules if not re.search(r" (?:-[io]|!) ?(?:-[io] )?(?:docker0|br-[0-9a-f]{12})", line)
-            )
-            subprocess.run(["iptables-restore", "-T", table], input=f"{kept}\n".encode(), check=False)
+            rules = _output("iptables-save", "-t", table).splitlines(keepends=True)
+            kept = "".join(line for line in rules if not re.search(rf"DOCKER|\b{BRIDGE}\b", line))
+            subprocess.run(["iptables-restore", "-T", table], input=kept.encode(), check=False)
         subprocess.run(["iptables", "-P", "FORWARD", policy[1] if policy else "ACCEPT"], check=False)
         for name, value in before.items():
             Path("/proc/sys", *name.split(".")).write_text(value)
@@ -226,9 +232,7 @@ def _output(*argv: str) -> str:
 
 
 def _links() -> set[str]:
-    return {
-        each.name for each in Path("/sys/class/net").iterdir() if re.fullmatch(r"docker0|br-[0-9a-f]{12}", each.name)
-    }
+    return {each.name for each in Path("/sys/class/net").iterdir() if re.fullmatch(BRIDGE, each.name)}
 
 
 # Images.

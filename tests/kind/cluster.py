@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from build_steps import BuildError
@@ -49,10 +50,14 @@ class KindCluster:
         """Run helm in our namespace; return what it prints. Raises BuildError."""
         return self.docker.run("helm", *argv, "--namespace", NAMESPACE)
 
-    def upgrade(self, *changes: str) -> None:
-        """Run `helm upgrade` with the preset and these `--set`s, and wait until all pods are of the new release."""
+    def upgrade(self, *changes: str, **files: Path) -> None:
+        """Run `helm upgrade` with the preset and these `--set`s, and wait until all pods are of the new release.
+
+        `files` are for `--set-file`, with `_` for the dots.
+        """
         chart = REPOSITORY / "manifests" / "chart"
         sets = [word for change in changes for word in ("--set", change)]
+        sets += [word for name, file in files.items() for word in ("--set-file", f"{name.replace('_', '.')}={file}")]
         self.helm("upgrade", "gpuledger", str(chart), "--values", str(chart / "presets" / "kind.yaml"), *sets)
         self.wait_rolled_out()
 
