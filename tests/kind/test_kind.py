@@ -319,23 +319,26 @@ def test_after_a_reboot_pods_with_claims_run_on_the_same_cards(cluster: KindClus
     cluster.kubectl("apply", "--filename=-", stdin=template)
     names = {"claim-chat-1", "claim-chat-2"}
     try:
-        cluster.wait(lambda: names <= cluster.holders().keys(), "they hold their shares")
+        cluster.wait(lambda: len(containers(cluster, names)) == len(names), "they run")
+        before = containers(cluster, names)
         by_node = {name: node for name, node in nodes_of(cluster.objects("pods")).items() if name in names}
         held = {name: cluster.holders()[name] for name in names}
         for node in set(by_node.values()):
             cluster.docker.run("docker", "restart", "--time=0", node)
             cluster.kubectl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s")
 
-        def again() -> bool:
-            pods = {each["metadata"]["name"]: each for each in cluster.objects("pods")}
-            statuses = [status for name in names for status in pods[name]["status"]["containerStatuses"]]
-            return all(status["ready"] and status["restartCount"] > 0 for status in statuses)
-
-        cluster.wait(again, "they run again", 240)
+        cluster.wait(lambda: len(containers(cluster, names) - before) == len(names), "they run again", 240)
         assert {name: cluster.holders()[name] for name in names} == held
     finally:
         cluster.kubectl("delete", "--filename=-", "--force", "--grace-period=0", stdin=template)
         cluster.wait_rolled_out()
+
+
+def containers(cluster: KindCluster, names: set[str]) -> set[str]:
+    """Return the ids of the containers of these pods that are ready."""
+    pods = [each for each in cluster.objects("pods") if each["metadata"]["name"] in names]
+    statuses = [status for each in pods for status in each["status"].get("containerStatuses", ())]
+    return {status["containerID"] for status in statuses if status["ready"]}
 
 
 def test_uninstalling_keeps_the_ledger_and_the_kustomization_takes_it_over(cluster: KindCluster) -> None:
