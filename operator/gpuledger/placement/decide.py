@@ -74,9 +74,8 @@ def differing_candidates(shape: Shape, node: NodeRoom, work: StepBudget | None =
 def _together(shape: Shape, node: NodeRoom, work: StepBudget | None) -> Iterator[Assignment]:
     """Yield the ways to have all containers on one card."""
     for room in _differing_rooms(shape[0], node):
-        if not isinstance(
-            cards := choose_cards(shape, replace(node, rooms=(room,)), Preference.BINPACK, work), Refusal
-        ):
+        cards = choose_cards(shape, replace(node, rooms=(room,)), Preference.BINPACK, work)
+        if not isinstance(cards, Refusal):
             yield cards
 
 
