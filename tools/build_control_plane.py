@@ -150,9 +150,7 @@ def ensure_kueue() -> tuple[Path, Path]:
     manifests = program.parent / "config"
     if not manifests.is_dir():
         with BUILDER.alone(cache_directory()), _building_place(KUEUE.module) as place:
-            question = [_find_go(), "list", "-m", "-f", "{{.Dir}}", KUEUE.package.partition("/cmd/")[0]]
-            source = subprocess.check_output(question, cwd=_module(KUEUE.module), env=_go_environment(), text=True)
-            shutil.copytree(Path(source.strip()) / "config", place / "config", copy_function=shutil.copyfile)
+            shutil.copytree(_kueue_sources() / "config", place / "config", copy_function=shutil.copyfile)
             if not manifests.is_dir():
                 (place / "config").rename(manifests)
     return program, manifests
@@ -160,8 +158,11 @@ def ensure_kueue() -> tuple[Path, Path]:
 
 def ensure_kueue_types() -> Path:
     """Return the folder of Kueue's CustomResourceDefinitions, without building its manager. Raises BuildError."""
-    module = KUEUE.package.partition("/cmd/")[0]
-    return _sources(KUEUE.module, module) / "config" / "components" / "crd" / "bases"
+    return _kueue_sources() / "config" / "components" / "crd" / "bases"
+
+
+def _kueue_sources() -> Path:
+    return _sources(KUEUE.module, KUEUE.package.partition("/cmd/")[0])
 
 
 def _sources(name: str, module: str) -> Path:

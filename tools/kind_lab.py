@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import io
 import os
 import re
 import shlex
@@ -24,10 +23,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +41,7 @@ from build_control_plane import (
 from build_steps import Builder, BuildError, cache_directory
 from child_process import dying_with_parent
 from container_image import debian_root
-from node_image import PAUSE, busybox_layer, static_busybox, write_image, write_program_image
+from node_image import PAUSE, busybox_layer, program_layer, static_busybox, write_image, write_program_image
 
 ASSETS = Path(__file__).with_name("kind_node")
 SUITE = "trixie"
@@ -357,11 +355,11 @@ def _write_images(docker: Docker, root: str, directory: Path) -> None:
             write_image(output, name, [busybox_layer(busybox)], [], arguments=["sh"])
         elif name == NETWORK_IMAGE:
             programs = {"kubectl": control_plane / "kubectl", "network": ASSETS / "network"}
-            write_image(output, name, [network, _layer(programs)], ["network"])
+            write_image(output, name, [network, program_layer(programs)], ["network"])
         elif short == "kube-proxy":
-            write_image(output, name, [network, _layer({short: kind / short})], [short])
+            write_image(output, name, [network, program_layer({short: kind / short})], [short])
         elif name == POLICIES_IMAGE:
-            write_image(output, name, [_layer({short: kind / short})], [short])
+            write_image(output, name, [program_layer({short: kind / short})], [short])
         else:
             program = next(each / short for each in (control_plane, kind) if (each / short).exists())
             write_program_image(output, name, program.resolve(), user="")
@@ -374,18 +372,6 @@ def _write_network_root(docker: Docker, root: str, output: Path) -> None:
         done = subprocess.run(argv, env=docker.environment, stdout=file, stderr=subprocess.PIPE, check=False)
     if done.returncode:
         raise BuildError(f"The root for the pods' network can't be made: {done.stderr.decode(errors='replace')}")
-
-
-def _layer(programs: Mapping[str, Path]) -> bytes:
-    """Return a layer with programs in /usr/local/bin, as a tar."""
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w") as tar:
-        for name, program in programs.items():
-            entry = tarfile.TarInfo(f"usr/local/bin/{name}")
-            entry.size, entry.mode = program.stat().st_size, 0o755
-            with program.open("rb") as file:
-                tar.addfile(entry, file)
-    return content.getvalue()
 
 
 def _import_into(docker: Docker, base: str, images: Sequence[Path], name: str) -> None:

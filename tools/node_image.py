@@ -106,10 +106,16 @@ def write_image(
 
 def write_program_image(output: Path, name: str, program: Path, user: str = "65532:65532") -> None:
     """Write an image of one program that needs nothing beside itself, under the path that its name finds."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
-        _add_file(tar, f"usr/local/bin/{program.name}", program.read_bytes(), 0o755)
-    write_image(output, name, [layer.getvalue()], [program.name], user=user)
+    write_image(output, name, [program_layer({program.name: program})], [program.name], user=user)
+
+
+def program_layer(programs: Mapping[str, Path]) -> bytes:
+    """Return a layer with programs where their names find them, as a tar. `programs` is name -> file."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        for name, program in programs.items():
+            _add_file(tar, f"usr/local/bin/{name}", program.read_bytes(), 0o755)
+    return content.getvalue()
 
 
 def _descriptor(kind: str, blob: Path | bytes, digest: str | None = None) -> dict[str, object]:
