@@ -96,6 +96,7 @@ test: $(READY) $(DOCS)/.ready ## pure tests, and of each promise the tests with 
 test-all: export GPULEDGER_TEST_EFFORT = test-all
 test-all: LANE :=
 test-all: test ## all tests, with thousands of random lives, large crowds, all crash points and chaos: some hours
+	@for version in 1.34 1.36 1.37; do GPULEDGER_KUBERNETES=$$version $(MAKE) --no-print-directory test-kind; done
 
 .PHONY: durations
 durations: $(READY) ## write down in tests/durations.json how long the tests of the last `make test` took

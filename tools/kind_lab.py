@@ -287,8 +287,9 @@ def _build_node(docker: Docker, name: str) -> None:
         (place / "images").mkdir()
         _write_images(docker, root, place / "images")
         _import_into(docker, base, sorted((place / "images").iterdir()), name)
+    of_version = name.rpartition("-")[0]
     for other in docker.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", NODE_IMAGE).split():
-        if other != name:  # of an earlier state of all this, 1 GB each
+        if other != name and other.startswith(f"{of_version}-"):  # of an earlier state of all this, 1 GB each
             docker.run("docker", "rmi", "--force", other)
 
 

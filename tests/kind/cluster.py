@@ -164,3 +164,9 @@ def shares(number: int, app: str) -> Sequence[Json]:
 def restarts(pods: Sequence[Json]) -> int:
     """Return how often containers of pods have been started anew."""
     return sum(status["restartCount"] for each in pods for status in each["status"].get("containerStatuses", ()))
+
+
+def address_of(cluster: KindCluster, app: str) -> str:
+    """Return the address of a pod of gpuledger."""
+    found = cluster.pods(f"app.kubernetes.io/name={app}", NAMESPACE)
+    return str(found[0]["status"]["podIP"])

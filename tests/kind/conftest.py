@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from build_steps import BuildError
-from kind.cluster import KindCluster
+from kind.cluster import WORKERS, KindCluster
 from kind_lab import DockerUnavailableError, a_docker, ensure_images, missing_requirements
 
 HERE = Path(__file__).parent
@@ -64,7 +64,17 @@ def machine() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def cluster(lab: KindCluster) -> KindCluster:
+def shown(lab: KindCluster) -> KindCluster:
     """Return the cluster that the demo has made and left."""
     lab.demo(KEEP="1")
     return lab
+
+
+@pytest.fixture
+def cluster(shown: KindCluster) -> Iterator[KindCluster]:
+    """Yield it; let each test leave no pod of its own, no drained node, and a ledger that agrees with the cluster."""
+    yield shown
+    for name in WORKERS:
+        shown.kubectl("uncordon", name)
+    shown.clear("app")
+    shown.audit()

@@ -1,0 +1,28 @@
+"""What is left by `helm uninstall`, and who takes it over.
+
+The last of the files, as they are run by their names: the kustomization has agents for real GPUs, of which there are
+none here.
+"""
+
+from __future__ import annotations
+
+from installation import REPOSITORY
+from kind.cluster import NAMESPACE, KindCluster, restarts, shares
+
+
+def test_uninstalling_keeps_the_ledger_and_the_kustomization_takes_it_over(cluster: KindCluster) -> None:
+    cluster.apply(*shares(5, "kept"))
+    cluster.wait_running("app=kept", 5)
+    held = {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")}
+    cluster.helm("uninstall", "gpuledger")
+
+    def left() -> list[str]:
+        found = cluster.objects("all,configmaps,roles,rolebindings", f"--namespace={NAMESPACE}")
+        return [each["metadata"]["name"] for each in found if each["metadata"]["name"].startswith("gpuledger")]
+
+    cluster.wait(lambda: not left(), "what Helm has made is gone")
+    assert {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")} == held
+    assert restarts(cluster.wait_running("app=kept", 5)) == 0
+    cluster.kubectl("apply", "--kustomize", str(REPOSITORY / "manifests"))
+    cluster.kubectl("rollout", "status", "deployment/gpuledger", f"--namespace={NAMESPACE}", "--timeout=180s")
+    assert {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")} == held
