@@ -1,5 +1,6 @@
 """krew installs kubectl's plugin from the archive that a release has, and it runs without a Python beside it."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ import yaml
 
 from build_control_plane import ensure_binaries, ensure_krew
 from build_steps import BuildError
+from fakes.scenes import NODE_A
 from gpuledger import __version__
 from krew_archive import make_archive, manifest
 from requirements import require
@@ -44,7 +46,9 @@ def test_the_archive_of_a_release_is_installed_and_kubectl_finds_the_plugin(krew
     alone = f"{root / 'bin'}:{ensure_binaries()}"
     assert run("kubectl", "gpuledger", "--version", path=alone).strip() == f"gpuledger, version {__version__}"
     assert "Pod chat-1" in run("kubectl", "gpuledger", "inspect", "-f", str(EXAMPLE), path=alone)
-    assert "chat-1" in run("kubectl", "gpuledger", "simulate", "-f", str(EXAMPLE.parent), path=alone)
+    node = tmp_path / "node.json"
+    node.write_text(json.dumps(NODE_A))
+    assert "chat-1" in run("kubectl", "gpuledger", "simulate", "-f", str(node), "-f", str(EXAMPLE), path=alone)
 
 
 def test_the_manifest_names_the_archives_of_all_machines(tmp_path: Path) -> None:
