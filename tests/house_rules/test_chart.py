@@ -1,12 +1,13 @@
 """What in the chart and its document comes from elsewhere is what is there. No Helm is needed for that."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
-from chart import CHART, DOCUMENT, chart_files
+from chart import CHART, CLOSED, DOCUMENT, ELSEWHERE, NOT_MEANT, SCHEMA, chart_files, closed_levels
 from chart_values import Value, documented, table
 
 VALUES_TEXT = (CHART / "values.yaml").read_text()
@@ -40,12 +41,35 @@ def test_the_document_ends_in_the_table_of_all_values() -> None:
 
 
 def test_every_value_is_in_the_schema() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
+    schema = json.loads(SCHEMA.read_text())
     for value in VALUES:
         part = schema
         for key in value.path.split("."):
-            assert part["additionalProperties"] is False
+            assert part[CLOSED] is True
             part = part["properties"][key]
+
+
+def objects(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the path and the schema of each object that is in no list."""
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from objects(part, f"{path}.{name}")
+
+
+def test_the_schema_leaves_wrong_keys_to_the_templates_which_name_the_right_ones() -> None:
+    every = dict(objects(json.loads(SCHEMA.read_text())))
+    assert [path for path, each in every.items() if each.get(CLOSED, False) is not ("properties" in each)] == []
+    refused = [path for path, each in every.items() if each.get("additionalProperties") is False]
+    assert refused == [".files", ".scheduler.versions"]
+
+
+def test_other_charts_values_lead_to_values_of_ours() -> None:
+    levels = dict(closed_levels(json.loads(SCHEMA.read_text())))
+    ours = {f"{level}.{name}".removeprefix(".") for level, names in levels.items() for name in names}
+    assert set(ELSEWHERE.values()) <= ours
+    assert ELSEWHERE.keys() & ours == set()
+    assert {path.rpartition(".")[0] for path in ELSEWHERE} <= levels.keys()
+    assert {path.rpartition(".")[2].lower() for path in ours} >= NOT_MEANT
 
 
 @pytest.mark.parametrize(

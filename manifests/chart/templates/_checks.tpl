@@ -1,5 +1,6 @@
 {{/* What the schema can't tell. Each problem ends the rendering, with what to do. */}}
 {{- define "gpuledger.checks" -}}
+{{- include "gpuledger.checks.keys" . -}}
 {{- if ne .Release.Namespace "gpuledger-system" -}}
   {{- fail (printf "\n\ngpuledger lives in the namespace gpuledger-system, not in %s: its policies name its accounts there. Say: --namespace gpuledger-system --create-namespace\n" .Release.Namespace) -}}
 {{- end -}}
