@@ -70,12 +70,12 @@ def refusal(helm: Helm, values: Json, directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("known", [NEAR, ANOTHER_LEVEL, ELSEWHERE], ids=["near", "another-level", "other-charts"])
 def test_what_was_meant_is_named_for_all_wrong_keys_at_once(helm: Helm, tmp_path: Path, known: dict[str, str]) -> None:
-    expected = {f"{wrong} is no value of this chart. Did you mean {meant}?" for wrong, meant in known.items()}
+    expected = {f"{wrong} is not a value of this chart. Did you mean {meant}?" for wrong, meant in known.items()}
     assert set(refusal(helm, reduce(merged, map(at, known)), tmp_path)) == expected
 
 
 def test_where_nothing_is_near_the_place_of_the_right_keys_is_named(helm: Helm, tmp_path: Path) -> None:
-    expected = {f"{wrong} is no value of this chart; {where}." for wrong, where in NOTHING_NEAR.items()}
+    expected = {f"{wrong} is not a value of this chart; {where}." for wrong, where in NOTHING_NEAR.items()}
     assert set(refusal(helm, reduce(merged, map(at, NOTHING_NEAR)), tmp_path)) == expected
 
 
@@ -87,16 +87,16 @@ def test_the_document_shows_what_helm_says(helm: Helm, tmp_path: Path) -> None:
 def test_a_path_that_is_written_as_one_key_is_to_become_levels(helm: Helm, tmp_path: Path) -> None:
     values = {"operator.replicas": 1, "agent": {"mps.sharedMemory": "1%"}, "settings": {"node.policy": "spread"}}
     assert set(refusal(helm, values, tmp_path)) == {
-        '"operator.replicas" is no value of this chart. Did you mean operator: {replicas: ...}?',
-        'agent."mps.sharedMemory" is no value of this chart. Did you mean agent: {mps: {sharedMemory: ...}}?',
-        'settings."node.policy" is no value of this chart. Did you mean settings.node_policy?',
+        '"operator.replicas" is not a value of this chart. Did you mean operator: {replicas: ...}?',
+        'agent."mps.sharedMemory" is not a value of this chart. Did you mean agent: {mps: {sharedMemory: ...}}?',
+        'settings."node.policy" is not a value of this chart. Did you mean settings.node_policy?',
     }
 
 
 @pytest.mark.parametrize("key", ["", "-", "_", "prénom", "two\nlines", 'a"b', "x" * 1_000])
 def test_a_wrong_key_can_be_any_text(helm: Helm, tmp_path: Path, key: str) -> None:
     (line,) = refusal(helm, {key: 1}, tmp_path)
-    assert line.endswith(" is no value of this chart; `helm show values` lists them.")
+    assert line.endswith(" is not a value of this chart; `helm show values` lists them.")
 
 
 def test_where_a_whole_file_is_wrong_the_message_stays_short(helm: Helm, tmp_path: Path) -> None:
@@ -110,13 +110,13 @@ def test_a_wrong_value_is_named_before_wrong_keys(helm: Helm) -> None:
 
 def test_null_takes_a_default_away(helm: Helm) -> None:
     helm.objects(settings={"node_policy": None}, agent={"mps": None, "nodeSelector": None}, audit={"resources": None})
-    assert "settings.foo is no value of this chart" in helm.refusal(settings={"foo": None})
+    assert "settings.foo is not a value of this chart" in helm.refusal(settings={"foo": None})
 
 
 def test_lint_refuses_a_wrong_key_too(helm: Helm) -> None:
     status, text = helm.run("lint", str(CHART), *FLAGS, "--set=settings.nodePolicy=spread")
     assert status == 1
-    assert "settings.nodePolicy is no value of this chart. Did you mean settings.node_policy?" in text
+    assert "settings.nodePolicy is not a value of this chart. Did you mean settings.node_policy?" in text
 
 
 @pytest.fixture
@@ -137,4 +137,4 @@ def test_as_a_part_of_another_chart_keys_are_named_by_their_place_in_its_values(
     assert (status, "node_policy: spread" in text) == (0, True)
     status, text = helm.run(*render, "--set=gpus.settings.nodePolicy=spread")
     assert status == 1
-    assert "gpus.settings.nodePolicy is no value of this chart. Did you mean gpus.settings.node_policy?" in text
+    assert "gpus.settings.nodePolicy is not a value of this chart. Did you mean gpus.settings.node_policy?" in text

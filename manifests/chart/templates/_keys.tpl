@@ -44,7 +44,7 @@ The schema itself refuses keys of objects in lists, and keys that have a pattern
 {{- end -}}
 {{- $above := empty $level | ternary $chart (printf "%s%s." $chart $level) -}}
 {{- $names := get $known.levels $level -}}
-{{- $above }}{{ regexMatch `^\w[\w-]*$` $key | ternary $key (quote $key) }} is no value of this chart
+{{- $above }}{{ regexMatch `^\w[\w-]*$` $key | ternary $key (quote $key) }} is not a value of this chart
 {{- with include "gpuledger.keys.meant" (list $known $level $key) -}}
   . Did you mean {{ contains ":" . | ternary . (print $chart .) }}?
 {{- else -}}
