@@ -3,9 +3,10 @@
     python tools/container_image.py [--hami-core LIBRARY] [OUTPUT]     make image does it in build/
 
 Three layers, lowest first: Debian's Python with what it needs and a shell, made by mmdebstrap from this machine's own
-suite and mirrors; the wheels whose hashes are in requirements/runtime.txt; our package. The first two are made once and
-kept in the build cache. All bytecode is written here: at run time the file system is read-only. As an ordinary user, it
-takes what mmdebstrap then needs: the package uidmap, and the right to open namespaces.
+suite and mirrors; the wheels whose hashes are in requirements/runtime.txt, trimmed (trim_packages.py); our package. The
+first two are made once and kept in the build cache. All bytecode is written here: at run time the file system is
+read-only. As an ordinary user, it takes what mmdebstrap then needs: the package uidmap, and the right to open
+namespaces.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import trim_packages
 from build_steps import Builder, BuildError, cache_directory, minutes
 from node_image import write_image
 
@@ -106,7 +108,7 @@ def missing_requirements() -> list[str]:
 def _cached(directory: Path, name: str, command: Sequence[str], make: Callable[[list[str], Path, Path], None]) -> Path:
     """Return a layer that depends on a command and the locked packages, and make it unless it is there."""
     what = [word for word in command if word != sys.executable]  # each checkout has a Python of its own
-    inputs = [platform.machine(), Path(__file__).read_text(), *what]
+    inputs = [platform.machine(), Path(__file__).read_text(), Path(trim_packages.__file__).read_text(), *what]
     key = hashlib.sha256("\0".join(inputs).encode() + LOCK.read_bytes()).hexdigest()[:12]
     layer = directory / f"{name}-{key}.tar"
     if not layer.exists():
@@ -247,6 +249,7 @@ def _make_wheels(command: list[str], content: Path, temporary: Path) -> None:
         environment=os.environ,
     )
     shutil.rmtree(site / "bin", ignore_errors=True)  # commands that would be run by this machine's Python
+    trim_packages.trim(site)
     _compile(version, content)
 
 
