@@ -173,6 +173,11 @@ docs: $(DOCS)/.ready ## make the site of the documents, in build/docs/
 image: $(READY) ## build the container image without Docker, with its bill of materials, into build/ (HAMI_CORE=libvgpu.so: with it)
 	@$(BIN)/python tools/container_image.py $(if $(HAMI_CORE),--hami-core $(HAMI_CORE)) build/gpuledger.tar
 
+.PHONY: publish
+publish: $(READY) ## build image and chart and push them under this version (REGISTRY=registry.example.com/team HOME_URL=... DRY_RUN=1)
+	@$(BIN)/python tools/publish.py $(REGISTRY) $(if $(HOME_URL),--home-url $(HOME_URL)) $(if $(DRY_RUN),--dry-run) \
+		$(foreach each,$(BUILD_ARGS),--build-arg $(each))
+
 .PHONY: wheel
 wheel: $(READY) ## make the wheel of a release, with the plugin for kubectl in it, into build/dist/
 	@$(BIN)/python -m hatchling build --target wheel --directory build/dist

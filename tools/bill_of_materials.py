@@ -1,67 +1,152 @@
-"""The image's bill of materials: which of Debian's and which of Python's packages are in it, in CycloneDX 1.6 JSON.
+"""The image's bill of materials: all packages that are in it, in CycloneDX 1.6 JSON.
 
-Read from the layers themselves, so that nothing is in the one and not in the other: what dpkg would know of each
-package, and the metadata that wheels bring. The same layers make the same document. Formats: deb-control(5), Python's
-core metadata specifications, cyclonedx.org/docs/1.6.
+    python tools/bill_of_materials.py NAME VERSION DIRECTORY     print it for an image with the files of a directory
+
+manifests/Dockerfile runs it on `/`, container_image.py on layers. It reads what is there: dpkg's records, the metadata
+that wheels bring, Python's own version where that is no package, and HAMi-core's files. The same content makes the same
+document, so it has no time. A part of the image's build, so only the standard library is needed. Formats:
+deb-control(5), Python's core metadata specifications, cyclonedx.org/docs/1.6, the types of purl-spec.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import sys
 import tarfile
 import uuid
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
 from email.message import Message
 from email.parser import HeaderParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote
 
-from cyclonedx.model.bom import Bom
-from cyclonedx.model.component import Component, ComponentType
-from cyclonedx.output.json import JsonV1Dot6
-from packageurl import PackageURL
+Files = Iterable[tuple[str, bytes]]
+"""Path in the image, as in usr/lib/os-release, and content."""
 
-DEBIAN_RECORDS = "var/lib/dpkg/status.d/"
-"""A file for each package that was unpacked and never installed, as in other small images: scanners look there."""
+SYSTEM = "usr/lib/os-release"
+STATUS = "var/lib/dpkg/status"
+RECORDS = f"{STATUS}.d/*"
+"""A file for each package that was unpacked and never installed, as in other small images."""
 
-METADATA = re.compile(r".*/[^/]+\.dist-info/METADATA")
+PYTHON = "usr/local/include/python3.*/patchlevel.h"
+"""Python's images have compiled it themselves."""
 
+WHEELS = tuple(f"{place}/lib/python3.*/*-packages/*.dist-info/METADATA" for place in ("opt/gpuledger", "usr/local"))
+COPIED = "hami-core/*"
+PATTERNS = (SYSTEM, STATUS, RECORDS, PYTHON, *WHEELS, COPIED)
 
-def bill_of_materials(name: str, version: str, layers: list[Path], made_s: int) -> str:
-    """Return the document for an image of these layers; `made_s` is the time that it gives, in seconds of Unix time."""
-    found = [component for layer in layers for component in _components(layer)]
-    image = Component(name=name, version=version, type=ComponentType.CONTAINER, bom_ref=f"{name}:{version}")
-    bom = Bom(components=found)
-    bom.metadata.component = image
-    bom.register_dependency(image, found)
-    bom.metadata.timestamp = datetime.fromtimestamp(made_s, UTC)
-    content = "\n".join(str(component.purl) for component in found)
-    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, f"{name}:{version}\n{content}")
-    return JsonV1Dot6(bom).output_as_string(indent=2) + "\n"
+Component = dict[str, Any]
 
 
-def _components(layer: Path) -> Iterator[Component]:
-    with tarfile.open(layer) as tar:
-        for member in tar:
-            if member.isfile() and member.name.startswith(DEBIAN_RECORDS):
-                yield _debian(HeaderParser().parsestr(_text(tar, member)))
-            elif METADATA.fullmatch(member.name):
-                yield _python(HeaderParser().parsestr(_text(tar, member)))
+def files_below(directory: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files with records in a directory that is an image's root."""
+    for pattern in PATTERNS:
+        for path in directory.glob(pattern):
+            if path.is_file():
+                yield str(path.relative_to(directory)), path.read_bytes()
 
 
-def _text(tar: tarfile.TarFile, member: tarfile.TarInfo) -> str:
-    file = tar.extractfile(member)
-    assert file is not None  # only files have these names
-    return file.read().decode()
+def files_of_layers(layers: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+    """Yield the files with records in layers, which are tars."""
+    for layer in layers:
+        with tarfile.open(layer) as tar:
+            for member in tar:
+                if member.isfile() and any(_matches(member.name, pattern) for pattern in PATTERNS):
+                    file = tar.extractfile(member)
+                    assert file is not None  # of a file, there is one
+                    yield member.name, file.read()
 
 
-def _debian(fields: Message) -> Component:
-    name, version, architecture = fields["Package"], fields["Version"], fields["Architecture"]
-    url = PackageURL("deb", "debian", name, version, {"arch": architecture})
-    return Component(name=name, version=version, type=ComponentType.LIBRARY, purl=url, bom_ref=str(url))
+def bill_of_materials(name: str, version: str, files: Files) -> str:
+    """Return the document for an image with these files, of which those without records are ignored."""
+    found = dict(files)
+    system = _fields(found.get(SYSTEM, b"ID=debian").decode())
+    components = {each["bom-ref"]: each for path in found for each in _components(path, found[path], system)}
+    listed = [components[key] for key in sorted(components)]
+    image = {"type": "container", "bom-ref": f"{name}:{version}", "name": name, "version": version}
+    serial = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([image, *listed]))
+    document = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{serial}",
+        "version": 1,
+        "metadata": {"component": image},
+        "components": listed,
+        "dependencies": [{"ref": image["bom-ref"], "dependsOn": [each["bom-ref"] for each in listed]}],
+    }
+    return json.dumps(document, indent=2) + "\n"
 
 
-def _python(metadata: Message) -> Component:
-    name, version = metadata["Name"], metadata["Version"]
-    url = PackageURL("pypi", None, re.sub(r"[-_.]+", "-", name).lower(), version)
-    return Component(name=name, version=version, type=ComponentType.LIBRARY, purl=url, bom_ref=str(url))
+def _matches(path: str, pattern: str) -> bool:
+    return PurePosixPath("/", path).match(f"/{pattern}")
+
+
+def _components(path: str, content: bytes, system: Mapping[str, str]) -> Iterator[Component]:
+    """Yield what the records in a file are about."""
+    if path == SYSTEM:
+        name = system["ID"]
+        yield {"type": "operating-system", "bom-ref": f"os:{name}", "name": name, "version": system["VERSION_ID"]}
+    elif path == STATUS:
+        for record in re.split(r"\n\n+", content.decode().strip()):
+            fields = HeaderParser().parsestr(record)
+            if fields["Status"] == "install ok installed":
+                yield _debian(fields, system)
+    elif _matches(path, RECORDS):
+        yield _debian(HeaderParser().parsestr(content.decode()), system)
+    elif _matches(path, PYTHON):
+        version = re.findall(r'^#define PY_VERSION\s+"(.+)"', content.decode(), re.MULTILINE)[0]
+        yield _library("python", version, _url("generic", "python", version))
+    elif any(_matches(path, pattern) for pattern in WHEELS):
+        fields = HeaderParser().parsestr(content.decode())
+        name, version = fields["Name"], fields["Version"]
+        yield _library(name, version, _url("pypi", re.sub(r"[-_.]+", "-", name).lower(), version))
+    elif _matches(path, COPIED):
+        digest = {"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}
+        yield {"type": "file", "bom-ref": f"file:/{path}", "name": f"/{path}", "hashes": [digest]}
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return what a file of os-release(5) says."""
+    lines = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {"VERSION_ID": "unstable", **{key: value.strip("\"'") for key, _, value in lines}}
+
+
+def _debian(fields: Message, system: Mapping[str, str]) -> Component:
+    """Return a package of Debian's. Databases of vulnerabilities look for its source, and for the release."""
+    name, version = fields["Package"], fields["Version"]
+    qualifiers = {"arch": fields["Architecture"], "distro": f"{system['ID']}-{system['VERSION_ID']}"}
+    if source := re.match(r"(\S+)(?: \((\S+)\))?", fields.get("Source", "")):
+        qualifiers["upstream"] = "@".join(part for part in source.groups() if part)
+    return _library(name, version, _url(f"deb/{_quoted(system['ID'])}", name, version, qualifiers))
+
+
+def _library(name: str, version: str, url: str) -> Component:
+    return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+
+
+def _url(kind: str, name: str, version: str, qualifiers: Mapping[str, str] | None = None) -> str:
+    """Return a package's URL."""
+    pairs = "&".join(f"{key}={_quoted(value)}" for key, value in sorted((qualifiers or {}).items()))
+    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}{'?' if pairs else ''}{pairs}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=":")
+
+
+def main() -> int:
+    """Print the document, and return the exit status."""
+    if len(sys.argv) != 4 or not Path(sys.argv[3]).is_dir():
+        print("error: give the image's name, its version, and the directory that is its root", file=sys.stderr)
+        return 2
+    name, version, directory = sys.argv[1:]
+    print(bill_of_materials(name, version, files_below(Path(directory))), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -74,6 +74,7 @@ NODE_PROGRAMS = (
 PROMTOOL = Program("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", 60)
 HELM = Program("helm", "helm", "helm.sh/helm/v4/cmd/helm", 80)
 KREW = Program("krew", "krew", "sigs.k8s.io/krew/cmd/krew", 20)
+CRANE = Program("crane", "crane", "github.com/google/go-containerregistry/cmd/crane", 10)
 KIND_PROGRAMS = (
     Program("kubeadm", "kubeadm", "k8s.io/kubernetes/cmd/kubeadm", 25),
     Program("kube-proxy", "kubeadm", "k8s.io/kubernetes/cmd/kube-proxy", 15),
@@ -144,6 +145,11 @@ def ensure_krew() -> Path:
     return _built([KREW])[KREW]
 
 
+def ensure_crane() -> Path:
+    """Return crane, with which a test serves a registry of its own, building it if it is missing. Raises BuildError."""
+    return _built([CRANE])[CRANE]
+
+
 def ensure_kueue() -> tuple[Path, Path]:
     """Return Kueue's manager, which admits jobs to queues, and its release's kustomizations. Raises BuildError."""
     program = _built([KUEUE])[KUEUE]
@@ -183,7 +189,7 @@ def ensure_test_programs(node: bool) -> None:
     """
     assets = _given_assets()
     given = {program for program in PROGRAMS if assets and _is_program(assets / program.name)}
-    wanted = (*PROGRAMS, HELM, KREW, PROMTOOL, KUEUE, *(NODE_PROGRAMS if node else ()))
+    wanted = (*PROGRAMS, HELM, KREW, PROMTOOL, CRANE, KUEUE, *(NODE_PROGRAMS if node else ()))
     _built(program for program in wanted if program not in given)
 
 

@@ -3,9 +3,10 @@
     python tools/container_image.py [--hami-core LIBRARY] [OUTPUT]     make image does it in build/
 
 Three layers, lowest first: Debian's Python with what it needs and a shell, made by mmdebstrap from this machine's own
-suite and mirrors; the wheels whose hashes are in requirements/runtime.txt; our package. The first two are made once and
-kept in the build cache. All bytecode is written here: at run time the file system is read-only. As an ordinary user, it
-takes what mmdebstrap then needs: the package uidmap, and the right to open namespaces.
+suite and mirrors; the wheels whose hashes are in requirements/runtime.txt, trimmed (trim_packages.py); our package. The
+first two are made once and kept in the build cache. All bytecode is written here: at run time the file system is
+read-only. As an ordinary user, it takes what mmdebstrap then needs: the package uidmap, and the right to open
+namespaces.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import trim_packages
+from bill_of_materials import bill_of_materials, files_below, files_of_layers
 from build_steps import Builder, BuildError, cache_directory, minutes
 from node_image import write_image
 
@@ -44,6 +47,10 @@ MACHINES_OWN = ("dev", "etc/apt", "etc/hostname", "etc/resolv.conf", "etc/dpkg/d
 
 PROGRAM = REPOSITORY / "manifests" / "gpuledger"
 """The command, for `kubectl exec`."""
+
+DOCUMENTS = "usr/share/doc/gpuledger"
+MATERIALS = f"{DOCUMENTS}/gpuledger.cdx.json"
+"""Where the image has its bill of materials, with the Dockerfile, too."""
 
 COMMAND = ("python3", "-m", "gpuledger")
 ARGUMENTS = ("run",)
@@ -67,11 +74,11 @@ def ensure_layers() -> tuple[Path, Path, str]:
         return root, _cached(directory, f"python{version}-wheels", _pip(version), _make_wheels), version
 
 
-def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME, hami_core: Path | None = None) -> None:
+def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME, hami_core: Path | None = None) -> str:
     """Write the image, in a second or two once there are the layers below. Raises BuildError.
 
-    `package` is the directory of another state of our package, which then needs another name. `hami_core` is a library
-    of HAMi's, which the Dockerfile takes from HAMi's image.
+    Returns its bill of materials, which is in it, too. `package` is the directory of another state of our package,
+    which then needs another name. `hami_core` is a library of HAMi's, which the Dockerfile takes from HAMi's image.
     """
     if hami_core is not None and not hami_core.is_file():
         raise BuildError(f"{hami_core} is no file, and not HAMi-core's library.")
@@ -86,16 +93,13 @@ def build_image(output: Path, package: Path = PACKAGE, name: str = FULL_NAME, ha
             shutil.copyfile(hami_core, content / "hami-core" / hami_core.name)
         (content / "usr/local/bin").mkdir()
         shutil.copy(PROGRAM, content / "usr/local/bin")
+        (content / DOCUMENTS).mkdir(parents=True)
+        shutil.copyfile(REPOSITORY / "LICENSE", content / DOCUMENTS / "LICENSE")
+        files = [*files_of_layers([root, wheels]), *files_below(content)]
+        (content / MATERIALS).write_text(bill_of_materials("gpuledger", VERSION, files))
         _write_layer(content, ours)
         write_image(output, name, [root, wheels, ours], COMMAND, ENVIRONMENT, ARGUMENTS, USER)
-
-
-def write_bill_of_materials(output: Path) -> None:
-    """Write which packages are in the image. Raises BuildError."""
-    from bill_of_materials import bill_of_materials
-
-    root, wheels, _ = ensure_layers()
-    output.write_text(bill_of_materials("gpuledger", VERSION, [root, wheels], OLD_S))
+        return (content / MATERIALS).read_text()
 
 
 def missing_requirements() -> list[str]:
@@ -106,7 +110,7 @@ def missing_requirements() -> list[str]:
 def _cached(directory: Path, name: str, command: Sequence[str], make: Callable[[list[str], Path, Path], None]) -> Path:
     """Return a layer that depends on a command and the locked packages, and make it unless it is there."""
     what = [word for word in command if word != sys.executable]  # each checkout has a Python of its own
-    inputs = [platform.machine(), Path(__file__).read_text(), *what]
+    inputs = [platform.machine(), Path(__file__).read_text(), Path(trim_packages.__file__).read_text(), *what]
     key = hashlib.sha256("\0".join(inputs).encode() + LOCK.read_bytes()).hexdigest()[:12]
     layer = directory / f"{name}-{key}.tar"
     if not layer.exists():
@@ -247,6 +251,7 @@ def _make_wheels(command: list[str], content: Path, temporary: Path) -> None:
         environment=os.environ,
     )
     shutil.rmtree(site / "bin", ignore_errors=True)  # commands that would be run by this machine's Python
+    trim_packages.trim(site)
     _compile(version, content)
 
 
@@ -291,9 +296,8 @@ def main() -> int:
     begin = time.monotonic()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        build_image(output, hami_core=options.hami_core)
         materials = output.with_suffix(".cdx.json")
-        write_bill_of_materials(materials)
+        materials.write_text(build_image(output, hami_core=options.hami_core))
     except BuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -183,7 +183,7 @@ def test_each_image_that_ours_is_made_from_is_named_once() -> None:
     """Whoever builds the image gives it with its digest."""
     lines = (MANIFESTS / "Dockerfile").read_text().splitlines()
     named = [line.split()[1] for line in lines if line.startswith("FROM ")]
-    assert named == ["$BASE", "$BASE", "$HAMI_CORE", "$BASE"]
+    assert named == ["$BASE", "$HAMI_CORE", "$BASE", "$BASE"]
     for name in ("BASE", "HAMI_CORE"):
         assert sum(line.startswith(f"ARG {name}=") for line in lines) == 1
 

@@ -167,7 +167,7 @@ class PodCluster(Cluster):
         name = f"docker.io/library/{release.image}"
         self.bring("release", partial(build_image, package=release.package, name=name))
 
-    def bring(self, name: str, write: Callable[[Path], None]) -> None:
+    def bring(self, name: str, write: Callable[[Path], object]) -> None:
         """Let the nodes have an image that a function writes."""
         tar = self.plane.directory / f"{name}.tar"
         write(tar)

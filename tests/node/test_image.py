@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
 import pytest
 from packaging.requirements import Requirement
 
-from container_image import LOCK, build_image, ensure_layers, missing_requirements, write_bill_of_materials
+from container_image import LOCK, MATERIALS, build_image, ensure_layers, missing_requirements
 from requirements import require
 
 pytestmark = pytest.mark.timeout(300)
@@ -35,14 +36,21 @@ def test_the_same_sources_make_the_same_image(tmp_path: Path) -> None:
 
 def test_the_image_has_the_command_that_the_documents_have_people_run_in_pods(tmp_path: Path) -> None:
     build_image(tmp_path / "image.tar")
-    with tarfile.open(tmp_path / "image.tar") as image:
+    with _top_layer(tmp_path / "image.tar") as layer:
+        assert layer.getmember("usr/local/bin/gpuledger").mode & 0o111 == 0o111
+
+
+@contextlib.contextmanager
+def _top_layer(file: Path) -> Iterator[tarfile.TarFile]:
+    """Yield the uppermost layer of an image."""
+    with tarfile.open(file) as image:
         top = json.load(_member(image, json.load(_member(image, "index.json"))["manifests"][0]))["layers"][-1]
         with tarfile.open(fileobj=_member(image, top)) as layer:
-            assert layer.getmember("usr/local/bin/gpuledger").mode & 0o111 == 0o111
+            yield layer
 
 
 def _member(image: tarfile.TarFile, what: str | Mapping[str, str]) -> IO[bytes]:
-    """Return a file of an image, by its name or by what describes it."""
+    """Return a file of an image or layer, by its name or by what describes it."""
     name = what if isinstance(what, str) else f"blobs/{what['digest'].replace(':', '/')}"
     found = image.extractfile(name)
     assert found
@@ -53,11 +61,13 @@ def test_the_bill_of_materials_names_every_locked_wheel_and_the_python_that_runs
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator  # takes seconds, in each process that collects tests
 
-    file = tmp_path / "image.cdx.json"
-    write_bill_of_materials(file)
-    text = file.read_text()
+    hami_core = tmp_path / "libvgpu.so"
+    hami_core.write_text("a library")
+    text = build_image(tmp_path / "image.tar", hami_core=hami_core)
+    with _top_layer(tmp_path / "image.tar") as layer:
+        assert _member(layer, MATERIALS).read().decode() == text
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    found = {each["purl"].partition("?")[0] for each in json.loads(text)["components"]}
+    found = {each["bom-ref"].partition("?")[0] for each in json.loads(text)["components"]}
     wheels = [Requirement(line.rstrip(" \\")) for line in LOCK.read_text().splitlines() if re.match(r"[a-z0-9]", line)]
     python = {"python_full_version": f"{ensure_layers()[2]}.0"}
     wanted = [wheel for wheel in wheels if wheel.marker is None or wheel.marker.evaluate(python)]
@@ -65,3 +75,4 @@ def test_the_bill_of_materials_names_every_locked_wheel_and_the_python_that_runs
     assert locked <= found
     assert len(locked) > 20
     assert any(each.startswith("pkg:deb/debian/python3.") for each in found)
+    assert "file:/hami-core/libvgpu.so" in found

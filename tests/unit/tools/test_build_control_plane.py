@@ -3,7 +3,7 @@
 import pytest
 
 import build_control_plane
-from build_control_plane import AT_ONCE, HELM, NODE_PROGRAMS, PROGRAMS, PROMTOOL
+from build_control_plane import AT_ONCE, CRANE, HELM, NODE_PROGRAMS, PROGRAMS, PROMTOOL
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,6 @@ def test_the_memory_of_this_machine_is_known() -> None:
 
 
 def test_each_program_has_an_output_of_its_own_in_its_module() -> None:
-    programs = (*PROGRAMS, *NODE_PROGRAMS, HELM, PROMTOOL)
+    programs = (*PROGRAMS, *NODE_PROGRAMS, HELM, PROMTOOL, CRANE)
     assert len({(program.module, program.output) for program in programs}) == len(programs)
     assert {program.name for program in programs if program.output != program.name} == {"etcd"}  # go says: server
