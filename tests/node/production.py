@@ -35,6 +35,8 @@ NEXT_VERSION = "0.1.999"
 """The tag under which the same image is there as well, to upgrade to."""
 
 TEAM, REPLICAS = "team-a", 40
+SLOTS = 10
+"""Of a card. The team's pods can fill all cards of one node."""
 AUDIT = f"kubectl exec -n {NAMESPACE} deploy/gpuledger -c operator -- gpuledger audit"
 MONITORING = ("PodMonitor", "PrometheusRule")
 SLOW_S = 180.0
@@ -50,7 +52,6 @@ def here(values: Mapping[str, Any]) -> Json:
     """Return the values as they have to be here: the driver is a stand-in, and each node is of all kinds at once."""
     found: Json = json.loads(json.dumps(values))
     found["agent"] |= fake_driver()
-    found["settings"]["slots_per_card"] = 12  # ten of the team's pods fill a card's memory, and single pods come beside
     found["operator"]["tolerations"].append({"operator": "Exists"})
     if not FILLS_IN:
         found["admission"]["mode"] = "validating"
@@ -131,6 +132,22 @@ class Production:
         """Return UID -> pod, of the team."""
         found = self.cluster.request("GET", f"/api/v1/namespaces/{TEAM}/pods")["items"]
         return {pod["metadata"]["uid"]: pod for pod in found}
+
+    def scale(self, replicas: int) -> None:
+        """Let the team have so many pods, and wait until it has."""
+        assert self.run(f"kubectl scale deployment/trial -n {TEAM} --replicas={replicas}")[0] == 0
+        self.cluster.wait(lambda: len(self.pods()) == replicas, f"{TEAM} has {replicas} pods", SLOW_S)
+
+    def card_with_a_slot(self, node: str) -> str:
+        """Return the UUID of the card of a node that most pods hold, of those that take one more."""
+
+        def numbers() -> dict[str, int]:
+            cards = [uuid for uuid, card in self.cluster.cards().items() if card["spec"]["nodeName"] == node]
+            held = {uuid: len(self.cluster.holders().get(uuid, [])) for uuid in cards}
+            return {uuid: number for uuid, number in held.items() if number < SLOTS}
+
+        self.cluster.wait(lambda: bool(numbers()), f"a card of {node} has a free slot", SLOW_S)
+        return max(numbers().items(), key=lambda each: each[1])[0]
 
     def uids_on(self, place: str) -> set[str]:
         """Return the UIDs of the team's pods on a node, or on a card."""

@@ -89,7 +89,7 @@ def test_the_production_page_leads_from_a_registry_to_the_first_team(site: Produ
     forbidden["spec"]["priorityClassName"] = "gpu-serving"
     with pytest.raises(RequestFailed, match="exceeded quota: no-serving-priority"):
         site.cluster.request("POST", f"/api/v1/namespaces/{TEAM}/pods", forbidden)
-    assert site.run(f"kubectl scale deployment/trial -n {TEAM} --replicas={REPLICAS}")[0] == 0
+    site.scale(REPLICAS)
     site.check()
     assert not_run(site, PRODUCTION) == []
 
@@ -120,7 +120,9 @@ def test_each_command_of_operations_does_what_its_page_says(site: Production) ->
 
 def out_of_service(site: Production) -> None:
     """Cordon a card, then a node, and open them again; then drain the node."""
-    cluster, uuid = site.cluster, cards_of(0).cards[0].uuid
+    cluster = site.cluster
+    site.scale(REPLICAS - 1)
+    uuid = site.card_with_a_slot(ONE)
     walk = Walk(site.journey, OPERATIONS, "Taking things out of service", ONE, UUID=uuid, TEXT="test")
     for mark in ("card", "node"):
         before = site.uids_on(uuid)
@@ -133,6 +135,7 @@ def out_of_service(site: Production) -> None:
         cluster.wait_bound(f"after-{mark}")
         cluster.request("DELETE", f"{PODS}/after-{mark}")
     cluster.wait(lambda: not cluster.pods(), "the pods that nobody would make again are gone")  # a drain refuses them
+    site.scale(REPLICAS)
     walk.through("kubectl drain")
     cluster.wait(lambda: not any(site.uids_on(card.uuid) for card in cards_of(0).cards), "no share of the node is left")
     walk.rest()
