@@ -187,10 +187,18 @@ def ensure_test_programs(node: bool) -> None:
 
     Built together they take less time than one after the other, and no test waits for a build.
     """
+    _build_together((*PROGRAMS, HELM, KREW, PROMTOOL, CRANE, KUEUE, *(NODE_PROGRAMS if node else ())))
+
+
+def ensure_kind_programs(for_tests: bool) -> None:
+    """Build every program that clusters of kind need, and those that only their tests run. Raises BuildError."""
+    _build_together((*PROGRAMS, *NODE_PROGRAMS, *KIND_PROGRAMS, HELM, *((KUEUE, CRANE) if for_tests else ())))
+
+
+def _build_together(programs: Iterable[Program]) -> None:
     assets = _given_assets()
     given = {program for program in PROGRAMS if assets and _is_program(assets / program.name)}
-    wanted = (*PROGRAMS, HELM, KREW, PROMTOOL, CRANE, KUEUE, *(NODE_PROGRAMS if node else ()))
-    _built(program for program in wanted if program not in given)
+    _built(program for program in programs if program not in given)
 
 
 def kubernetes_minor() -> str:

@@ -1,7 +1,7 @@
 """kind on a machine that reaches no image registry: Docker of its own, and all images made here.
 
     python tools/kind_lab.py run COMMAND...     run a command with that Docker; then all of it is removed
-    python tools/kind_lab.py build              only make the images, which are kept
+    python tools/kind_lab.py build              only make the images, and what the tests run; it is kept
 
 The command finds `docker`, `kind`, `kubectl` and `helm` on its PATH, and in KIND_IMAGE a node image of the same
 Kubernetes as the other tests'. Programs are built from Go modules (see build_control_plane.py), the nodes' root is
@@ -34,6 +34,7 @@ from build_control_plane import (
     ensure_binaries,
     ensure_helm,
     ensure_kind_binaries,
+    ensure_kind_programs,
     ensure_node_binaries,
     kind_sources,
     kubernetes_version,
@@ -412,7 +413,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Make the images, run a command with them, and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="what", required=True)
-    commands.add_parser("build", help="make the images, which are kept")
+    commands.add_parser("build", help="make all that the tests need, which is kept")
     run = commands.add_parser("run", help="run a command with a Docker of its own, and remove that")
     run.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
@@ -421,6 +422,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: kind can't run here for want of {', '.join(missing)}", file=sys.stderr)
         return 1
     try:
+        ensure_kind_programs(for_tests=chosen.what == "build")
         with a_docker() as docker:
             image = ensure_images(docker)
             if chosen.what == "build":
