@@ -41,7 +41,7 @@ def with_kueue(shown: KindCluster, tmp_path_factory: pytest.TempPathFactory) -> 
         names = [each["metadata"]["name"] for each in teams if each["kind"] == kind]
         shown.kubectl("delete", kind.lower(), *names, "--timeout=90s")
     shown.kubectl("delete", f"--filename={manifests}", "--ignore-not-found", "--timeout=90s")
-    shown.upgrade("settings.kueue=false", "settings.sum_models={}")
+    shown.upgrade()  # without these settings
 
 
 @pytest.fixture
