@@ -31,7 +31,7 @@ def lab() -> Iterator[KindCluster]:
     """Yield what runs programs with a Docker of our own, in which there is no cluster yet."""
     if missing := missing_requirements():
         pytest.skip(f"clusters of kind: {', '.join(missing)}")
-    before = machine()
+    before, running = machine(), programs()
     try:
         with a_docker() as docker:
             yield KindCluster(docker, ensure_images(docker))
@@ -39,7 +39,15 @@ def lab() -> Iterator[KindCluster]:
         pytest.skip(str(error))
     except BuildError as error:
         pytest.fail(str(error), pytrace=False)
-    assert machine() == before, "something of it is left on the machine"
+    after = machine()
+    assert not programs() - running, "programs of it are left on the machine"
+    assert after == before, "something of it is left on the machine"
+
+
+def programs() -> set[str]:
+    """Return what runs of the programs of clusters, with their process ids: other tests may end theirs meanwhile."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,comm="], capture_output=True, text=True, check=True).stdout
+    return {line for line in listed.splitlines() if line.split()[1] in ("dockerd", "containerd", "kubelet", "etcd")}
 
 
 def machine() -> dict[str, str]:
@@ -51,7 +59,6 @@ def machine() -> dict[str, str]:
         "policies": "iptables-save | grep -o '^:[A-Z]* [A-Z]*' | sort -u",
         "kernel": "cat /proc/sys/vm/overcommit_memory /proc/sys/kernel/panic /proc/sys/kernel/panic_on_oops",
         "forwarding": "cat /proc/sys/net/ipv4/ip_forward",
-        "programs": "ps -e -o comm= | grep -E 'dockerd|containerd|kubelet|etcd' | sort | uniq -c",
     }
     environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 

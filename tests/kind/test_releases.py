@@ -1,4 +1,4 @@
-"""The demo, and how an installation changes: settings, versions, certificates."""
+"""How an installation changes: settings, versions, certificates."""
 
 from __future__ import annotations
 
@@ -7,17 +7,6 @@ import time
 from pathlib import Path
 
 from kind.cluster import COUNT, MEMORY, NAMESPACE, WORKERS, KindCluster, address_of, pod, restarts, shares
-
-
-def test_the_demo_places_what_it_shows_and_can_be_repeated(cluster: KindCluster) -> None:
-    told = cluster.demo()
-    assert "no card as large as 60000 MiB" in told
-    assert all(f"{worker} " in told for worker in WORKERS)
-    assert "control-plane" not in told.partition("gpuledger top")[2].partition("gpuledger explain")[0]
-    phases = {each["metadata"]["name"]: each["status"]["phase"] for each in cluster.objects("pods")}
-    assert phases.pop("too-large") == "Pending"
-    assert set(phases.values()) <= {"Running", "Succeeded"}
-    assert len(cluster.cards()) == 8 * len(WORKERS)
 
 
 def test_settings_and_versions_change_under_shares_and_no_container_restarts(cluster: KindCluster) -> None:
