@@ -46,7 +46,7 @@ def api() -> ApiServer:
     return api
 
 
-def annotations(api: ApiServer) -> dict[str, str]:
+def kept(api: ApiServer) -> dict[str, str]:
     found = api.nodes["node-a"]["metadata"]["annotations"]
     return {name: found[name] for name in (*KEEPING, KEPT_ANNOTATION) if name in found}
 
@@ -72,12 +72,12 @@ async def test_the_first_holder_and_the_last_cause_one_write_each_and_no_other_d
     assert writes(api) == 0
     for holders in ((FIRST,), (FIRST, SECOND), (SECOND,)):
         await hold(api, parts, *holders)
-        assert annotations(api) == KEPT
+        assert kept(api) == KEPT
         assert writes(api) == 1
     await hold(api, parts, wait_s=EMPTY_S - WRITTEN_S)
-    assert (annotations(api), writes(api)) == (KEPT, 1)
+    assert (kept(api), writes(api)) == (KEPT, 1)
     await asyncio.sleep(2 * WRITTEN_S)
-    assert (annotations(api), writes(api)) == ({}, 2)
+    assert (kept(api), writes(api)) == ({}, 2)
 
 
 async def test_a_node_between_two_pods_is_not_written(api: ApiServer) -> None:
@@ -85,17 +85,17 @@ async def test_a_node_between_two_pods_is_not_written(api: ApiServer) -> None:
     for _ in range(5):
         await hold(api, parts, FIRST)
         await hold(api, parts, wait_s=EMPTY_S * 0.9)
-    assert (annotations(api), writes(api)) == (KEPT, 1)
+    assert (kept(api), writes(api)) == (KEPT, 1)
     await asyncio.sleep(EMPTY_S)
     assert writes(api) == 2
 
 
 async def test_with_the_setting_off_nothing_is_written_and_what_is_there_is_taken_away(api: ApiServer) -> None:
     await hold(api, an_operator(api), FIRST)
-    assert annotations(api) == KEPT
+    assert kept(api) == KEPT
     without = an_operator(api, keeps=False)
     await hold(api, without, FIRST)
-    assert annotations(api) == {}
+    assert kept(api) == {}
     for holders in ((FIRST,), (), (SECOND,)):
         await hold(api, without, *holders, wait_s=EMPTY_S)
     assert writes(api) == 2
@@ -107,9 +107,9 @@ async def test_what_a_person_has_written_stays(api: ApiServer) -> None:
     api.put_node(node)
     parts = an_operator(api)
     await hold(api, parts, FIRST)
-    assert annotations(api) == {**KEPT, KEPT_ANNOTATION: CLUSTER_AUTOSCALER}
+    assert kept(api) == {**KEPT, KEPT_ANNOTATION: CLUSTER_AUTOSCALER}
     await hold(api, parts, wait_s=EMPTY_S + WRITTEN_S)
-    assert annotations(api) == {KARPENTER: "true"}
+    assert kept(api) == {KARPENTER: "true"}
 
 
 async def test_a_new_operator_writes_what_the_last_one_has_left_undone_and_nothing_twice(api: ApiServer) -> None:
@@ -118,14 +118,14 @@ async def test_a_new_operator_writes_what_the_last_one_has_left_undone_and_nothi
     await asyncio.sleep(WRITTEN_S)
     again = an_operator(api)
     await hold(api, again, FIRST)
-    assert (annotations(api), writes(api)) == (KEPT, 1)
+    assert (kept(api), writes(api)) == (KEPT, 1)
     await hold(api, again)
     await first.workflows.context.tasks.stop()
     await again.workflows.context.tasks.stop()  # before the node is let go
     third = an_operator(api)
     await asyncio.sleep(EMPTY_S + WRITTEN_S)
     third.watch()
-    assert (annotations(api), writes(api)) == ({}, 2)
+    assert (kept(api), writes(api)) == ({}, 2)
 
 
 async def test_only_the_active_replica_writes(api: ApiServer) -> None:
@@ -136,7 +136,7 @@ async def test_only_the_active_replica_writes(api: ApiServer) -> None:
     passive.observe({"spec": {"holderIdentity": "host_1"}}, gone=False)
     parts.workflows.node_keeper.became_active()
     await asyncio.sleep(WRITTEN_S)
-    assert annotations(api) == KEPT
+    assert kept(api) == KEPT
 
 
 async def test_a_write_that_fails_is_tried_again_from_what_the_node_is_then(api: ApiServer) -> None:
@@ -144,7 +144,7 @@ async def test_a_write_that_fails_is_tried_again_from_what_the_node_is_then(api:
     failures = refuse(Conflict("the node has changed", 409)), refuse(Unreachable("down", 503)), lose_answer()
     api.queue(Operation.ANNOTATE_NODE, *failures)
     await hold(api, parts, FIRST, wait_s=5.0)
-    assert annotations(api) == KEPT
+    assert kept(api) == KEPT
     assert writes(api) == 3  # the last of these was carried out, as the next look at the node shows
 
 
@@ -156,7 +156,7 @@ async def test_without_the_permission_it_is_asked_for_seldom_and_said_once(
     await hold(api, parts, FIRST, wait_s=DENIED_PAUSE_S * 1.5)
     assert writes(api) == 2
     await asyncio.sleep(DENIED_PAUSE_S)
-    assert annotations(api) == KEPT
+    assert kept(api) == KEPT
     assert sum("not allowed" in record.message for record in caplog.records) == 1
 
 
