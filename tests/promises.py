@@ -48,6 +48,7 @@ PROMISES = {
     "docs/doctor.md": {"doctor": "`kubectl gpuledger doctor` finds what an installation lacks, and writes nothing."},
     "docs/metrics.md": {"metrics": "Metrics agree with kubectl."},
     "docs/admission.md": {"admission": "What no node can serve is refused at creation, with what to write instead."},
+    "docs/autoscaling.md": {"autoscalers": "Pods with cards ask for what no node lists, and used nodes can be kept."},
     "docs/helm.md": {"chart": "The API server takes each object of the chart."},
     "docs/security.md": {
         "forgery": "No annotation takes a card from anyone, and each account can do only what it needs.",

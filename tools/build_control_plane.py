@@ -85,6 +85,7 @@ KIND_PROGRAMS = (
 )
 """What clusters of kind need beside the others."""
 KUEUE = Program("kueue", "kueue", "sigs.k8s.io/kueue/cmd/kueue", 180)
+KARPENTER = Program("karpenter", "karpenter", "sigs.k8s.io/karpenter/kwok", 260)
 OF_KUBERNETES = ("kubernetes", "kubeadm")
 """Modules that there are for each minor version. What only kind needs is apart: most tests need not wait for it."""
 
@@ -169,6 +170,20 @@ def ensure_kueue_types() -> Path:
 
 def _kueue_sources() -> Path:
     return _sources(KUEUE.module, KUEUE.package.partition("/cmd/")[0])
+
+
+def ensure_karpenter() -> Path:
+    """Return Karpenter with its kwok provider, which makes nodes on paper, building it if it is missing.
+
+    Few tests need it, so `ensure_test_programs` leaves it out. Raises BuildError.
+    """
+    return _built([KARPENTER])[KARPENTER]
+
+
+def karpenter_types() -> list[Path]:
+    """Return the files of Karpenter's CustomResourceDefinitions, and of its provider's. Raises BuildError."""
+    sources = _sources(KARPENTER.module, "sigs.k8s.io/karpenter")
+    return sorted(path for part in ("pkg", "kwok") for path in (sources / part / "apis" / "crds").glob("*.yaml"))
 
 
 def _sources(name: str, module: str) -> Path:

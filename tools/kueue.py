@@ -29,7 +29,7 @@ CONFIGURATION: Json = {
     "leaderElection": {"leaderElect": False},
     "metrics": {"bindAddress": "0"},
     "integrations": {"frameworks": ["batch/job", "pod", "deployment"]},
-    "resources": {"excludeResourcePrefixes": ["nvidia.com/"]},
+    "resources": {"excludeResourcePrefixes": ["nvidia.com/", "gpuledger.dev/managed"]},
 }
 """What differs from its release: docs/queues.md says why for what teams have to set, too."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from build_control_plane import ensure_binaries
+from build_control_plane import ensure_binaries, ensure_karpenter
 from build_steps import BuildError
 from cluster.claims import create_class, remove_claims
 from cluster.cluster import Cluster, Connection
@@ -22,6 +22,8 @@ from native_gangs import NativeGangs, native_gangs
 
 HERE = Path(__file__).parent
 CRD = HERE.parents[1] / "crds" / "gpuledger.dev_gpuallocations.yaml"
+BESIDE_KARPENTER = "test_autoscalers.py"
+"""Only `make test-all` runs it: building Karpenter takes more than four minutes."""
 BUILD_PROBLEM = pytest.StashKey[str]()
 NUMBERS = itertools.count(1)
 """Of the cards that tests write themselves."""
@@ -43,6 +45,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with capture.global_and_fixture_disabled():
         try:
             ensure_binaries()
+            if any(item.path.name == BESIDE_KARPENTER for item in session.items):
+                ensure_karpenter()
         except BuildError as error:
             session.config.stash[BUILD_PROBLEM] = str(error)
 

@@ -76,7 +76,7 @@ def cluster() -> Iterator[Cluster]:
     with ControlPlane.run() as plane:  # policies are in force for some time after they are deleted
         installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
         installation.start()
-        apply_policies(plane)
+        apply_policies(plane, Settings(hide_from_autoscalers=False))  # of which test_hiding.py is
         for name in ("ignored", "claims-not"):
             plane.kubectl("create", "namespace", name)
         plane.kubectl("label", "namespace", "ignored", "gpuledger.dev/ignore=true")
@@ -680,6 +680,8 @@ def test_a_name_with_characters_that_mean_something_in_cel_stays_a_name(cluster:
 
 # Other settings.
 
+NOT_HIDDEN = {"hide_from_autoscalers": False}
+
 
 @pytest.fixture(scope="module")
 def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
@@ -687,7 +689,7 @@ def renamed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     changed: Json = {"volcano_count": COUNT, "scheduler_name": "own"}
     changed |= {"extra_scheduler_names": ["volcano", "hami-scheduler"], "node_taint": "volcano.sh/vgpu=hami:NoSchedule"}
     file = tmp_path_factory.mktemp("policies") / "policies.yaml"
-    file.write_text(policies(Settings().changed({**changed, "default_gpus": 2, "vendors": []}), KINDS))
+    file.write_text(policies(Settings().changed({**changed, **NOT_HIDDEN, "default_gpus": 2, "vendors": []}), KINDS))
     with ControlPlane.run() as plane:  # beside the other policies, none of these could be told
         plane.kubectl("apply", "-f", str(file))
         connection = as_user(plane, "user")

@@ -437,6 +437,29 @@ def nobodys_pod(clinic: Clinic) -> Iterator[None]:
         yield
 
 
+ANY_CONTENT = {"openAPIV3Schema": {"type": "object"}}
+
+
+@contextmanager
+def karpenter_beside_a_whole_card(clinic: Clinic) -> Iterator[None]:
+    """Nothing of Karpenter runs here: its kind is there, and a pod in a namespace without admission."""
+    spec = {
+        "group": "karpenter.sh",
+        "scope": "Cluster",
+        "names": {"plural": "nodepools", "singular": "nodepool", "kind": "NodePool"},
+        "versions": [
+            {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+        ],
+    }
+    crd = {"metadata": {"name": "nodepools.karpenter.sh"}, "spec": spec}
+    with created(clinic, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd):
+        clinic.cluster.create(pod("whole", {COUNT: 1}))
+        clinic.cluster.wait_bound("whole")
+        yield
+        clinic.cluster.delete("whole")
+    clinic.cluster.wait(lambda: not any(clinic.cluster.holders().values()), "its card is free")
+
+
 @contextmanager
 def fast_clock(clinic: Clinic) -> Iterator[None]:
     later = (datetime.now(UTC) + timedelta(minutes=5)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -474,6 +497,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
     "topology without scores": (topology_without_scores, {"no-scores", "settings-differ", "over-hami-permission"}, ""),
     "a scheduler that does not run": (nobodys_pod, {"pods-unserved"}, "kube-system/nobodys"),
     "another scheduler's pod": (somebody_elses_pod, {"foreign-pods"}, "kube-system/by-hand"),
+    "Karpenter sees a pod": (karpenter_beside_a_whole_card, {"autoscaler-sees-pods"}, "admission is off in default"),
     "a node's clock is fast": (fast_clock, {"clock-skew-node"}, "ahead of"),
 }
 """What is wrong -> how it is made so, the ids of what is found then, and what the first of them says."""
@@ -483,7 +507,7 @@ FAULTS: dict[str, tuple[Plant, set[str], str]] = {
 def test_nothing_is_found_on_a_healthy_cluster(clinic: Clinic) -> None:
     assert clinic.findings(status=0) == {}
     out, err = clinic.run(status=0)
-    assert (out.splitlines()[-1], err) == ("35 checks, nothing found.", "")
+    assert (out.splitlines()[-1], err) == ("37 checks, nothing found.", "")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -499,7 +523,7 @@ def test_a_planted_fault_is_found_and_nothing_else(clinic: Clinic, fault: str) -
 def test_an_error_ends_with_one_and_a_warning_with_zero(clinic: Clinic) -> None:
     with agent_not_ready(clinic), gpus_of_nobody(clinic):
         printed, _ = clinic.run(status=1)
-    assert "35 checks: 1 error, 1 warning." in printed
+    assert "37 checks: 1 error, 1 warning." in printed
     with gpus_of_nobody(clinic):
         assert clinic.findings(status=0).keys() == {"node-not-shared"}
 

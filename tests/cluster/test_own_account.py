@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.claims import CLAIMS, claim, request
-from cluster.cluster import MERGE_PATCH, PODS, Cluster, Connection, RequestFailed, pod
+from cluster.cluster import MERGE_PATCH, NODES, PODS, Cluster, Connection, RequestFailed, pod
 from cluster.dry_runs import DRY, as_user, change
 from control_plane import ControlPlane
 from fakes.own_account_cases import (
@@ -23,8 +23,10 @@ from fakes.own_account_cases import (
     CLAIM_CASES,
     LABELLED,
     NOBODY,
+    NODE_CASES,
     WORKLOAD_CASES,
     Case,
+    a_node,
     a_workload,
     checks,
     condition,
@@ -153,6 +155,24 @@ def test_others_change_claims_as_before(cluster: Cluster) -> None:
     change(user, f"{CLAIMS}/others/status", {"status": {"reservedFor": None}})
     user.request("POST", f"{CLAIMS}{DRY}", claim("new", request()))
     user.close()
+
+
+# Nodes.
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> None:
+    """Create a node, and wait until the policy is in force."""
+    cluster.request("POST", NODES, a_node())
+    operator = as_user(cluster.plane, USER)
+    wait_in_force(cluster, operator, f"{NODES}/gpu-node", LABELLED, "gpuledger-own-nodes")
+    operator.close()
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("case", NODE_CASES, ids=lambda case: case.what)
+def test_our_account_changes_of_nodes_a_lock_and_what_keeps_them(ours: Connection, case: Case) -> None:
+    judge(ours, "gpuledger-own-nodes", NODES, case)
 
 
 # Kueue.

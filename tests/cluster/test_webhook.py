@@ -51,6 +51,7 @@ class Webhook:
         port = free_port()
         self.url = f"https://127.0.0.1:{port}"
         settings = {
+            "hide_from_autoscalers": False,  # of which test_hiding.py is
             **NO_KUBELET,
             "webhook_host": "127.0.0.1",
             "webhook_port": port,

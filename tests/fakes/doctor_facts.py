@@ -107,6 +107,9 @@ def healthy(chosen: Settings | None = None, **changes: Any) -> Facts:
         pods_held=frozenset(),
         device_class={"metadata": {"name": "gpu.gpuledger.dev"}},
         pods=[a_pod_object("web", node_name=NODE.name), a_pod_object("other", {"cpu": "1"}, scheduler_name="any")],
+        namespaces=[{"metadata": {"name": "default"}}],
+        karpenter=None,
+        cluster_autoscaler=None,
         node_leases=[{"metadata": {"name": NODE.name}, "spec": {"renewTime": "2030-01-01T11:59:55.000000Z"}}],
     )
     return replace(facts, **changes)

@@ -60,6 +60,7 @@ class OperatorParts:
     release_delay_s: float = RELEASE_DELAY_S
     adopt_pods: bool = False
     kueue: bool = False
+    keep_nodes_in_use: bool = False
     scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
@@ -86,6 +87,7 @@ class OperatorParts:
             tell_waiting_after_s=TELL_WAITING_AFTER_S,
             adopt_pods=self.adopt_pods,
             kueue=self.kueue,
+            keep_nodes_in_use=self.keep_nodes_in_use,
             kueue_reserve_s=KUEUE_RESERVE_S,
             kueue_retry_s=KUEUE_RETRY_S,
         )

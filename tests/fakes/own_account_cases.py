@@ -9,6 +9,9 @@ import copy
 from typing import Any, NamedTuple
 
 from cluster.claims import claim, request
+from gpuledger.formats.dialects.assignments import LOCK_ANNOTATION
+from gpuledger.formats.kubernetes.kept_node import keeping
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from gpuledger.formats.resource_claims.claims import DRIVER, PROTECTION
 from kueue import API as KUEUE
 
@@ -74,6 +77,25 @@ CLAIM_CASES = (
     Case("another driver's device given", "free", "/status", {"status": allocated(OTHERS)}, ONLY_OURS),
     Case("another driver's device taken", "others", "/status", {"status": NOBODY}, ONLY_OURS),
     Case("another driver's pods", "others", "/status", {"status": {"reservedFor": None}}, ONLY_OURS),
+)
+
+
+def a_node() -> Json:
+    """Return a node that an agent of ours describes, and that people have labelled."""
+    metadata = {"name": "gpu-node", "labels": {"team": "blue"}, "annotations": {REGISTER_ANNOTATION: "[]"}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}}
+
+
+ONLY_ANNOTATIONS, ONLY_THESE = "nothing of a node but annotations", "of a node's annotations, gpuledger changes only"
+
+NODE_CASES = (
+    Case("keep", "gpu-node", "", {"metadata": {"annotations": keeping({})}}),
+    Case("lock", "gpu-node", "", {"metadata": {"annotations": {LOCK_ANNOTATION: "2030-01-01T00:00:00Z"}}}),
+    Case("register", "gpu-node", "", {"metadata": {"annotations": {REGISTER_ANNOTATION: None}}}, ONLY_THESE),
+    Case("another annotation", "gpu-node", "", {"metadata": {"annotations": {"a": "b"}}}, ONLY_THESE),
+    Case("labels", "gpu-node", "", LABELLED, ONLY_ANNOTATIONS),
+    Case("finalizer", "gpu-node", "", {"metadata": {"finalizers": ["example.com/own"]}}, ONLY_ANNOTATIONS),
+    Case("cordon", "gpu-node", "", {"spec": {"unschedulable": True}}, ONLY_ANNOTATIONS),
 )
 
 

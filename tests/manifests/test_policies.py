@@ -26,7 +26,7 @@ FILLED_IN = [
     *NAMES,
     *(name for name, option in OPTIONS.items() if "stand_in" in option),
     *("scheduler_name", "extra_scheduler_names", "node_taint", "volcano_capacity"),
-    *("kueue", "sum_models", "sum_by", "queue_words", "admission_namespaces"),
+    *("kueue", "sum_models", "sum_by", "queue_words", "hide_from_autoscalers", "admission_namespaces"),
 ]
 """Options that the chart fills into the policies by itself."""
 
@@ -74,6 +74,7 @@ CASES: list[Json] = [
     {"admission_namespaces": "all"},
     OF_KUEUE,
     {"queue_words": True, "admission_namespaces": "all"},
+    {"hide_from_autoscalers": False, "sum_models": ["T4=15360"]},
     {"sum_models": ["T4=15360"]},
     {"sum_models": MODELS, "sum_by": "smallest", "node_taint": "gpu=ours:NoSchedule"},
     {"sum_models": MODELS, **UNITS, "default_gpus": 2, "default_cores": 100, "admission_namespaces": "all"},
@@ -104,7 +105,7 @@ CHOSEN = st.fixed_dictionaries(
         **{name: WORDS.map("example.com/{}".format) for name in NAMES},
         **{name: st.integers(*bounds) for name, bounds in NUMBERS.items()},
         **{name: st.integers(1, 2048) for name in UNITS if name not in NUMBERS},
-        **{name: st.booleans() for name in ("kueue", "queue_words", "volcano_capacity")},
+        **{name: st.booleans() for name in ("kueue", "queue_words", "volcano_capacity", "hide_from_autoscalers")},
         "sum_models": st.lists(st.from_regex(r"[ -<>-~]{1,40}=[1-9][0-9]{3,5}", fullmatch=True), max_size=12),
         "sum_by": st.sampled_from(("largest", "smallest")),
         "admission_namespaces": st.sampled_from(("all", "labelled")),
@@ -134,8 +135,14 @@ def test_the_policies_of_a_preset_are_those_of_its_settings(helm: Helm, name: st
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {name: other_value(name) for name in NAMES}, OF_KUEUE, {"queue_words": True, "admission_namespaces": "all"}],
-    ids=["default", "names", "kueue", "queue_words"],
+    [
+        {},
+        {name: other_value(name) for name in NAMES},
+        OF_KUEUE,
+        {"queue_words": True, "admission_namespaces": "all"},
+        {"hide_from_autoscalers": False, "extra_scheduler_names": ["volcano"]},
+    ],
+    ids=["default", "names", "kueue", "queue_words", "not hidden"],
 )
 def test_the_webhook_is_sent_the_pods_that_the_settings_name(helm: Helm, settings: Json) -> None:
     kinds = ("MutatingWebhookConfiguration",)

@@ -72,12 +72,16 @@ def test_no_manifest_is_written_by_hand_but_those_that_the_chart_copies(helm: He
     assert found - by_hand - {MANIFESTS / name for name in from_code} == set(base(helm.program))
 
 
+NOT_IN_EVERY_RELEASE = ("webhook", "monitoring", "over-hami", "keep-nodes", "mps")
+
+
 def test_a_release_has_what_the_base_has(helm: Helm) -> None:
     """Beyond the label that kustomize sets, and what each does in its own way to roll the pods."""
     of_base = {
         (each["kind"], each["metadata"]["name"]): each
         for path, text in base(helm.program).items()
-        if path.parent.name not in ("webhook", "monitoring", "over-hami", "mps") and path.name != "settings.yaml"
+        if path.parent.name not in ("webhook", "monitoring", "over-hami", "keep-nodes", "mps")
+        and path.name != "settings.yaml"
         for each in yaml.safe_load_all(text)
     }
     objects = helm.objects(namespace={"create": True}, audit={"enabled": True})
@@ -278,8 +282,8 @@ def test_who_judges_new_pods_follows_the_servers_version(helm: Helm, mode: str, 
 def test_the_webhooks_certificate_is_for_its_service_and_the_server_trusts_it(helm: Helm, tmp_path: Path) -> None:
     objects = helm.objects(admission={"mode": "webhook"})
     secret = objects["Secret", "gpuledger-webhook"]["data"]
-    (webhook,) = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
-    assert webhook["clientConfig"]["caBundle"] == secret["ca.crt"]
+    webhooks = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
+    assert {each["clientConfig"]["caBundle"] for each in webhooks} == {secret["ca.crt"]}
     for name in ("ca.crt", "tls.crt"):
         (tmp_path / name).write_bytes(base64.b64decode(secret[name]))
     host = f"gpuledger-webhook.{NAMESPACE}.svc"
@@ -319,8 +323,8 @@ def test_the_operator_listens_where_its_service_and_its_secret_are(helm: Helm) -
 def test_of_a_certificate_of_ones_own_the_server_is_told_whom_to_trust(helm: Helm) -> None:
     trusted = "-----BEGIN CERTIFICATE-----\nMII\n-----END CERTIFICATE-----\n"
     objects = helm.objects(admission={"mode": "webhook", "webhook": {"certificate": "secret", "caBundle": trusted}})
-    (webhook,) = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
-    assert base64.b64decode(webhook["clientConfig"]["caBundle"]).decode() == trusted
+    webhooks = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
+    assert {base64.b64decode(each["clientConfig"]["caBundle"]).decode() for each in webhooks} == {trusted}
     assert ("Secret", "gpuledger-webhook") not in objects
 
 
@@ -334,6 +338,16 @@ def test_cert_manager_fills_in_whom_to_trust(helm: Helm) -> None:
     assert certificate["spec"]["secretName"] == "gpuledger-webhook"
     assert certificate["spec"]["dnsNames"] == [f"gpuledger-webhook.{NAMESPACE}.svc"]
     assert ("Secret", "gpuledger-webhook") not in objects
+
+
+@pytest.mark.parametrize(
+    ("values", "granted"),
+    [({}, False), ({"settings": {"keep_nodes_in_use": True}}, True), ({"keepNodes": True}, True)],
+)
+def test_the_operator_may_annotate_nodes_where_the_setting_or_the_way_back_from_it_needs_that(
+    helm: Helm, values: Json, granted: bool
+) -> None:
+    assert (("ClusterRole", "gpuledger-keep-nodes") in helm.objects(**values)) is granted
 
 
 # Settings.

@@ -43,11 +43,14 @@
   {{- $text = replace (printf "<%s>" .) (include "gpuledger.setting" (list $root .)) $text -}}
 {{- end -}}
 {{- $schedulers := include "gpuledger.schedulers" $root -}}
+{{- $text = replace "in [\"gpuledger\"] &&" (printf "in %s &&" $schedulers) $text -}}
 {{- $text = replace "expression: '[\"gpuledger\"]'" (printf "expression: '%s'" $schedulers) $text -}}
 {{- $text = replace "value: \"gpuledger\"}" (printf "value: %q}" (include "gpuledger.setting" (list $root "scheduler_name"))) $text -}}
 {{- $text = replace "\"default-scheduler\", \"gpuledger\"]" (printf "\"default-scheduler\", %s" (trimPrefix "[" $schedulers)) $text -}}
 {{- with $root.Values.settings.sum_models -}}
   {{- $text = replace "'[\"<sum_models>=1\"]'" (. | toRawJson | replace "'" "''" | squote) $text -}}
+{{- else -}}
+  {{- $text = regexReplaceAll "\n  - name: without-sums\n    expression: \\|-\n(      .*\n)+" $text "\n" -}}
 {{- end -}}
 {{- if eq (include "gpuledger.setting" (list $root "sum_by")) "smallest" -}}
   {{- $text = replace ".max())})" ".min())})" $text -}}
@@ -61,8 +64,9 @@
 {{/* Whether the settings want a policy that not every cluster has: include "gpuledger.wanted" (list . "gpuledger-sums"). */}}
 {{- define "gpuledger.wanted" -}}
 {{- $settings := (index . 0).Values.settings -}}
-{{- $condition := get (dict "sums" $settings.sum_models "queues" $settings.queue_words) (trimPrefix "gpuledger-" (index . 1)) -}}
-{{- if or $condition (not (has (index . 1) (list "gpuledger-sums" "gpuledger-queues"))) -}}true{{- end -}}
+{{- $hiding := eq "true" (include "gpuledger.setting" (list (index . 0) "hide_from_autoscalers")) -}}
+{{- $condition := get (dict "sums" $settings.sum_models "queues" $settings.queue_words "hiding" $hiding) (trimPrefix "gpuledger-" (index . 1)) -}}
+{{- if or $condition (not (has (index . 1) (list "gpuledger-sums" "gpuledger-queues" "gpuledger-hiding"))) -}}true{{- end -}}
 {{- end -}}
 
 {{/* The mutation that lets pods tolerate the setting node_taint, key=value:effect. */}}

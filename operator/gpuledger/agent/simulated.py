@@ -377,14 +377,15 @@ def fake_nodes(
     if model not in MODELS_MIB:
         raise ValueError(f"there is no model {model!r}; models are {', '.join(MODELS_MIB)}")
     names = [f"{prefix}-{position}" for position in range(1, count + 1)]
-    return [_fake_node(name, gpus, model, _with_slots(configs.of(name), slots)) for name in names]
+    return [fake_node(name, gpus, model, _with_slots(configs.of(name), slots)) for name in names]
 
 
 def _with_slots(config: NodeConfig, slots: int | None) -> NodeConfig:
     return config if slots is None else replace(config, split_count=slots)
 
 
-def _fake_node(name: str, gpus: int, model: str, config: NodeConfig) -> FakeNode:
+def fake_node(name: str, gpus: int, model: str, config: NodeConfig = NodeConfig()) -> FakeNode:  # noqa: B008 - frozen
+    """Return one node, of this name; see `fake_nodes`. Raises KeyError for a model that is not in MODELS_MIB."""
     uuids = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{name}')}" for index in range(gpus)]
     cards = (
         Card(

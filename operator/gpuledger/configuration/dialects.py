@@ -117,7 +117,8 @@ def policy_objects(settings: Settings, kinds: frozenset[str] = EVERY_KIND) -> li
         )
     if "mutating" in kinds:
         models = card_models(settings)
-        found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words, scope)
+        hiding = settings.hide_from_autoscalers
+        found += mutating_policies(dialects, names, settings.node_taint, models, settings.queue_words, hiding, scope)
     if "agents" in kinds:
         shown = (settings.volcano_memory, settings.volcano_cores) if settings.volcano_capacity else ()
         found += agent_policies([name for name in shown if name])
@@ -136,7 +137,8 @@ def webhook_objects(settings: Settings, kinds: frozenset[str], address: WebhookA
     if "validating" in kinds:
         found.append(validating_webhooks(dialects, address, scope))
     if "mutating" in kinds:
-        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queue_words_for(settings), scope))
+        queues, hiding = queue_words_for(settings), settings.scheduler_names if settings.hide_from_autoscalers else ()
+        found.append(mutating_webhooks(dialects, address, bool(settings.sum_models), queues, hiding, scope))
     return found
 
 
@@ -156,7 +158,12 @@ def admission_rules(settings: Settings) -> AdmissionRules:
     key, _, value = label.partition("=")
     taint = (key, value, effect) if key else None
     return AdmissionRules(
-        dialects_of(settings), settings.scheduler_names, taint, card_models(settings), settings.queue_words
+        dialects_of(settings),
+        settings.scheduler_names,
+        taint,
+        card_models(settings),
+        settings.queue_words,
+        settings.hide_from_autoscalers,
     )
 
 

@@ -177,6 +177,15 @@ class Settings:
         choices=("largest", "smallest"),
     )
 
+    hide_from_autoscalers: bool = option(
+        True,
+        "Whether admission writes gpuledger.dev/managed, which no node lists, on pods with cards: autoscalers neither "
+        "evict these pods nor add nodes for them.",
+    )
+    keep_nodes_in_use: bool = option(
+        False, "Whether nodes with pods on their cards carry the annotations by which autoscalers keep a node."
+    )
+
     node_policy: str = option(
         "fragmentation",
         "Which fitting node to prefer: fragmentation (what costs the expected pods least), binpack (fullest first), "

@@ -174,7 +174,7 @@ def check_defaults(facts: Facts) -> Iterator[Finding]:
     release, stored = known(facts.release), known(facts.policies)
     webhooks = {each["kind"] for each in known(facts.webhooks)}
     ours = {_key(each) for each in release.policies if name_of(each) not in WITH_AGENTS}
-    fills_in = any(kind.startswith("Mutating") for kind, _ in stored) or "MutatingWebhookConfiguration" in webhooks
+    fills_in = ("MutatingAdmissionPolicy", "gpuledger-pods") in stored or "MutatingWebhookConfiguration" in webhooks
     if known(facts.version) < MUTATING_FROM and not fills_in and (webhooks or ours & stored.keys()):
         major, minor = known(facts.version)
         text = (

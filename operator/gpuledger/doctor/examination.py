@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from gpuledger.doctor import cluster_checks, node_checks, scheduler_checks
+from gpuledger.doctor import autoscaler_checks, cluster_checks, node_checks, scheduler_checks
 from gpuledger.doctor.facts import Facts, NotCheckedError, Unread
 from gpuledger.doctor.kinds import Finding, FindingKind, Severity
 from gpuledger.formats.kubernetes.node import node_facts, read_registers
@@ -71,6 +71,8 @@ MADE: tuple[Check, ...] = (
     node_checks.check_claims,
     node_checks.check_foreign_pods,
     node_checks.check_unserved_pods,
+    autoscaler_checks.check_autoscalers,
+    autoscaler_checks.check_keeping_nodes,
     cluster_checks.check_clock_here,
     cluster_checks.check_clocks_of_nodes,
 )

@@ -111,7 +111,7 @@ AGENT = (
 """Permissions that the node agents' roles have to grant."""
 
 OVER_HAMI = Permission("patch", "nodes")
-"""Permissions that the operator also needs where nodes run HAMi's device plugin."""
+"""Permissions that the operator also needs where nodes run HAMi's device plugin, or with keep_nodes_in_use."""
 
 AS_INIT = (Permission("get", "customresourcedefinitions", "apiextensions.k8s.io", name=f"{PLURAL}.{GROUP}"),)
 """Permissions that the doctor itself also needs in the operator's pod."""
@@ -168,6 +168,12 @@ class Release:
     webhook_port: int = 0
     isolation: str = "auto"
     """How nodes of our agent keep shares apart, unless their own configuration says."""
+    hides_pods: bool = True
+    """Whether autoscalers are to leave alone pods with cards."""
+    keep_nodes: bool = False
+    """Whether they are told to keep nodes whose cards are held."""
+    only_labelled: bool = False
+    """Whether admission is for labelled namespaces alone."""
     nodes: NodeConfigs | None = None
     """What single nodes have of their own; None where that can't be read."""
 
@@ -229,6 +235,11 @@ class Facts:
     """Ours, for claims."""
     pods: Sequence[Json] | Unread = _NOT_ASKED
     """Pods of all namespaces that have not ended."""
+    namespaces: Sequence[Json] | Unread = _NOT_ASKED
+    karpenter: Json | Unread | None = _NOT_ASKED
+    """The CRD of its NodePools."""
+    cluster_autoscaler: Json | Unread | None = _NOT_ASKED
+    """Its Lease."""
     node_leases: Sequence[Json] | Unread = _NOT_ASKED
     """Leases by which kubelets say that they live."""
 

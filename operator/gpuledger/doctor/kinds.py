@@ -376,6 +376,28 @@ class FindingKind(StrEnum):
         "`schedulerName: SCHEDULER`",
     )
 
+    # Autoscalers.
+    KEEP_NODES_PERMISSION = (
+        "keep-nodes-permission",
+        E,
+        "`keep_nodes_in_use` is set, and the operator may not patch nodes: autoscalers are not told which to keep.",
+        "kubectl apply -k manifests/keep-nodes",
+    )
+    AUTOSCALER_UNGUARDED = (
+        "autoscaler-unguarded",
+        W,
+        "An autoscaler runs, and nothing hides new pods from it: it takes several that fill their nodes for pods that "
+        "fit on one, and evicts some.",
+        "Set hide_from_autoscalers: true, and install the policies, or the webhook: docs/autoscaling.md",
+    )
+    AUTOSCALER_SEES_PODS = (
+        "autoscaler-sees-pods",
+        W,
+        "An autoscaler runs, and pods that hold cards ask for nothing that their nodes do not list: it may evict them.",
+        "Label their namespaces gpuledger.dev/admission=true where admission is off, and have their owners create them "
+        "anew; until then keep_nodes_in_use: true protects them: docs/autoscaling.md",
+    )
+
     # Clocks.
     CLOCK_SKEW_HERE = (
         "clock-skew-here",

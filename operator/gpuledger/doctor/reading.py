@@ -194,6 +194,9 @@ def release_for(settings: Settings) -> Release:
         resource_claims=settings.resource_claims,
         webhook_port=settings.webhook_port,
         isolation="none" if settings.devices_file else settings.isolation,
+        hides_pods=settings.hide_from_autoscalers,
+        keep_nodes=settings.keep_nodes_in_use,
+        only_labelled=settings.admission_namespaces == "labelled",
         nodes=_nodes_config(settings),
     )
 
@@ -209,7 +212,7 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 OURS = f"/api/v1/namespaces/{NAMESPACE}"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
-EXTENSIONS = "/apis/apiextensions.k8s.io/v1"
+TYPES = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 AUTHORIZATION = "/apis/authorization.k8s.io/v1"
 
 
@@ -234,11 +237,12 @@ class Source:
 
 
 CRD = f"{PLURAL}.{GROUP}"
+NODE_POOLS = "nodepools.karpenter.sh"
 ALIVE = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 CLAIMS, CLASSES = (claim_objects_of(kind) for kind in ("resourceclaims", "deviceclasses"))
 
 SOURCES = {
-    "crd": Source("the CRD", f"customresourcedefinitions {CRD}", f"{EXTENSIONS}/customresourcedefinitions/{CRD}"),
+    "crd": Source("the CRD", f"customresourcedefinitions {CRD}", f"{TYPES}/{CRD}"),
     "deployment": Source("deployment gpuledger", f"deployments in {NAMESPACE}", f"{APPS}/deployments/gpuledger"),
     "daemon_set": Source(
         "daemonset gpuledger-agent", f"daemonsets in {NAMESPACE}", f"{APPS}/daemonsets/gpuledger-agent"
@@ -249,6 +253,11 @@ SOURCES = {
     "our_pods": Source("the pods of gpuledger-system", f"pods in {NAMESPACE}", f"{OURS}/pods", "list"),
     "nodes": Source("the nodes", "nodes", "/api/v1/nodes", "list"),
     "pods": Source("the pods of all namespaces", "pods", PODS, "list", parameters=ALIVE),
+    "namespaces": Source("the namespaces", "namespaces", "/api/v1/namespaces", "list"),
+    "karpenter": Source("Karpenter's CRD", f"customresourcedefinitions {NODE_POOLS}", f"{TYPES}/{NODE_POOLS}"),
+    "cluster_autoscaler": Source(
+        "cluster-autoscaler's Lease", "leases in kube-system", f"{LEASES}/kube-system/leases/cluster-autoscaler"
+    ),
     "node_leases": Source("the nodes' Leases", "leases in kube-node-lease", f"{LEASES}/kube-node-lease/leases", "list"),
 }
 """Field of Facts -> where it is read."""

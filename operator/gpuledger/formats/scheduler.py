@@ -27,7 +27,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import orjson
 
-from gpuledger.formats.dialects.vocabulary import SUMS, Dialects
+from gpuledger.formats.dialects.vocabulary import HIDING, SUMS, Dialects
 from gpuledger.formats.kubernetes.other import (
     LEASE_DURATION_S,
     LEASE_NAME,
@@ -285,7 +285,7 @@ def scheduler_configuration(
     but in the profile `all_drivers_name`, it allocates them itself, those of other drivers for good.
     `gather_s` is how long the first members of a gang that are to be bound wait for the last one.
     """
-    names = [*dialects.resources(), *SUMS]
+    names = [*dialects.resources(), *SUMS, HIDING]
     ignored = names if resource_claims else ()
     profiles = [
         {

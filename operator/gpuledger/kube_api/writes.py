@@ -159,12 +159,12 @@ class KubeWrites:
         path = f"{pods_in(pod.namespace)}/{pod.name}/status"
         return await self._client.request("PATCH", path, change, content_type=STRATEGIC_PATCH)
 
-    async def annotate_node(self, name: str, annotation: str, value: str | None, resource_version: str) -> None:
-        """Set or remove one annotation of a node, if it has not changed since that version.
+    async def annotate_node(self, name: str, values: Mapping[str, str | None], resource_version: str) -> None:
+        """Set annotations of a node, None removes one, if it has not changed since that version.
 
         Raises Conflict if it has, and NotFound.
         """
-        change = {"metadata": {"resourceVersion": resource_version, "annotations": {annotation: value}}}
+        change = {"metadata": {"resourceVersion": resource_version, "annotations": dict(values)}}
         await self._client.request("PATCH", f"{NODES}/{name}", change, content_type=MERGE_PATCH)
 
     async def annotate_own_node(self, name: str, annotation: str, value: str) -> None:

@@ -12,6 +12,7 @@ from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWai
 from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
+from gpuledger.workflows.kept_nodes import NodeKeeper
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
 from gpuledger.workflows.observe_cluster import ClusterObserver, DemandHistory
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter, PodWarner, RefusedByScheduler
@@ -58,13 +59,14 @@ class Workflows:
     unlinked: NodesWithoutTopology
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
+    node_keeper: NodeKeeper
     audits: AuditRuns
 
     async def stop(self) -> None:
         """End all that is under way."""
         await self.context.tasks.stop()
         await self.preemption.executor.worker.stop()
-        for part in (self.pod_condition_writer, self.quota_status, self.check_messages):
+        for part in (self.pod_condition_writer, self.quota_status, self.node_keeper, self.check_messages):
             await part.stop()
 
 
@@ -93,6 +95,7 @@ def connect(c: Context) -> Workflows:
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
         *(ahead, queues.nodes, inventory, ends, adopter),
+        keeper := NodeKeeper(c, lambda: observer.synced and c.leadership.is_active()),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -121,6 +124,7 @@ def connect(c: Context) -> Workflows:
         why_waiting=WhyWaiting(c, waiting, gangs.members, refused, queues.pods.queue_of),
         unlinked=NodesWithoutTopology(c.ledger, c.policy),
         quotas=quotas,
+        node_keeper=keeper,
         quota_status=QuotaStatusWriter(c, quotas, lambda: observer.synced and c.leadership.is_active()),
         audits=AuditRuns(),
     )

@@ -71,6 +71,8 @@ async def test_kopf_makes_a_patch_of_what_is_filled_in() -> None:
         ("add", "/metadata/labels"): {"gpuledger.dev/managed": "true"},
         ("add", "/spec/containers/0/resources/limits/nvidia.com~1gpu"): "1",
         ("add", "/spec/containers/0/resources/requests/nvidia.com~1gpu"): "1",
+        ("add", "/spec/containers/0/resources/limits/gpuledger.dev~1managed"): "1",
+        ("add", "/spec/containers/0/resources/requests/gpuledger.dev~1managed"): "1",
     }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gpuledger.formats.admission import rules, sums
+from gpuledger.formats.admission import autoscalers, rules, sums
 from gpuledger.formats.annotations import ASKED_LABEL
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, literal, objects_as_yaml, table
 from gpuledger.formats.dialects.sums import CardModels
@@ -259,11 +259,12 @@ def mutating_policies(
     node_taint: str = "",
     models: CardModels | None = None,
     queue_words: bool = False,
+    hiding: bool = True,
     scope: Json = NOT_IGNORED,
 ) -> list[Json]:
     """Return the policies that fill in new pods. Pods without a scheduler get the first of the names.
 
-    `scope` says in which namespaces.
+    `scope` says in which namespaces; `hiding` that autoscalers are to leave pods with cards alone.
 
     `node_taint` is a taint of our nodes, key=value:effect, which pods then tolerate. With the models of the cluster's
     cards, the sums that containers ask for are written on them, too; with `queue_words`, Kueue's label on objects that
@@ -280,6 +281,7 @@ def mutating_policies(
         *filling_in,
         *(_summing(dialects, scheduler_names, models, scope) if models else ()),
         *(_queueing(dialects, scheduler_names, scope) if queue_words else ()),
+        *(_hiding(dialects, scheduler_names, bool(models), scope) if hiding else ()),
     ]
 
 
@@ -328,6 +330,7 @@ def validating_policies(
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects), scope),
         *_validating("gpuledger-own-account", [changes], ours, rules.own_validations(own_annotations)),
         *_validating("gpuledger-own-quotas", [quotas], ours, rules.own_quota_validations()),
+        *_validating("gpuledger-own-nodes", [rule("UPDATE", "nodes")], ours, rules.own_node_validations()),
         *_validating(
             "gpuledger-claims",
             [rule("UPDATE", rules.CLAIM_STATUS, group=rules.RESOURCE_GROUP)],
@@ -418,6 +421,15 @@ def _queueing(dialects: Dialects, scheduler_names: Sequence[str], scope: Json) -
         "mutations": sums.queue_mutations(),
     }
     return _policy("Mutating", sums.QUEUES_POLICY, sums.queue_rules(), spec, scope)
+
+
+def _hiding(dialects: Dialects, scheduler_names: Sequence[str], with_sums: bool, scope: Json) -> list[Json]:
+    spec = {
+        "reinvocationPolicy": "IfNeeded",  # another policy or webhook may add a container with cards
+        "matchConditions": autoscalers.hidden_pods(dialects, scheduler_names, with_sums=with_sums),
+        "mutations": autoscalers.hiding_mutations(),
+    }
+    return _policy("Mutating", autoscalers.HIDING_POLICY, [rule("CREATE", "pods")], spec, scope)
 
 
 def _validating(

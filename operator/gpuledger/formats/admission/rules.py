@@ -18,10 +18,11 @@ from typing import Final
 from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
-from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS
+from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS, LOCK_ANNOTATION
 from gpuledger.formats.dialects.request import too_many_containers
 from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
+from gpuledger.formats.kubernetes.kept_node import KEEPING, KEPT_ANNOTATION
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
 from gpuledger.formats.resource_claims.claims import DRIVER
@@ -188,6 +189,25 @@ def own_quota_validations() -> list[Json]:
         denial(
             unchanged(ours, "status.?used", "status.used"),
             f"of a ResourceQuota's keys, gpuledger shows only what is used of {QUOTA_PREFIX}DOMAIN/NAME",
+        ),
+    ]
+
+
+OWN_ON_NODES = (LOCK_ANNOTATION, *KEEPING, KEPT_ANNOTATION)
+"""What our own account annotates Nodes with, where it may."""
+
+
+def own_node_validations() -> list[Json]:
+    """Return the rules on what our own account changes of a Node: HAMi's lock, and what has autoscalers keep it."""
+    kept = ("spec", "metadata.?labels", "metadata.?finalizers", "metadata.?ownerReferences")
+    return [
+        denial(
+            " &&\n".join(f"object.?{field} == oldObject.?{field}" for field in kept),
+            "gpuledger changes nothing of a node but annotations",
+        ),
+        denial(
+            unchanged(f"k in {literal(OWN_ON_NODES)}"),
+            f"of a node's annotations, gpuledger changes only {', '.join(OWN_ON_NODES)}",
         ),
     ]
 

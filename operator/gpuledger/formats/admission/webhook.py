@@ -14,6 +14,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from gpuledger.formats.admission.autoscalers import brings_claims, hide
 from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
     CLUSTERS_OWN,
@@ -56,6 +57,8 @@ class AdmissionRules:
     """By which models' memory sums are written on containers; None: they are not."""
     queue_words: bool = False
     """Whether what names a queue in other words gets Kueue's label."""
+    hiding: bool = True
+    """Whether pods with cards get a resource by which autoscalers leave them alone."""
 
 
 def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
@@ -64,6 +67,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     changed = deepcopy(dict(pod))
     if requests is not None and not any(requests):
         _sum_up(changed, rules)
+        _hide(changed, rules, asks_for_cards=False)
         return changed
     metadata, spec = changed["metadata"], changed["spec"]
     metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
@@ -79,6 +83,7 @@ def filled_in(pod: Mapping[str, Any], rules: AdmissionRules) -> Json:
     for container, _ in containers(changed):
         _prioritize(cast("Json", container), rules.dialects)
     _sum_up(changed, rules)
+    _hide(changed, rules, asks_for_cards=True)
     return changed
 
 
@@ -173,6 +178,11 @@ def _sum_up(pod: Json, rules: AdmissionRules) -> None:
                 resources[part] = {**others, **{name: str(amount) for name, amount in sums.items()}}
 
 
+def _hide(pod: Json, rules: AdmissionRules, *, asks_for_cards: bool) -> None:
+    if rules.hiding:
+        hide(pod, rules.scheduler_names, asks_for_cards=asks_for_cards, with_sums=rules.models is not None)
+
+
 def _prioritize(container: Json, dialects: Dialects) -> None:
     """Set HAMi-core's variable to the priority that a container names, unless the container sets it itself."""
     limits = (container.get("resources") or {}).get("limits") or {}
@@ -235,11 +245,13 @@ def mutating_webhooks(
     address: WebhookAddress,
     with_sums: bool = False,
     queue_words_for: Sequence[str] = (),
+    hiding_for: Sequence[str] = (),
     scope: Json = NOT_IGNORED,
 ) -> Json:
     """Return the configuration of the webhooks that fill in new pods; with sums, also of the one for templates.
 
-    With the names of our schedulers, also of the one that writes Kueue's label on objects that name a queue otherwise.
+    With the names of our schedulers, also of the one that writes Kueue's label on objects that name a queue otherwise,
+    and of the one that hides pods with ResourceClaims from autoscalers; other pods with cards are sent anyhow.
     """
     webhooks = [_webhook("pods", FILL_IN, [asking_pods(dialects)], address, scope)]
     if with_sums:
@@ -250,6 +262,8 @@ def mutating_webhooks(
         queueing = _webhook("queues", QUEUE_UP, queued_objects(dialects, queue_words_for), address, scope)
         queueing["rules"] = [{**each, "scope": "Namespaced"} for each in template_rules("CREATE")]
         webhooks.append(queueing)
+    if hiding_for:
+        webhooks.append(_webhook("hiding", FILL_IN, [brings_claims(hiding_for)], address, scope))
     for webhook in webhooks:
         webhook["reinvocationPolicy"] = "IfNeeded"  # another webhook may add containers
     return _configuration("Mutating", webhooks, address)

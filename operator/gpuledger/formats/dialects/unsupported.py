@@ -23,6 +23,7 @@ from gpuledger.formats.dialects.request import containers, pod_request
 from gpuledger.formats.dialects.vendors import vendor_rows
 from gpuledger.formats.dialects.vocabulary import (
     HAMI,
+    HIDING,
     KOORDINATOR,
     SUMS,
     VOLCANO,
@@ -188,7 +189,7 @@ def _found(pod: JsonMapping, names: Mapping[Place, tuple[str, ...]], dialects: D
     sums = SUMS if any(name in own.resources for name in names["resources"]) else ()
     for place, each in names.items():
         for name in sorted(each):
-            if name in own.resources or name in own.annotations or name in sums:
+            if name in own.resources or name in own.annotations or name in sums or name == HIDING:
                 continue
             word = _word(name, place)
             if word is not None:

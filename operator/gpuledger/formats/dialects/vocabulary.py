@@ -30,6 +30,9 @@ SUMS: Final = (SUM_MEMORY, SUM_CORES, SUM_GPUS)
 """What admission writes beside a container's own words: see sums.py. No node has them: kube-scheduler is told to ignore
 them, and the kubelet drops what its node does not list."""
 
+HIDING: Final = "gpuledger.dev/managed"
+"""What admission writes on pods that autoscalers are to leave alone: see autoscalers.py. No node has it, either."""
+
 
 class Several(StrEnum):
     """A container's part of each card if it requests several."""

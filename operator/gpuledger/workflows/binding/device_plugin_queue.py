@@ -351,4 +351,4 @@ class HamiLock:
 
     async def _write(self, node: Json, value: str | None) -> None:
         metadata = node["metadata"]
-        await self._store.annotate_node(metadata["name"], LOCK_ANNOTATION, value, metadata["resourceVersion"])
+        await self._store.annotate_node(metadata["name"], {LOCK_ANNOTATION: value}, metadata["resourceVersion"])

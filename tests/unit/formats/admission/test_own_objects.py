@@ -17,9 +17,11 @@ from fakes.own_account_cases import (
     CLAIM_CASES,
     LABELLED,
     NOBODY,
+    NODE_CASES,
     OTHERS,
     WORKLOAD_CASES,
     Case,
+    a_node,
     a_workload,
     allocated,
     checks,
@@ -107,6 +109,11 @@ def test_with_a_profile_for_all_drivers_their_claims_are_kube_schedulers_and_the
     assert not list(refusals(name, None, free, operation="CREATE", settings=settings))
     assert not list(refusals(name, free, None, operation="DELETE", settings=settings))
     assert list(refusals(name, free, merged(free, LABELLED), settings=settings))
+
+
+@pytest.mark.parametrize("case", NODE_CASES, ids=lambda case: case.what)
+def test_of_nodes_our_account_changes_a_lock_and_what_keeps_them(case: Case) -> None:
+    judge("gpuledger-own-nodes", a_node(), case)
 
 
 @pytest.mark.parametrize("case", WORKLOAD_CASES, ids=lambda case: case.what)

@@ -178,7 +178,13 @@ def test_a_policy_that_fails_refuses_and_every_one_is_bound() -> None:
 
 def test_what_concerns_requests_leaves_out_exempt_namespaces() -> None:
     for name, spec in bindings(Settings()).items():
-        scoped = name in {"gpuledger-pods", "gpuledger-requests", "gpuledger-foreign-devices", "gpuledger-words"}
+        scoped = name in {
+            "gpuledger-pods",
+            "gpuledger-hiding",
+            "gpuledger-requests",
+            "gpuledger-foreign-devices",
+            "gpuledger-words",
+        }
         assert ("matchResources" in spec) is scoped
         if scoped:
             label, itself = spec["matchResources"]["namespaceSelector"]["matchExpressions"]

@@ -19,7 +19,7 @@ from gpuledger.model.errors import BadInput
 
 Json = dict[str, Any]
 
-RULES = AdmissionRules(DIALECTS, ("gpuledger",))
+RULES = AdmissionRules(DIALECTS, ("gpuledger",), hiding=False)  # of which test_autoscalers.py is
 LABEL = "gpuledger.dev/managed"
 
 
@@ -82,7 +82,9 @@ def test_each_container_gets_its_own_count_and_init_containers_too() -> None:
 
 
 def test_the_number_that_is_added_is_the_default_of_the_settings() -> None:
-    settings = Settings().changed({"default_gpus": 3, "volcano_count": GPU, "scheduler_name": "own"})
+    settings = Settings().changed(
+        {"default_gpus": 3, "volcano_count": GPU, "scheduler_name": "own", "hide_from_autoscalers": False}
+    )
     stored = filled_in(bare({VOLCANO_MEMORY: 1}), admission_rules(settings))
     assert stored["spec"]["containers"][0]["resources"]["limits"] == {VOLCANO_MEMORY: 1, GPU: "3"}
     assert stored["spec"]["schedulerName"] == "own"

@@ -69,7 +69,7 @@ def test_namespaces_can_opt_in(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("admission_namespaces: labelled\nsum_models: [T4=15360]\nqueue_words: true\n")
     found = webhooks("--settings", str(settings))
-    assert len(found) == 6
+    assert len(found) == 7
     for name, webhook in found.items():
         opted_in = {"key": "gpuledger.dev/admission", "operator": "In", "values": ["true"]}
         expressions = webhook.get("namespaceSelector", {}).get("matchExpressions", [])

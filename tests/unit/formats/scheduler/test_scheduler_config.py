@@ -6,7 +6,7 @@ import pytest
 
 from fakes.objects import DIALECTS, GPU, MEMORY
 from gpuledger.configuration.settings import Settings
-from gpuledger.formats.dialects.vocabulary import SUMS
+from gpuledger.formats.dialects.vocabulary import HIDING, SUMS
 from gpuledger.formats.scheduler import scheduler_configuration
 
 
@@ -36,7 +36,7 @@ def test_the_extender_is_asked_about_names_and_never_left_out(configuration: dic
 
 def test_the_scheduler_counts_none_of_the_resources_itself(configuration: dict[str, Any]) -> None:
     (extender,) = configuration["extenders"]
-    names = (*DIALECTS.resources(), *SUMS)  # the latter are in pods alone: no node has them
+    names = (*DIALECTS.resources(), *SUMS, HIDING)  # the latter are in pods alone: no node has them
     assert extender["managedResources"] == [{"name": name, "ignoredByScheduler": True} for name in names]
     assert {name["name"] for name in extender["managedResources"]} >= {GPU, MEMORY, "volcano.sh/vgpu-memory"}
 

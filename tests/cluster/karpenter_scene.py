@@ -1,0 +1,85 @@
+"""Nodes that Karpenter makes and takes away, with cards of ours on them, and what it says of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.cluster import NODES, Cluster
+from gpuledger.agent.simulated import fake_node
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
+from karpenter import CLAIMS, POOL, POOL_LABEL, POOLS, node_claim, node_pool
+
+Json = dict[str, Any]
+
+EVENTS = "/api/v1/events"
+GPUS, MODEL = 8, "A100-40GB"
+
+
+class KarpenterScene:
+    """A cluster beside Karpenter. Nodes go only while the pool's budget allows it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._made = 0
+
+    def open(self) -> None:
+        """Create the pool, from which nothing goes as yet."""
+        self.cluster.request("POST", POOLS, node_pool(disrupted="0"))
+
+    def let_go(self, disrupted: str) -> None:
+        """Set how many nodes may go at a time: "0" for none, "100%" for all."""
+        self.cluster.patch(f"{POOLS}/{POOL}", {"spec": node_pool(disrupted=disrupted)["spec"]})
+
+    def add_nodes(self, count: int) -> list[str]:
+        """Have Karpenter make nodes, play their kubelets and agents, and wait until their cards can be used."""
+        before = self.nodes().keys()
+        for _ in range(count):
+            self._made += 1
+            self.cluster.request("POST", CLAIMS, node_claim(f"node-{self._made}"))
+
+        def are_joined() -> bool:
+            self._join()
+            return len(self.nodes().keys() - before) == count and all(map(self._is_ready, self.nodes().values()))
+
+        self.cluster.wait(are_joined, f"{count} more nodes are initialized")
+        names = sorted(self.nodes().keys() - before)
+        self.cluster.wait(lambda: self._ready_cards() >= GPUS * len(self.nodes()), "their cards are ready")
+        return names
+
+    def nodes(self) -> dict[str, Json]:
+        """Return name -> Node of those that Karpenter has made and is not taking away."""
+        found = self.cluster.request("GET", f"{NODES}?labelSelector={POOL_LABEL}={POOL}")["items"]
+        return {each["metadata"]["name"]: each for each in found if not each["metadata"].get("deletionTimestamp")}
+
+    def said(self, node_name: str, reason: str) -> list[str]:
+        """Return the messages of Karpenter's events of one reason about a node."""
+        events = self.cluster.request("GET", EVENTS)["items"]
+        of_node = (each for each in events if each["involvedObject"].get("name") == node_name)
+        return [each["message"] for each in of_node if each["reason"] == reason]
+
+    def leaving(self) -> list[str]:
+        """Return the names of pods that are being evicted."""
+        return [name for name, pod in self.cluster.pods().items() if pod["metadata"].get("deletionTimestamp")]
+
+    def clear(self) -> None:
+        """Delete pods, and wait until Karpenter has taken all nodes away."""
+        self.cluster.delete(*self.cluster.pods())
+        self.let_go("100%")
+        for claim in self.cluster.request("GET", CLAIMS)["items"]:
+            self.cluster.request("DELETE", f"{CLAIMS}/{claim['metadata']['name']}")
+        self.cluster.wait(lambda: not self.cluster.request("GET", NODES)["items"], "no node is left", 120.0)
+        self.cluster.wait(lambda: not self.cluster.cards(), "no card is left")
+        self.let_go("0")
+
+    def _join(self) -> None:
+        """Play kubelet and agent of the nodes that are new."""
+        for name, node in self.nodes().items():
+            if REGISTER_ANNOTATION not in node["metadata"].get("annotations", {}):
+                self.cluster.register(fake_node(name, GPUS, MODEL))
+
+    def _is_ready(self, node: Json) -> bool:
+        return bool(node["metadata"]["labels"].get("karpenter.sh/initialized") == "true")
+
+    def _ready_cards(self) -> int:
+        phases = [(card.get("status") or {}).get("phase") for card in self.cluster.cards().values()]
+        return phases.count("Ready")
