@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 from installation import REPOSITORY
@@ -43,8 +44,13 @@ class Stream:
 
     def _run(self) -> None:
         for name in self._names:
-            self._cluster.apply(pod(name, {COUNT: 1, MEMORY: 2000}, "stream"))
+            self._cluster.wait(partial(self._create, name), f"{name} is created", 30)
             time.sleep(self._pause_s)
+
+    def _create(self, name: str) -> bool:
+        """Create a pod, as controllers do: they try again. Raises BuildError where a webhook's replica is gone."""
+        self._cluster.apply(pod(name, {COUNT: 1, MEMORY: 2000}, "stream"))
+        return True
 
 
 def have_operator_elsewhere(cluster: KindCluster, node: str) -> None:
