@@ -46,7 +46,6 @@ from gpuledger.workflows.gangs.turns import ArrivalWindow, ExclusiveTurns, Turn
 from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.pending.queue import RoomQueue
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.quota import over_quota
 from gpuledger.workflows.tasks import Step, run_cooperatively
 
 logger = logging.getLogger(__name__)
