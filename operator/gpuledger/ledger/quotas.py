@@ -96,7 +96,10 @@ class Tally:
     def __init__(
         self, quotas: Quotas, without: Collection[SeatKey] = (), more_cards: Mapping[str, Card] = _NO_CARDS
     ) -> None:
-        """Take the seats that are given up, or taken anew, and by their UUIDs the cards that the ledger does not have."""
+        """Take the seats that are given up, or taken anew.
+
+        `more_cards` are cards that the ledger does not have, by their UUIDs.
+        """
         self._quotas = quotas
         self._more_cards = more_cards
         self._more: dict[str, Counter[QuotaLimit]] = {}  # namespace -> limit -> what these seats add to its sum

@@ -96,7 +96,9 @@ class GroupPlanner:
         their turn between two steps. Raises WorkLimitExceeded.
         """
         in_order = sorted(asking, key=_most_demanding_first)
-        search = _Search(self._ledger, self._chooser, in_order, sketch or Sketch(self._ledger, without), self._needs_host)
+        search = _Search(
+            self._ledger, self._chooser, in_order, sketch or Sketch(self._ledger, without), self._needs_host
+        )
         found = yield from search.place(None)
         if found < len(asking) and any(map(_shares_several, asking)):
             search.asking = [_spread(each) for each in search.asking]
@@ -219,9 +221,9 @@ class _Search:
 
     def _sit(self, each: Asking, within: Collection[str] | None) -> bool:
         self.looks_left -= 1
-        names = _both(each.node_names, within)
+        names = both(each.node_names, within)
         if self._needs_host:
-            names = _both(_WithHost(self.sketch, each.request.host), names)
+            names = both(WithHost(self.sketch, each.request.host), names)
         placement = self._look(each, names)
         if placement is not None:
             exceeded = self.sketch.sit(each.key, placement)
@@ -236,14 +238,14 @@ class _Search:
     def _look(self, each: Asking, names: Container[str] | None) -> Placement | None:
         placement = None
         if each.preferred:
-            placement = self.sketch.best(self._chooser, each.request, _both(names, each.preferred))
+            placement = self.sketch.best(self._chooser, each.request, both(names, each.preferred))
         if placement is None and each.avoided:
             others = self._ledger.node_names() if names is None else names
             placement = self.sketch.best(self._chooser, each.request, _but(others, each.avoided))
         return placement or self.sketch.best(self._chooser, each.request, names)
 
 
-class _WithHost:
+class WithHost:
     """The nodes that have CPU and memory for a pod in a sketch; what is not known is enough."""
 
     def __init__(self, sketch: Sketch, host: HostAmounts) -> None:
@@ -267,7 +269,8 @@ class _Names:
         return name in self._names and (name in self._others) is self._wanted
 
 
-def _both(one: Container[str] | None, other: Container[str] | None) -> Container[str] | None:
+def both(one: Container[str] | None, other: Container[str] | None) -> Container[str] | None:
+    """Return the names that are in both; None stands for any."""
     if one is None or other is None:
         return other if one is None else one
     return _Names(one, other, wanted=True)

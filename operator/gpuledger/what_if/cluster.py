@@ -40,10 +40,11 @@ from gpuledger.model.node import PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
+from gpuledger.placement.growth import copied
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
 from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, asking_of, hold_all
-from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served, copied
+from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served
 from gpuledger.workflows.placing.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
 

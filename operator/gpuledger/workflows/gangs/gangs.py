@@ -35,6 +35,7 @@ from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimi
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod
+from gpuledger.placement.explain import over_quota
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.context import Component
