@@ -195,8 +195,8 @@ def test_of_two_templates_hardly_more_nodes_are_wanted_than_the_least_and_never_
     found = world.growth()
     helped = placed_by(found, world.waiting)
     one, two = world.templates
-    numbers = product(range(one.at_most + 1), range(two.at_most + 1))
-    enough = [sum(each) for each in numbers if sum(each) <= 3 and helped <= world.placed({"t0": each[0], "t1": each[1]})]
+    numbers = [each for each in product(range(one.at_most + 1), range(two.at_most + 1)) if sum(each) <= 3]
+    enough = [sum(each) for each in numbers if helped <= world.placed({"t0": each[0], "t1": each[1]})]
     wanted = sum(found.nodes.values())
     if enough:
         event(f"{wanted - min(enough)} more than the least")

@@ -14,8 +14,10 @@ So the answer holds for what the policy itself does: with these nodes the same p
 any template they are not. For one template, that is the number that is needed. Of several it may be more than the
 least: the tests compare it with all numbers of two templates, on clusters of up to three nodes.
 
-It costs one placement of all that wait for each of the last two steps, and for each node a look for those that are
-left. Measured on one core, 200 full nodes of 8 cards, 500 pods of 40 shapes and 10 gangs of 8: @MEASURED@.
+It costs one placement of all that wait for each try of the last two steps, and for each node a look for those that are
+left. Measured for 500 pods of 40 shapes and 10 gangs of 8, on 200 full nodes of 8 cards: 1.3 s of one core for one
+template (`binpack`, 89 nodes), 2.7 s for three; by `fragmentation` 2.4 and 4.2 s. On 1,000 nodes it is 1.8 and 2.8 s.
+Half of the steps take less than 0.3 ms, nearly all less than 11 ms, and a few up to 50: 5 to 14 slices of 0.3 s.
 """
 
 from __future__ import annotations

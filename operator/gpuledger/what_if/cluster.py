@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -36,19 +36,23 @@ from gpuledger.ledger.seats import FOREVER, Seat
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Reason, Refusal, ShareRefused
 from gpuledger.model.gang import QuotaLimit
-from gpuledger.model.node import PodFacts
+from gpuledger.model.node import NodeOffer, PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.placement.growth import copied
+from gpuledger.placement.growth import Growth, NodeTemplate, Seeker, Seekers, Why, copied, find_growth
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
 from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, asking_of, hold_all
 from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served
 from gpuledger.workflows.placing.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
+from gpuledger.workflows.tasks import run_to_end
 
 NODES_NAMED = 5
+
+NEW = "-new-"
+"""Between the name of a node and the number of one that is like it."""
 
 HOSTNAME = "kubernetes.io/hostname"
 """The label with a node's own name."""
@@ -139,23 +143,78 @@ class ObjectCluster:
 
     def add_like(self, name: str, count: int) -> list[str]:
         """Add idle nodes with the cards of another one, and UUIDs of their own; return their names. Raises BadInput."""
-        model = self._nodes.get(name)
-        if model is None:
-            raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(self._nodes), NODES_NAMED)}")
-        down = model.facts.offer is None  # its device plugin does not answer; those of new nodes will
-        like = as_if_served(model.given.content, model.facts, self._dialects) if down else model.facts
+        model = self._model(name)
         added = []
         for number in range(1, count + 1):
-            new = f"{name}-new-{number}"
+            new = f"{name}{NEW}{number}"
             if new in self._nodes:
                 raise BadInput(f"there is a node {new} already: copy another one")
             cards = [copied(card, new) for card in model.cards]
-            facts = replace(like, name=new)
-            labels = {**model.rules.labels, **({HOSTNAME: new} if HOSTNAME in model.rules.labels else {})}
-            self._nodes[new] = _Node(NodeRules(new, labels, model.rules.taints), tuple(cards), facts, model.given, True)
+            facts = replace(model.facts, name=new)
+            self._nodes[new] = _Node(_rules_of_new(model, new), tuple(cards), facts, model.given, True)
             self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards])
             added.append(new)
         return added
+
+    def _model(self, name: str) -> _Node:
+        """Return a node as new ones are that are like it: their device plugin answers. Raises BadInput."""
+        model = self._nodes.get(name)
+        if model is None:
+            raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(self._nodes), NODES_NAMED)}")
+        if model.facts.offer is not None:
+            return model
+        return replace(model, facts=as_if_served(model.given.content, model.facts, self._dialects))
+
+    def growth(self, pods: Sequence[Given], like: str, at_most: int) -> tuple[Growth, Mapping[str, Sequence[str]]]:
+        """Return how many more nodes like another one the pods need, and who of the growth's names has which pods.
+
+        Those that are bound get their cards first. The cluster is of no use afterwards. Raises BadInput.
+        """
+        model = self._model(like)
+        offer = model.facts.offer or NodeOffer()
+        name, prefix = model.facts.name, f"{like}{NEW}"
+        template = NodeTemplate(name, model.cards, offer, model.facts.host, model.rules.labels, at_most, prefix)
+        for given in pods:
+            if bound_node(given.content):
+                self.take(given)
+        seekers = list(self._seekers(pods, name, _rules_of_new(model, f"{prefix}1")))
+        steps = find_growth(self._ledger, self._chooser, [template], [each for each, _ in seekers])
+        return run_to_end(steps), {each.name: names for each, names in seekers}
+
+    def _seekers(self, pods: Sequence[Given], new: str, rules_of_new: NodeRules) -> Iterator[tuple[Seekers, list[str]]]:
+        """Yield who is to be placed, in the order of the pods, and the pods' names; what can't be read is left out."""
+        names = {given.content["metadata"]["uid"]: given.name.removeprefix("Pod ") for given in pods}
+        nodes = {name: node.rules for name, node in self._nodes.items()}
+        gangs: set[int] = set()
+        for given in pods:
+            member = self._seeker_of(given)
+            if member is None:
+                continue
+            gang = self.gangs.of(member.uid)
+            members, name = [member], names[member.uid]
+            if gang is not None and gang.missing > 0:
+                if id(gang) not in gangs:
+                    gangs.add(id(gang))
+                    members, name = gang.together(), f"gang {gang.name}"
+                elif not gang.together() or member in gang.together():
+                    continue
+            asking = zip(members, asking_of(members, nodes), strict=True)
+            found = tuple(Seeker(each, _barred(one, new, rules_of_new)) for one, each in asking)
+            if found:
+                for each in members:
+                    self._chooser.arrived(each.request)
+                yield Seekers(name, found, name != names[member.uid]), [names[each.uid] for each in members]
+
+    def _seeker_of(self, given: Given) -> SceneMember | None:
+        try:
+            facts = self._facts_of(given)
+            if is_finished(given.content) or facts.bad_request or facts.node_name or not facts.request:
+                return None
+            rules = pod_rules(given.content)
+        except BadInput:
+            return None
+        self._ledger.quotas.knows(facts.pod.uid, facts.pod.namespace)
+        return SceneMember(facts.pod.uid, facts.request, rules) if facts.request.shape else None
 
     def _count_host(self, pod: Given) -> None:
         """Count the CPU and memory of a bound pod whose cards the ledger has already, or that has none.
@@ -312,8 +371,7 @@ class ObjectCluster:
     def _refused(self, request: PodRequest, rules: PodRules, name: str) -> tuple[str, str] | None:
         """Return why a node does not take a pod, whatever its cards, as reason and sentence; None if it may."""
         if request.joined_node not in ("", name):
-            text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
-            return Reason.CLAIM_ELSEWHERE.value, text
+            return _claim_elsewhere(request)
         node, free = self._nodes[name].rules, self._ledger.hosts.free(name)
         return refused_by_rules(rules, node) or refused_by_host(request.host, free)
 
@@ -367,6 +425,25 @@ class ObjectCluster:
             text = f"card {card.uuid} is on node {entry.card.node_name} already; that one counts"
             self.problems.append(Remark(given.file, given.name, text))
         return entry is None
+
+
+def _rules_of_new(model: _Node, name: str) -> NodeRules:
+    """Return what a node like another one says."""
+    labels = {**model.rules.labels, **({HOSTNAME: name} if HOSTNAME in model.rules.labels else {})}
+    return NodeRules(name, labels, model.rules.taints)
+
+
+def _barred(member: SceneMember, new: str, rules_of_new: NodeRules) -> Mapping[str, Why]:
+    """Return why a pod can't go to new nodes, whatever their cards; by their template, or nothing."""
+    if member.request.joined_node:
+        return {new: _claim_elsewhere(member.request)}
+    why = refused_by_rules(member.rules, rules_of_new)
+    return {new: why} if why else {}
+
+
+def _claim_elsewhere(request: PodRequest) -> Why:
+    text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
+    return Reason.CLAIM_ELSEWHERE.value, text
 
 
 def _reason(refusal: Refusal) -> tuple[str, str]:
