@@ -62,16 +62,7 @@ class World:
 
 def _is_placed(ledger: Ledger, chooser: Chooser, group: Seekers, more: Mapping[str, str]) -> bool:
     old = [name for name in ledger.node_names() if name not in more]
-    asking = [
-        replace(
-            each.asking,
-            node_names=frozenset(
-                [*(old if each.asking.node_names is None else each.asking.node_names)]
-                + [name for name, template in more.items() if template not in each.barred]
-            ),
-        )
-        for each in group.pods
-    ]
+    asking = [replace(each.asking, node_names=_names(each, old, more)) for each in group.pods]
     if group.is_gang:
         plan = run_to_end(GroupPlanner(ledger, chooser, needs_host=True).plan(asking))
         if not plan.lacking:
@@ -83,6 +74,12 @@ def _is_placed(ledger: Ledger, chooser: Chooser, group: Seekers, more: Mapping[s
     if placement is not None:
         ledger.seats.take(Seat(pod.key, placement, FOREVER))
     return placement is not None
+
+
+def _names(pod: Seeker, old: Sequence[str], more: Mapping[str, str]) -> Collection[str] | None:
+    if not pod.barred:
+        return None
+    return frozenset([*old, *(name for name, template in more.items() if template not in pod.barred)])
 
 
 requests = st.one_of(
@@ -185,8 +182,9 @@ def test_of_several_templates_none_of_the_nodes_can_be_left_out(world: World) ->
 
 
 GREEDY_EXCEEDS = 1
-"""By so many nodes of the three that are tried the answer for two templates has exceeded the least: the node that takes
-most of what is left now can be another one than those that take all of it together."""
+"""By so many nodes, of the three that are tried, has the answer for two templates exceeded the least: the node that
+takes most of what is left now can be another one than those that take all of it together. In 1 of 100 such clusters it
+does. Where a new node draws pods to it that fit on old ones, it can be one more: so none fit there."""
 
 
 @given(worlds(templates=2, most=3, pods=4))
@@ -198,11 +196,11 @@ def test_of_two_templates_hardly_more_nodes_are_wanted_than_the_least_and_never_
     numbers = [each for each in product(range(one.at_most + 1), range(two.at_most + 1)) if sum(each) <= 3]
     enough = [sum(each) for each in numbers if helped <= world.placed({"t0": each[0], "t1": each[1]})]
     wanted = sum(found.nodes.values())
-    if enough:
-        event(f"{wanted - min(enough)} more than the least")
-        assert min(enough) <= wanted <= min(enough) + GREEDY_EXCEEDS
-    else:
-        assert wanted > 3
+    assert enough or wanted > 3
+    event(f"{wanted - min(enough, default=4)} more than the least")
+    assert min(enough, default=4) <= wanted
+    if enough and not found.fitting and world.policy.nodes is not Preference.SPREAD:
+        assert wanted <= min(enough) + GREEDY_EXCEEDS
 
 
 @given(worlds(templates=2))
@@ -237,7 +235,8 @@ def test_a_search_that_stops_early_says_so_and_of_whom_it_knows_nothing(world: W
 def test_the_ledger_can_change_meanwhile(world: World, step: int, size: int) -> None:
     ledger = world.ledger()
     search = find_growth(ledger, Chooser(ledger, world.policy), world.templates, world.waiting)
-    found, changed = None, False
+    changed = False
+    found: Growth
     for number in count():
         try:
             next(search)

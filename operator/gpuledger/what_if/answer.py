@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.json_object import Json
-from gpuledger.placement.growth import Growth, Why
+from gpuledger.placement.growth import Why
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import (
     NARROW_GAP,
@@ -88,55 +88,6 @@ def answer(scene: Scene, dialects: Dialects, policy: Policy, add_nodes: int = 0,
         problems=(*scene.problems, *cluster.problems),
         gangs=tuple(cluster.gangs.placed()),
     )
-
-
-MOST_ADDED = 10_000
-"""Nodes that can be added."""
-
-MORE_TRIED = 8
-"""Nodes more than the search has found, before it is said that not all whom it has placed find room."""
-
-
-def answer_needed(scene: Scene, dialects: Dialects, policy: Policy, like: str) -> Answer:
-    """Place the pods of a scene in turn, with as many more nodes as are needed. Raises BadInput, see `answer`.
-
-    The number is looked for as the operator does it, and then tried here: with one node less, not all of the same pods
-    find room. Only here do pods arrive one after the other, so that prices can differ, and share claims that are yet
-    to be allocated.
-    """
-    without = answer(scene, dialects, policy)
-    if not without.has_nodes:
-        return without
-    growth, pods_of = ObjectCluster(scene, dialects, policy).growth(scene.pods, like, min(MOST_ADDED, len(scene.pods)))
-    helped = {pod for name, pods in pods_of.items() if name not in growth.unhelped for pod in pods}
-    found = _tried(scene, dialects, policy, like, growth, helped)
-    placed = _placed(found)
-    unhelped = tuple(
-        Unhelped(tuple(pods_of[name]), why)
-        for name, reasons in growth.unhelped.items()
-        for why in reasons.values()
-        if not placed.issuperset(pods_of[name])
-    )
-    return replace(found, like=like, before=without, unhelped=unhelped)
-
-
-def _tried(
-    scene: Scene, dialects: Dialects, policy: Policy, like: str, growth: Growth, helped: Collection[str]
-) -> Answer:
-    """Return the answer with the number of nodes that holds here."""
-    number = sum(growth.nodes.values())
-    found = [answer(scene, dialects, policy, number, like)]
-    while not _placed(found[-1]).issuperset(helped) and len(found) <= MORE_TRIED:
-        found.append(answer(scene, dialects, policy, number + len(found), like))
-    best = found[-1] if _placed(found[-1]).issuperset(helped) else found[0]
-    wanted = _placed(best)
-    while best.added and wanted.issubset(_placed(fewer := answer(scene, dialects, policy, len(best.added) - 1, like))):
-        best = fewer
-    return best
-
-
-def _placed(answer: Answer) -> set[str]:
-    return {each.pod for each in answer.pods if each.status is PodStatus.PLACED}
 
 
 def _warnings(pods: Sequence[Given], dialects: Dialects) -> list[Remark]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -36,18 +36,17 @@ from gpuledger.ledger.seats import FOREVER, Seat
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput, Reason, Refusal, ShareRefused
 from gpuledger.model.gang import QuotaLimit
-from gpuledger.model.node import NodeOffer, PodFacts
+from gpuledger.model.node import PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
-from gpuledger.placement.growth import Growth, NodeTemplate, Seeker, Seekers, Why, copied, find_growth
+from gpuledger.placement.growth import copied
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
 from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, asking_of, hold_all
 from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served
 from gpuledger.workflows.placing.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
-from gpuledger.workflows.tasks import run_to_end
 
 NODES_NAMED = 5
 
@@ -59,7 +58,9 @@ HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class ClusterNode:
+    """A node of a scene."""
+
     rules: NodeRules
     cards: tuple[Card, ...]
     facts: NodeFacts
@@ -77,7 +78,7 @@ class ObjectCluster:
         self._chooser = Chooser(self._ledger, policy)
         self.gangs = SceneGangs(scene.groups)
         self._gate = QuotaGate(self._ledger, self._chooser, 1)
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, ClusterNode] = {}
         self._seen: set[str] = set()  # UIDs of the pods that were given
         self.problems: list[Remark] = []
         self._taken_as_served: list[Given] = []  # nodes that do not say what their device plugins serve
@@ -136,14 +137,14 @@ class ObjectCluster:
         if not (facts.host and facts.host.cards):
             self._without_cards += [Remark(given.file, given.name, note) for note in offers_without_cards(facts)]
         cards = [card for card in inventory.cards if stored is not None or self._is_new(card, given)]
-        self._nodes[facts.name] = _Node(rules, tuple(cards), facts, given)
+        self._nodes[facts.name] = ClusterNode(rules, tuple(cards), facts, given)
         self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards] if stored is None else stored)
         for entry in self._ledger.entries_of_node(facts.name):
             self._ledger.set_reported(entry.card.uuid, any(card.uuid == entry.card.uuid for card in cards))
 
     def add_like(self, name: str, count: int) -> list[str]:
         """Add idle nodes with the cards of another one, and UUIDs of their own; return their names. Raises BadInput."""
-        model = self._model(name)
+        model = model_of(self._nodes, name, self._dialects)
         added = []
         for number in range(1, count + 1):
             new = f"{name}{NEW}{number}"
@@ -151,70 +152,10 @@ class ObjectCluster:
                 raise BadInput(f"there is a node {new} already: copy another one")
             cards = [copied(card, new) for card in model.cards]
             facts = replace(model.facts, name=new)
-            self._nodes[new] = _Node(_rules_of_new(model, new), tuple(cards), facts, model.given, True)
+            self._nodes[new] = ClusterNode(rules_of_new(model, new), tuple(cards), facts, model.given, True)
             self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards])
             added.append(new)
         return added
-
-    def _model(self, name: str) -> _Node:
-        """Return a node as new ones are that are like it: their device plugin answers. Raises BadInput."""
-        model = self._nodes.get(name)
-        if model is None:
-            raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(self._nodes), NODES_NAMED)}")
-        if model.facts.offer is not None:
-            return model
-        return replace(model, facts=as_if_served(model.given.content, model.facts, self._dialects))
-
-    def growth(self, pods: Sequence[Given], like: str, at_most: int) -> tuple[Growth, Mapping[str, Sequence[str]]]:
-        """Return how many more nodes like another one the pods need, and who of the growth's names has which pods.
-
-        Those that are bound get their cards first. The cluster is of no use afterwards. Raises BadInput.
-        """
-        model = self._model(like)
-        offer = model.facts.offer or NodeOffer()
-        name, prefix = model.facts.name, f"{like}{NEW}"
-        template = NodeTemplate(name, model.cards, offer, model.facts.host, model.rules.labels, at_most, prefix)
-        for given in pods:
-            if bound_node(given.content):
-                self.take(given)
-        seekers = list(self._seekers(pods, name, _rules_of_new(model, f"{prefix}1")))
-        steps = find_growth(self._ledger, self._chooser, [template], [each for each, _ in seekers])
-        return run_to_end(steps), {each.name: names for each, names in seekers}
-
-    def _seekers(self, pods: Sequence[Given], new: str, rules_of_new: NodeRules) -> Iterator[tuple[Seekers, list[str]]]:
-        """Yield who is to be placed, in the order of the pods, and the pods' names; what can't be read is left out."""
-        names = {given.content["metadata"]["uid"]: given.name.removeprefix("Pod ") for given in pods}
-        nodes = {name: node.rules for name, node in self._nodes.items()}
-        gangs: set[int] = set()
-        for given in pods:
-            member = self._seeker_of(given)
-            if member is None:
-                continue
-            gang = self.gangs.of(member.uid)
-            members, name = [member], names[member.uid]
-            if gang is not None and gang.missing > 0:
-                if id(gang) not in gangs:
-                    gangs.add(id(gang))
-                    members, name = gang.together(), f"gang {gang.name}"
-                elif not gang.together() or member in gang.together():
-                    continue
-            asking = zip(members, asking_of(members, nodes), strict=True)
-            found = tuple(Seeker(each, _barred(one, new, rules_of_new)) for one, each in asking)
-            if found:
-                for each in members:
-                    self._chooser.arrived(each.request)
-                yield Seekers(name, found, name != names[member.uid]), [names[each.uid] for each in members]
-
-    def _seeker_of(self, given: Given) -> SceneMember | None:
-        try:
-            facts = self._facts_of(given)
-            if is_finished(given.content) or facts.bad_request or facts.node_name or not facts.request:
-                return None
-            rules = pod_rules(given.content)
-        except BadInput:
-            return None
-        self._ledger.quotas.knows(facts.pod.uid, facts.pod.namespace)
-        return SceneMember(facts.pod.uid, facts.request, rules) if facts.request.shape else None
 
     def _count_host(self, pod: Given) -> None:
         """Count the CPU and memory of a bound pod whose cards the ledger has already, or that has none.
@@ -371,7 +312,7 @@ class ObjectCluster:
     def _refused(self, request: PodRequest, rules: PodRules, name: str) -> tuple[str, str] | None:
         """Return why a node does not take a pod, whatever its cards, as reason and sentence; None if it may."""
         if request.joined_node not in ("", name):
-            return _claim_elsewhere(request)
+            return claim_elsewhere(request)
         node, free = self._nodes[name].rules, self._ledger.hosts.free(name)
         return refused_by_rules(rules, node) or refused_by_host(request.host, free)
 
@@ -427,21 +368,24 @@ class ObjectCluster:
         return entry is None
 
 
-def _rules_of_new(model: _Node, name: str) -> NodeRules:
+def model_of(nodes: Mapping[str, ClusterNode], name: str, dialects: Dialects) -> ClusterNode:
+    """Return a node as new ones are that are like it: their device plugin answers. Raises BadInput."""
+    model = nodes.get(name)
+    if model is None:
+        raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(nodes), NODES_NAMED)}")
+    if model.facts.offer is not None:
+        return model
+    return replace(model, facts=as_if_served(model.given.content, model.facts, dialects))
+
+
+def rules_of_new(model: ClusterNode, name: str) -> NodeRules:
     """Return what a node like another one says."""
     labels = {**model.rules.labels, **({HOSTNAME: name} if HOSTNAME in model.rules.labels else {})}
     return NodeRules(name, labels, model.rules.taints)
 
 
-def _barred(member: SceneMember, new: str, rules_of_new: NodeRules) -> Mapping[str, Why]:
-    """Return why a pod can't go to new nodes, whatever their cards; by their template, or nothing."""
-    if member.request.joined_node:
-        return {new: _claim_elsewhere(member.request)}
-    why = refused_by_rules(member.rules, rules_of_new)
-    return {new: why} if why else {}
-
-
-def _claim_elsewhere(request: PodRequest) -> Why:
+def claim_elsewhere(request: PodRequest) -> tuple[str, str]:
+    """Return why a pod that shares a claim goes to no other node than the claim's, as reason and sentence."""
     text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
     return Reason.CLAIM_ELSEWHERE.value, text
 

@@ -93,7 +93,8 @@ def simulate(
     chosen = _policy(policy or "/".join(settings.policies))
 
     from gpuledger.configuration.dialects import dialects_of
-    from gpuledger.what_if.answer import answer, answer_needed, as_json, as_lines
+    from gpuledger.what_if.answer import answer, as_json, as_lines
+    from gpuledger.what_if.needed_nodes import answer_needed
     from gpuledger.what_if.scene import Scene, in_few_lines, read_files
 
     dialects = dialects_of(settings)
