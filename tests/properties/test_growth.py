@@ -46,7 +46,7 @@ class World:
         return run_to_end(find_growth(ledger, Chooser(ledger, self.policy), self.templates, self.waiting))
 
     def placed(self, counts: Mapping[str, int]) -> set[str]:
-        """Return who finds room in a ledger that has these nodes, in the order in which they wait."""
+        """Return who finds room in a ledger that has these nodes: each in its turn, and again once others have some."""
         ledger, more = self.ledger(), dict[str, str]()
         for template in self.templates:
             for number in range(1, counts.get(template.name, 0) + 1):
@@ -57,7 +57,12 @@ class World:
                 ledger.set_offer(node.name, OFFER)
                 ledger.hosts.set_capacity(node.name, template.host)
         chooser = Chooser(ledger, self.policy)
-        return {each.name for each in self.waiting if _is_placed(ledger, chooser, each, more)}
+        placed, before = set[str](), -1
+        while before < len(placed):
+            before = len(placed)
+            left = [each for each in self.waiting if each.name not in placed]
+            placed |= {each.name for each in left if _is_placed(ledger, chooser, each, more)}
+        return placed
 
 
 def _is_placed(ledger: Ledger, chooser: Chooser, group: Seekers, more: Mapping[str, str]) -> bool:

@@ -15,9 +15,10 @@ any template they are not. For one template, that is the number that is needed. 
 least: in 1 of 100 random cases with two templates and up to three nodes it was, by one node as a rule.
 
 It costs one placement of all that wait for each try of the last two steps, and for each node a look for those that are
-left. Measured for 500 pods of 40 shapes and 10 gangs of 8, on 200 full nodes of 8 cards: 1.3 s of one core for one
-template (`binpack`, 89 nodes), 2.7 s for three; by `fragmentation` 2.4 and 4.2 s. On 1,000 nodes it is 1.8 and 2.8 s.
-Half of the steps take less than 0.3 ms, nearly all less than 11 ms, and a few up to 50: 5 to 14 slices of 0.3 s.
+left. Measured for 500 pods of 40 shapes and 10 gangs of 8, on 200 full nodes of 8 cards: 1.7 s of one core for one
+template (`binpack`, 89 nodes) and 3.9 s for three; by `fragmentation` 3.3 and 4.9 s; on 1,000 nodes 1.7 and 3.2 s.
+That is 6 to 16 slices of 0.3 s. Half of the steps take less than 0.6 ms, the longest 15 ms, or up to 75 where Python
+collects garbage meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import NAMESPACE_DNS, uuid5
 
 from gpuledger.formats.kubernetes.constraints import refused_by_host
@@ -147,7 +149,7 @@ def find_growth(
 ) -> Generator[None, None, Growth]:
     """Return how many more nodes are needed, for those that wait in the order in which they get room.
 
-    Others can have their turn between two steps, which take some milliseconds at most. The ledger can change meanwhile.
+    Others can have their turn between two steps, which take some milliseconds. The ledger can change meanwhile.
     """
     search = _Search(ledger, chooser, templates, waiting, StepBudget(most_looks))
     begun = ledger.changes
@@ -200,8 +202,8 @@ class _Stage:
         self._template_of: dict[str, str] = {}  # name of a node more -> its template
         self._allowed: dict[tuple[int, frozenset[str]], _Allowed] = {}
         self._asking = {group.name: self._asked(group) for group in search.waiting}
-        self._failed: dict[Hashable, int] = {}  # kind of seekers -> how many places they lack
-        self._failed_before: list[dict[Hashable, int]] = []  # the same before each node that was added
+        self._failed: dict[_Kind, int] = {}  # kind of seekers -> how many places they lack
+        self._failed_before: list[dict[_Kind, int]] = []  # the same before each node that was added
         for template in search.templates.values():
             for _ in range(counts.get(template.name, 0)):
                 self.add(template)
@@ -240,12 +242,28 @@ class _Stage:
 
     # Places.
 
-    def fill(self, wanted: Collection[str] = ()) -> Generator[None, None, bool]:
-        """Place all who have no place, in their order; return False, early, if one of those `wanted` finds none."""
+    def fill(self) -> Generator[None, None, None]:
+        """Place all who have no place, each in its turn."""
         for group in self._search.waiting:
-            if group.name not in self.placed and (yield from self.seat(group)) and group.name in wanted:
-                return False
-        return True
+            if group.name not in self.placed:
+                yield from self.seat(group)
+
+    def settle(self, wanted: Collection[str] = ()) -> Generator[None, None, bool]:
+        """Do the same, and try gangs again after others have been placed, as the operator does.
+
+        The policy then places their members elsewhere. Returns whether those `wanted` are all placed, and ends early if
+        one is not.
+        """
+        before = -1
+        while before < len(self.placed) < len(self._search.waiting):
+            before = len(self.placed)
+            self._failed = {kind: lacking for kind, lacking in self._failed.items() if not kind.is_gang}
+            for group in self._search.waiting:
+                if group.name not in self.placed:
+                    lacking = yield from self.seat(group)
+                    if lacking and group.name in wanted and not group.is_gang:
+                        return False
+        return self.placed.keys() >= {*wanted}
 
     def seat(self, group: Seekers, anew: bool = False) -> Generator[None, None, int]:
         """Place all of a group, or none; return how many places it lacks.
@@ -253,7 +271,7 @@ class _Stage:
         Where others alike have found none, it is as many as these have lacked: they may be more by now, unless `anew`.
         """
         asking = self._asking[group.name]
-        kind = (group.is_gang, *map(_kind, asking))
+        kind = _Kind(group.is_gang, tuple(map(_kind, asking)))
         if kind in self._failed and not anew:
             return self._failed[kind]
         lacking = yield from (self._seat_gang(group, asking) if group.is_gang else self._seat_one(group, asking[0]))
@@ -391,6 +409,13 @@ class _Outcome:
     """Who has a place -> the templates of the nodes more on which they are."""
 
 
+class _Kind(NamedTuple):
+    """What is equal for those that find room on the same nodes."""
+
+    is_gang: bool
+    pods: tuple[Hashable, ...]
+
+
 def _kind(each: Asking) -> Hashable:
     """Return what is equal for pods that fit on the same nodes, and go to the same."""
     request = each.request
@@ -441,7 +466,7 @@ class _Search:
     def run(self) -> Generator[None, None, None]:
         """Find out what `answer` returns. Raises _NoLooksLeft."""
         stage = _Stage(self, {})
-        yield from stage.fill()
+        yield from stage.settle()
         self._fitting, self._known = tuple(stage.placed), stage.outcome()
         if len(stage.placed) == len(self.waiting) or not self.templates:
             self._no_help_for(stage, self.waiting)
@@ -453,7 +478,7 @@ class _Search:
             if len(self._unhelped) == without_help:
                 break
             stage = _Stage(self, {})  # the nodes that were added for those are of no use to others
-            yield from stage.fill()
+            yield from stage.settle()
         self._known = settled.outcome()
         yield from self._fewer(settled)
 
@@ -472,7 +497,7 @@ class _Search:
         """Return where all have their places with all nodes from the beginning: those, and more where these lack."""
         while True:
             stage = _Stage(self, counts)
-            yield from stage.fill()
+            yield from stage.settle()
             for group in self.waiting:
                 is_left = group.name not in stage.placed and group.name not in self._unhelped
                 if is_left and not (yield from stage.help(group)):
@@ -489,7 +514,7 @@ class _Search:
             for name in reversed(self.templates):
                 while stage.counts[name]:
                     trial = _Stage(self, stage.counts - Counter({name: 1}))
-                    if not (yield from trial.fill(wanted)):
+                    if not (yield from trial.settle(wanted)):
                         break
                     stage, is_fewer = trial, len(self.templates) > 1
                     self._known = stage.outcome()
