@@ -125,8 +125,10 @@ class Growth:
 
     nodes: Mapping[str, int]
     """Template -> how many more of its nodes are needed; templates of which none is are left out."""
+    helped: tuple[str, ...]
+    """Who finds room with these nodes only: on one of them, or on an old one, as others go to them."""
     served: Mapping[str, tuple[str, ...]]
-    """Template of these -> who finds room with these nodes only, and has a place on one of it."""
+    """Template of these -> who of `helped` has a place on one of its nodes."""
     fitting: tuple[str, ...]
     """Who finds room without any more nodes."""
     unhelped: Mapping[str, Mapping[str, Why]]
@@ -257,12 +259,14 @@ class _Stage:
         before = -1
         while before < len(self.placed) < len(self._search.waiting):
             before = len(self.placed)
-            self._failed = {kind: lacking for kind, lacking in self._failed.items() if not kind.is_gang}
             for group in self._search.waiting:
-                if group.name not in self.placed:
-                    lacking = yield from self.seat(group)
-                    if lacking and group.name in wanted and not group.is_gang:
-                        return False
+                if group.name in self.placed:
+                    continue
+                lacking = yield from self.seat(group)
+                if not lacking:
+                    self._failed = {kind: number for kind, number in self._failed.items() if not kind.is_gang}
+                elif group.name in wanted and not group.is_gang:
+                    return False
         return self.placed.keys() >= {*wanted}
 
     def seat(self, group: Seekers, anew: bool = False) -> Generator[None, None, int]:
@@ -521,18 +525,16 @@ class _Search:
 
     def answer(self, stopped: bool, is_current: bool) -> Growth:
         """Return what is known now."""
-        placed, fitting = self._known.placed, {*self._fitting}
+        nodes, placed, fitting = self._known.nodes, self._known.placed, {*self._fitting}
+        helped = tuple(group.name for group in self.waiting if group.name in placed and group.name not in fitting)
         unhelped = {group.name: self._unhelped[group.name] for group in self._left() if group.name in self._unhelped}
         return Growth(
-            nodes={name: self._known.nodes[name] for name in self.templates if self._known.nodes.get(name)},
+            nodes={name: nodes[name] for name in self.templates if nodes.get(name)},
+            helped=helped,
             served={
-                name: tuple(
-                    group.name
-                    for group in self.waiting
-                    if group.name not in fitting and name in placed.get(group.name, ())
-                )
+                name: tuple(each for each in helped if name in placed[each])
                 for name in self.templates
-                if self._known.nodes.get(name)
+                if nodes.get(name)
             },
             fitting=self._fitting,
             unhelped=unhelped,

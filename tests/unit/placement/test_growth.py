@@ -55,12 +55,13 @@ def test_who_needs_nodes_and_who_does_not() -> None:
     found = growth(ledger, [template()], [pod("a"), pod("b"), pod("c"), pod("d", TWO)])
     assert (found.nodes, found.fitting) == ({"t": 2}, ("a",))
     assert (found.served, found.unhelped) == ({"t": ("b", "c", "d")}, {})
+    assert found.helped == ("b", "c", "d")
 
 
 def test_without_templates_or_pods_nothing_is_wanted() -> None:
     ledger = full(*cards_of("old", 1))
     assert growth(ledger, [], [pod("a")]).nodes == {}
-    assert growth(ledger, [template()], []) == Growth({}, {}, (), {})
+    assert growth(ledger, [template()], []) == Growth({}, (), {}, (), {})
 
 
 def test_those_who_come_first_get_the_nodes_that_may_be_added() -> None:
