@@ -144,7 +144,7 @@ def placed_by(growth: Growth, waiting: Collection[Seekers]) -> set[str]:
 
 
 @given(worlds(templates=1))
-@settings(max_examples=times(150, 5_000, check=50), deadline=None)
+@settings(max_examples=times(150, 2_000, check=50), deadline=None)
 def test_with_so_many_nodes_all_who_can_be_helped_are_placed_and_with_one_less_not(world: World) -> None:
     found = world.growth()
     helped = placed_by(found, world.waiting)
@@ -159,20 +159,18 @@ def test_with_so_many_nodes_all_who_can_be_helped_are_placed_and_with_one_less_n
 
 
 @given(worlds(templates=1))
-@settings(max_examples=times(100, 5_000, check=30), deadline=None)
-def test_never_more_than_may_be_added_and_for_those_without_room_no_other_number_does_more(world: World) -> None:
+@settings(max_examples=times(100, 2_000, check=30), deadline=None)
+def test_never_more_than_may_be_added_and_all_of_them_help_nobody_else(world: World) -> None:
     """As in the operator, where pods that fit do not wait: else they can leave old nodes to others for new ones."""
     found = world.growth()
     assume(not found.fitting)
     [template] = world.templates
     assert found.nodes.get(template.name, 0) <= template.at_most
-    helped = placed_by(found, world.waiting)
-    for number in range(template.at_most + 1):
-        assert not helped < world.placed({template.name: number}), "more can be helped"
+    assert not placed_by(found, world.waiting) < world.placed({template.name: template.at_most})
 
 
 @given(worlds(templates=2))
-@settings(max_examples=times(100, 5_000, check=30), deadline=None)
+@settings(max_examples=times(100, 2_000, check=30), deadline=None)
 def test_of_several_templates_none_of_the_nodes_can_be_left_out(world: World) -> None:
     found = world.growth()
     helped = placed_by(found, world.waiting)
@@ -208,7 +206,7 @@ def test_of_two_templates_hardly_more_nodes_are_wanted_than_the_least_and_never_
 
 
 @given(worlds(templates=2))
-@settings(max_examples=times(60, 2_000, check=20), deadline=None)
+@settings(max_examples=times(60, 1_000, check=20), deadline=None)
 def test_nothing_is_wanted_where_nobody_is_helped_and_the_ledger_is_as_before(world: World) -> None:
     ledger = world.ledger()
     rooms = {name: ledger.node_room(name) for name in ledger.node_names()}
@@ -223,7 +221,7 @@ def test_nothing_is_wanted_where_nobody_is_helped_and_the_ledger_is_as_before(wo
 
 
 @given(worlds(templates=2), st.integers(0, 60))
-@settings(max_examples=times(60, 2_000, check=20), deadline=None)
+@settings(max_examples=times(60, 1_000, check=20), deadline=None)
 def test_a_search_that_stops_early_says_so_and_of_whom_it_knows_nothing(world: World, looks: int) -> None:
     ledger = world.ledger()
     search = find_growth(ledger, Chooser(ledger, world.policy), world.templates, world.waiting, most_looks=looks)
@@ -235,7 +233,7 @@ def test_a_search_that_stops_early_says_so_and_of_whom_it_knows_nothing(world: W
 
 
 @given(worlds(templates=2), st.integers(1, 40), st.integers(0, 7))
-@settings(max_examples=times(60, 2_000, check=20), deadline=None)
+@settings(max_examples=times(60, 1_000, check=20), deadline=None)
 def test_the_ledger_can_change_meanwhile(world: World, step: int, size: int) -> None:
     ledger = world.ledger()
     search = find_growth(ledger, Chooser(ledger, world.policy), world.templates, world.waiting)

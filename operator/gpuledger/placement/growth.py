@@ -484,7 +484,8 @@ class _Search:
             stage = _Stage(self, {})  # the nodes that were added for those are of no use to others
             yield from stage.settle()
         self._known = settled.outcome()
-        yield from self._fewer(settled)
+        settled = yield from self._as_many_as_may_be(settled)
+        self._known = (yield from self._fewer(settled)).outcome()
 
     def _grow(self, stage: _Stage) -> Generator[None, None, None]:
         """Add nodes for all who find no room, but for those whom none have helped before."""
@@ -510,8 +511,24 @@ class _Search:
                 return stage
             counts = stage.counts
 
-    def _fewer(self, stage: _Stage) -> Generator[None, None, None]:
-        """Take nodes away as long as the same find room without them."""
+    def _as_many_as_may_be(self, stage: _Stage) -> Generator[None, None, _Stage]:
+        """Return where more find room with all nodes that can be added, if there are any of those that have too few.
+
+        A policy that spreads pods can leave room on as many nodes from the beginning, and none on one after the other.
+        """
+        more = Counter[str]()
+        for group in self.waiting:
+            for name, (code, _) in self._unhelped.get(group.name, {}).items():
+                more[name] += len(group.pods) if code == AT_MOST else 0
+        counts = {name: min(each.at_most, stage.counts[name] + more[name]) for name, each in self.templates.items()}
+        if counts == stage.counts:
+            return stage
+        trial = _Stage(self, counts)
+        yield from trial.settle()
+        return trial if trial.placed.keys() > stage.placed.keys() else stage
+
+    def _fewer(self, stage: _Stage) -> Generator[None, None, _Stage]:
+        """Return where the same find room, without the nodes that they do not need for it."""
         wanted, is_fewer = set(stage.placed), True
         while is_fewer:
             is_fewer = False
@@ -521,7 +538,7 @@ class _Search:
                     if not (yield from trial.settle(wanted)):
                         break
                     stage, is_fewer = trial, len(self.templates) > 1
-                    self._known = stage.outcome()
+        return stage
 
     def answer(self, stopped: bool, is_current: bool) -> Growth:
         """Return what is known now."""

@@ -80,6 +80,14 @@ def test_a_gang_that_may_not_have_all_of_its_nodes_gets_none() -> None:
     assert (found.nodes, found.served) == ({"t": 4}, {"t": ("train",)})
 
 
+def test_a_policy_that_spreads_pods_is_asked_with_all_nodes_that_may_be_added() -> None:
+    ledger = full(*cards_of("old", 1))
+    waiting = [pod("a"), pod("b"), gang("train", 2)]
+    chooser = Chooser(ledger, Policy(Preference.SPREAD, Preference.BINPACK))
+    found = run_to_end(find_growth(ledger, chooser, [template(cards=3, at_most=2)], waiting))
+    assert (found.nodes, found.helped, found.unhelped) == ({"t": 2}, ("a", "b", "train"), {})
+
+
 def test_a_gang_has_nodes_of_several_templates_where_no_one_has_all() -> None:
     members = (
         Seeker(Asking("l", a_request(mib(30_000)))),
