@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from documents.pages import ROOT, Run, commands, commands_of, mentioned, reasons, run_elsewhere, runs, shown
-from fakes.objects import a_node_object
+from fakes.objects import GPU, a_node_object, a_pod_object
 from gpuledger.agent.simulated import fake_nodes
 
 TIMEOUT_S = 240
@@ -68,6 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "nodes.yaml").write_text(yaml.safe_dump(a_node_object(node.name, node.cards)))
     (directory / "pods.yaml").symlink_to(ROOT / "examples" / "01-share.yaml")
     (directory / "deployment.yaml").write_text(yaml.safe_dump(thirty_like(directory / "pods.yaml")))
+    (directory / "large.yaml").write_text(yaml.safe_dump(a_pod_object("large", {GPU: "16"})))
     (directory / "nodes.csv").write_text(NODES_CSV)
     for name in ("pods.csv", "pods_default.csv"):
         (directory / name).write_text(PODS_CSV)

@@ -131,6 +131,13 @@ class Zones:
         """Record that a node is gone."""
         self._values.pop(node_name, None)
 
+    def with_node(self, node_name: str, labels: Mapping[str, str]) -> Zones:
+        """Return the same zones, and one node more, or with other labels."""
+        found = Zones(self.labels)
+        found._values = {**self._values}
+        found.observe(node_name, labels)
+        return found
+
     def of(self, node_name: str, label: int) -> str:
         """Return a node's zone by one of the labels, given by its position; empty if it has none."""
         values = self._values.get(node_name)
@@ -229,7 +236,9 @@ class Ledger:
     def node_room(self, node_name: str) -> NodeRoom:
         """Return the node as placement sees it. A node that the ledger does not know has no cards."""
         if (room := self._rooms.get(node_name)) is None:
-            room = self._rooms[node_name] = self._view(node_name, CardEntry.room)
+            room = self._view(node_name, CardEntry.room)
+            if room.cards or room.offer or room.host:  # of names that are no node's, nothing is kept
+                self._rooms[node_name] = room
         return room
 
     def room_if(self, node_name: str, gone: Collection[SeatKey] = (), without: Collection[SeatKey] = ()) -> NodeRoom:

@@ -34,6 +34,7 @@ LARGEST_NAMED = 3
 
 _NO_USE: Use = {}
 _NO_PARTS: dict[str, Part] = {}
+_NO_CARDS: dict[str, Card] = {}
 _NOT_COUNTED: tuple[str, Use] = ("", {})
 
 
@@ -92,9 +93,15 @@ class Excess:
 class Tally:
     """What the namespaces of some seats would have with them: each is counted before it is taken."""
 
-    def __init__(self, quotas: Quotas, without: Collection[SeatKey] = ()) -> None:
-        """Take the seats that are given up, or taken anew."""
+    def __init__(
+        self, quotas: Quotas, without: Collection[SeatKey] = (), more_cards: Mapping[str, Card] = _NO_CARDS
+    ) -> None:
+        """Take the seats that are given up, or taken anew.
+
+        `more_cards` are cards that the ledger does not have, by their UUIDs.
+        """
         self._quotas = quotas
+        self._more_cards = more_cards
         self._more: dict[str, Counter[QuotaLimit]] = {}  # namespace -> limit -> what these seats add to its sum
         self._of: dict[SeatKey, tuple[str, Counter[QuotaLimit]]] = {}  # seat -> its namespace, and its part of that
         self._without = without
@@ -110,7 +117,7 @@ class Tally:
             known = self._more[namespace] = Counter(self._given_up(namespace, limits))
         most = Counter[QuotaLimit]()
         for placement in placements:
-            for limit, more in quotas.besides(key, namespace, placement).items():
+            for limit, more in quotas.besides(key, namespace, placement, self._more_cards).items():
                 if more > 0 and quotas.used(namespace, limit) + known[limit] + more > limit.most:
                     return limit
                 most[limit] = max(most[limit], more)
@@ -188,9 +195,11 @@ class Quotas:
         """Return how much counts for a limit."""
         return _sum(self._sums.get(namespace, {}), limit)
 
-    def besides(self, key: SeatKey, namespace: str, placement: Placement) -> dict[QuotaLimit, int]:
-        """Return how much more counts for each limit with a placement of a pod."""
-        use, own = _use(self._parts(placement).values()), self.own(key, namespace)
+    def besides(
+        self, key: SeatKey, namespace: str, placement: Placement, more_cards: Mapping[str, Card] = _NO_CARDS
+    ) -> dict[QuotaLimit, int]:
+        """Return how much more counts for each limit with a placement of a pod; `more_cards` as in `Tally`."""
+        use, own = _use(self._parts(placement, more_cards).values()), self.own(key, namespace)
         return {limit: max(_sum(use, limit) - _sum(own, limit), 0) for limit in self._limits.get(namespace, ())}
 
     def excess(self, namespace: str, limit: QuotaLimit, asked: int, asking: Iterable[SeatKey] = ()) -> Excess:
@@ -336,12 +345,13 @@ class Quotas:
             self._holding.setdefault(namespace, set()).add(uid)
         self._recount(uid, namespace)
 
-    def _parts(self, placement: Placement) -> dict[str, Part]:
+    def _parts(self, placement: Placement, more_cards: Mapping[str, Card] = _NO_CARDS) -> dict[str, Part]:
         found: dict[str, Part] = {}
         for share in placement.shares:
             entry = self._entries.get(share.uuid)
-            if entry is not None:
-                found[share.uuid] = kind_of(entry.card), share.amounts
+            card = entry.card if entry is not None else more_cards.get(share.uuid)
+            if card is not None:
+                found[share.uuid] = kind_of(card), share.amounts
         return found
 
     def _recount(self, key: SeatKey, namespace: str) -> None:

@@ -6,12 +6,22 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
+from gpuledger.ledger.quotas import Excess
 from gpuledger.model.card import MIG_PARENT, NOTHING, OWN_DOMAIN, Amounts, Card, CardFilter, total, why_not_chosen
 from gpuledger.model.errors import CardVerdict, NodeVerdict, Reason, Refusal
+from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.node import Dialect
 from gpuledger.model.request import Demand, Shape, counted_cards, shape_on
 from gpuledger.placement.fit import choose_cards, fits, match, most_by_rules, refuse_alone, rules_text
 from gpuledger.placement.policy import Preference, StepBudget
+
+
+def over_quota(limit: QuotaLimit, asked: int = 0) -> Refusal:
+    """Return the refusal of a pod or gang that asks for so much, with which its namespace would exceed a limit."""
+    text = f"the quota of the pod's namespace does not allow it: {limit.key} of ResourceQuota {limit.quota}"
+    if Excess(limit, asked).is_for_ever:
+        text += f" is {limit.as_stated(limit.most):,} in all, and it asks for {limit.as_stated(asked):,}"
+    return Refusal(Reason.QUOTA, text, limit)
 
 
 def amounts_text(amounts: Amounts) -> str:

@@ -84,20 +84,26 @@ class GroupPlanner:
         self._needs_host = needs_host
 
     def plan(
-        self, asking: Sequence[Asking], without: Collection[SeatKey] = NOBODY, beside: Collection[str] = ()
+        self,
+        asking: Sequence[Asking],
+        without: Collection[SeatKey] = NOBODY,
+        beside: Collection[str] = (),
+        sketch: Sketch | None = None,
     ) -> Generator[None, None, Plan]:
-        """Look for places for all, in a ledger without the seats of some.
+        """Look for places for all, in a ledger without the seats of some; or on a sketch, beside those that sit there.
 
         `beside` are the names of nodes on which other members are already: zones of these come first. Others can have
         their turn between two steps. Raises WorkLimitExceeded.
         """
         in_order = sorted(asking, key=_most_demanding_first)
-        search = _Search(self._ledger, self._chooser, in_order, without, self._needs_host)
+        search = _Search(
+            self._ledger, self._chooser, in_order, sketch or Sketch(self._ledger, without), self._needs_host
+        )
         found = yield from search.place(None)
         if found < len(asking) and any(map(_shares_several, asking)):
             search.asking = [_spread(each) for each in search.asking]
             found = max(found, (yield from search.place(None)))
-        if found == len(asking) and self._ledger.zones.labels:
+        if found == len(asking) and search.sketch.zones.labels:
             found = yield from self._in_few_zones(search, beside)
         return Plan(search.sketch, len(asking) - found, search.exceeded if found < len(asking) else None)
 
@@ -111,7 +117,7 @@ class GroupPlanner:
             if search.looks_left <= 0:
                 break
         names: Collection[str] | None = None
-        for label in reversed(range(len(self._ledger.zones.labels))):
+        for label in reversed(range(len(search.sketch.zones.labels))):
             fewer = (yield from self._fewest_zones(search, label, names)) if search.looks_left > 0 else None
             names = fewer if fewer is not None else names
         if names is not None and search.looks_left > 0 and (yield from search.place(names)) == number:
@@ -120,10 +126,11 @@ class GroupPlanner:
 
     def _single_zones(self, search: _Search, beside: Collection[str]) -> Iterator[set[str]]:
         """Yield the nodes of each zone that may have room for all: by the narrowest label first, the fullest first."""
-        zones, need_mib = self._ledger.zones, sum(map(_least_memory_mib, search.asking))
+        zones, need_mib = search.sketch.zones, sum(map(_least_memory_mib, search.asking))
         for label in range(len(zones.labels)):
             preferred = {zones.of(name, label) for name in beside}
-            free = {zone: (names, self._free_mib(names)) for zone, names in zones.nodes_by_zone(label).items()}
+            search.stand()
+            free = {zone: (names, search.free_mib(names)) for zone, names in zones.nodes_by_zone(label).items()}
             enough = {zone: found for zone, found in free.items() if found[1] >= need_mib}
             for zone in sorted(enough, key=lambda zone: (zone not in preferred, enough[zone][1], zone)):
                 yield enough[zone][0]
@@ -132,7 +139,7 @@ class GroupPlanner:
         self, search: _Search, label: int, within: Collection[str] | None
     ) -> Generator[None, None, set[str] | None]:
         """Return the nodes of the fewest zones that have room for all, of those `within`; None if none were found."""
-        zones = self._ledger.zones.nodes_by_zone(label)
+        zones = search.sketch.zones.nodes_by_zone(label)
         inside = {zone: names if within is None else names & set(within) for zone, names in zones.items()}
         room: dict[str, int] = {}
         for zone, names in sorted(inside.items()):
@@ -147,9 +154,6 @@ class GroupPlanner:
             if search.looks_left <= 0:
                 return None
         return None
-
-    def _free_mib(self, node_names: Collection[str]) -> int:
-        return sum(room.free.memory_mib for name in node_names for room in self._ledger.node_room(name).rooms)
 
 
 def _sets(useful: Sequence[str], room: dict[str, int], need: int, alike: bool) -> Iterator[tuple[str, ...]]:
@@ -169,12 +173,12 @@ class _Search:
         ledger: Ledger,
         chooser: Chooser,
         asking: Sequence[Asking],
-        without: Collection[SeatKey],
+        sketch: Sketch,
         needs_host: bool,
     ) -> None:
         self.asking = asking
         self.are_alike = len({(each.request.shape, id(each.node_names)) for each in asking}) == 1
-        self.sketch = Sketch(ledger, without)
+        self.sketch = sketch
         self.looks_left = 0
         self.exceeded: QuotaLimit | None = None
         self._ledger = ledger
@@ -187,7 +191,7 @@ class _Search:
         It ends at the first that finds none, and returns for how many there was room before; with `count`, and where no
         nodes are named, it goes on with those that ask for something else.
         """
-        self.sketch.stand(self.sketch.places)
+        self.stand()
         waiting, failed = list(self.asking), set[tuple[object, ...]]()
         for number in range(1, len(self.asking) * len(self.asking) + 1):
             if not waiting:
@@ -202,13 +206,24 @@ class _Search:
                 yield None
                 lost = set(self.sketch.refresh())  # others have taken their places meanwhile
                 waiting += [each for each in self.asking if each.key in lost]
-        return len(self.sketch.places)
+        return len(self._seated())
+
+    def stand(self) -> None:
+        """Let none of the pods have a place."""
+        self.sketch.stand(self._seated())
+
+    def free_mib(self, node_names: Collection[str]) -> int:
+        """Return the memory that is free on the cards of some nodes, in MiB."""
+        return sum(room.free.memory_mib for name in node_names for room in self.sketch.node_room(name).rooms)
+
+    def _seated(self) -> list[SeatKey]:
+        return [each.key for each in self.asking if each.key in self.sketch.places]
 
     def _sit(self, each: Asking, within: Collection[str] | None) -> bool:
         self.looks_left -= 1
-        names = _both(each.node_names, within)
+        names = both(each.node_names, within)
         if self._needs_host:
-            names = _both(_WithHost(self.sketch, each.request.host), names)
+            names = both(WithHost(self.sketch, each.request.host), names)
         placement = self._look(each, names)
         if placement is not None:
             exceeded = self.sketch.sit(each.key, placement)
@@ -223,14 +238,14 @@ class _Search:
     def _look(self, each: Asking, names: Container[str] | None) -> Placement | None:
         placement = None
         if each.preferred:
-            placement = self.sketch.best(self._chooser, each.request, _both(names, each.preferred))
+            placement = self.sketch.best(self._chooser, each.request, both(names, each.preferred))
         if placement is None and each.avoided:
             others = self._ledger.node_names() if names is None else names
             placement = self.sketch.best(self._chooser, each.request, _but(others, each.avoided))
         return placement or self.sketch.best(self._chooser, each.request, names)
 
 
-class _WithHost:
+class WithHost:
     """The nodes that have CPU and memory for a pod in a sketch; what is not known is enough."""
 
     def __init__(self, sketch: Sketch, host: HostAmounts) -> None:
@@ -254,7 +269,8 @@ class _Names:
         return name in self._names and (name in self._others) is self._wanted
 
 
-def _both(one: Container[str] | None, other: Container[str] | None) -> Container[str] | None:
+def both(one: Container[str] | None, other: Container[str] | None) -> Container[str] | None:
+    """Return the names that are in both; None stands for any."""
     if one is None or other is None:
         return other if one is None else one
     return _Names(one, other, wanted=True)

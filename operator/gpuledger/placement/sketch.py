@@ -2,6 +2,8 @@
 
 It costs what it changes: nodes that are as in the ledger are asked for there. Offers count as free, as they are for
 whoever needs the room. The ledger can change meanwhile: `refresh` takes that in, and `commit` keeps the seats.
+
+It can have nodes, too, that do not exist: what if they were there? Whoever sits there can't be committed.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from operator import itemgetter
 
-from gpuledger.ledger.book import ChangeLog, Ledger
+from gpuledger.ledger.book import ChangeLog, Ledger, Zones
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.quotas import Tally
 from gpuledger.ledger.seats import NOBODY, Seat, Strength
+from gpuledger.model.card import Card
 from gpuledger.model.gang import QuotaLimit, SeatGroup, SeatKey
 from gpuledger.model.request import NO_HOST, HostAmounts, PodRequest
 from gpuledger.model.share import Placement, Share, shares_of
@@ -42,7 +45,11 @@ class Sketch:
         self._log = ChangeLog()
         self._sets: dict[PodRequest, FittingNodes] = {}
         self._seen = ledger.changes
-        self._tally = Tally(ledger.quotas, without)
+        self._more: dict[str, NodeRoom] = {}  # name of a node that does not exist -> it, as long as it is empty
+        self._more_cards: dict[str, Card] = {}  # UUID -> card of such a node
+        self.zones: Zones = ledger.zones
+        """Those of the ledger, and of the nodes that do not exist."""
+        self._tally = Tally(ledger.quotas, without, self._more_cards)
 
     # Reading: see `Rooms`.
 
@@ -62,8 +69,10 @@ class Sketch:
     def node_room(self, node_name: str) -> NodeRoom:
         """Return a node as placement would see it."""
         room = self._rooms.get(node_name)
+        if room is None and node_name not in self._differ():
+            return self._ledger.node_room(node_name)
         if room is None:
-            room = self._ledger.room_if(node_name, self._gone, self.without)
+            room = self._more.get(node_name) or self._ledger.room_if(node_name, self._gone, self.without)
             freed = self._freed_hosts().get(node_name)
             if freed is not None and room.host is not None:
                 host = room.host + freed
@@ -132,7 +141,7 @@ class Sketch:
         """Return the nodes whose room may not be that of the ledger."""
         if self._differing is None:
             ledger = self._ledger
-            found = dict.fromkeys((*self._on_node, *ledger.seats.offered_nodes()))
+            found = dict.fromkeys((*self._more, *self._on_node, *ledger.seats.offered_nodes()))
             for key in (*self.without, *self._gone):
                 seat = ledger.seats.of(key)
                 found.update(dict.fromkeys(each.node_name for each in seat.placements) if seat else {})
@@ -143,6 +152,20 @@ class Sketch:
                     found.update(dict.fromkeys(card.node_name for card in (*cards, *claims)))
             self._differing = found
         return self._differing
+
+    # Nodes that do not exist.
+
+    def add_node(self, node: NodeRoom, labels: Mapping[str, str]) -> None:
+        """Let there be a node of a name that no other one has; its labels say in which zones it is."""
+        self._more[node.name] = node
+        self._more_cards.update((card.uuid, card) for card in node.cards)
+        if self.zones.labels:
+            self.zones = self.zones.with_node(node.name, labels)
+        self._touch(node.name)
+
+    def remove_node(self, node_name: str) -> None:
+        """Let one of them be gone, on which nobody sits. It leaves its name, and nothing that pods can have."""
+        self.add_node(NodeRoom(node_name, offer=None, cards=(), rooms=()), {})
 
     # Sitting down.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.model.json_object import Json
+from gpuledger.placement.growth import Why
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import (
     NARROW_GAP,
@@ -27,6 +28,14 @@ from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene
 
 
 @dataclass(frozen=True, slots=True)
+class Unhelped:
+    """Pods that no number of more nodes gives room: all of a gang, or one."""
+
+    pods: tuple[str, ...]
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What became of each pod."""
 
@@ -41,6 +50,8 @@ class Answer:
     has_nodes: bool = True
     """Else there is no answer."""
     gangs: tuple[SceneGang, ...] = ()
+    unhelped: tuple[Unhelped, ...] | None = None
+    """Of whoever waits still, why such nodes are no help; None unless as many were added as are needed."""
 
     @property
     def fit(self) -> int:
@@ -104,6 +115,7 @@ def as_json(answer: Answer) -> Json:
         "noRoom": answer.waiting,
         "addedNodes": list(answer.added),
         **({} if answer.before is None else {"fitWithoutAddedNodes": answer.before.fit}),
+        **({} if answer.unhelped is None else _needed(answer, answer.unhelped)),
         "problems": [{"file": each.file, "object": each.object, "problem": each.text} for each in answer.problems],
         "notes": [str(note) for note in answer.notes],
     }
@@ -131,8 +143,28 @@ def as_lines(answer: Answer, terminal: Terminal, wide: bool = False) -> Iterator
             yield from terminal.folded(f"  {count} node{'s' * (count != 1)}: {text} ({reason})")
     for gang in answer.gangs:
         yield from _waiting_gang(gang, terminal)
+    yield from _unhelped(answer, terminal)
     yield ""
     yield from terminal.folded(" ".join(filter(None, (_summary(answer), _summary_of_gangs(answer)))))
+
+
+def _needed(answer: Answer, unhelped: Sequence[Unhelped]) -> Json:
+    return {
+        "neededNodes": len(answer.added),
+        "notHelped": [{"pods": [*each.pods], "reason": each.why[0], "text": each.why[1]} for each in unhelped],
+    }
+
+
+def _unhelped(answer: Answer, terminal: Terminal) -> Iterator[str]:
+    """Yield why more nodes are no help to whoever waits still."""
+    by_reason: dict[Why, list[str]] = {}
+    for each in answer.unhelped or ():
+        by_reason.setdefault(each.why, []).extend(each.pods)
+    for (reason, text), pods in by_reason.items():
+        titles = [title_of(alike) for alike in gathered(pods, str, lambda _: None)]
+        yield ""
+        yield from terminal.folded(f"More nodes like {answer.like} are no help to {listed(titles)}:")
+        yield from terminal.folded(f"  {text} ({reason})")
 
 
 def _gang(gang: SceneGang) -> Json:
@@ -269,7 +301,16 @@ def _summary(answer: Answer) -> str:
     if answer.before is None:
         return f"{answer.fit} of {asked} pods fit."
     nodes = "1 more node" if len(answer.added) == 1 else f"{len(answer.added)} more nodes"
+    if answer.unhelped is not None:
+        return _summary_of_needed(answer, answer.before.fit, asked, nodes)
     return f"{answer.before.fit} of {asked} pods fit now, {answer.fit} with {nodes} like {answer.like}."
+
+
+def _summary_of_needed(answer: Answer, before: int, asked: int, nodes: str) -> str:
+    now = f"{before} of {asked} pods fit now"
+    if not answer.added:
+        return f"{now}: no node is needed." if before == asked else f"{now}, and no more with nodes like {answer.like}."
+    return f"{now}, {answer.fit} with {nodes} like {answer.like}, not all of them with fewer."
 
 
 def _summary_of_gangs(answer: Answer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuledger.formats.dialects.vocabulary import Dialects
@@ -40,21 +40,27 @@ from gpuledger.model.node import PodFacts
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod, StoredCard
 from gpuledger.placement.choose import Choice, Chooser
+from gpuledger.placement.growth import copied
 from gpuledger.placement.policy import Policy
 from gpuledger.reports.tables import listed
 from gpuledger.what_if.gangs import Presence, SceneGang, SceneGangs, SceneMember, asking_of, hold_all
-from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served, copied
+from gpuledger.what_if.scene import Given, PodOutcome, PodStatus, Remark, Scene, as_if_served
 from gpuledger.workflows.placing.place_pod import choose_first
 from gpuledger.workflows.quota import QuotaGate
 
 NODES_NAMED = 5
+
+NEW = "-new-"
+"""Between the name of a node and the number of one that is like it."""
 
 HOSTNAME = "kubernetes.io/hostname"
 """The label with a node's own name."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Node:
+class ClusterNode:
+    """A node of a scene."""
+
     rules: NodeRules
     cards: tuple[Card, ...]
     facts: NodeFacts
@@ -72,7 +78,7 @@ class ObjectCluster:
         self._chooser = Chooser(self._ledger, policy)
         self.gangs = SceneGangs(scene.groups)
         self._gate = QuotaGate(self._ledger, self._chooser, 1)
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, ClusterNode] = {}
         self._seen: set[str] = set()  # UIDs of the pods that were given
         self.problems: list[Remark] = []
         self._taken_as_served: list[Given] = []  # nodes that do not say what their device plugins serve
@@ -131,27 +137,22 @@ class ObjectCluster:
         if not (facts.host and facts.host.cards):
             self._without_cards += [Remark(given.file, given.name, note) for note in offers_without_cards(facts)]
         cards = [card for card in inventory.cards if stored is not None or self._is_new(card, given)]
-        self._nodes[facts.name] = _Node(rules, tuple(cards), facts, given)
+        self._nodes[facts.name] = ClusterNode(rules, tuple(cards), facts, given)
         self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards] if stored is None else stored)
         for entry in self._ledger.entries_of_node(facts.name):
             self._ledger.set_reported(entry.card.uuid, any(card.uuid == entry.card.uuid for card in cards))
 
     def add_like(self, name: str, count: int) -> list[str]:
         """Add idle nodes with the cards of another one, and UUIDs of their own; return their names. Raises BadInput."""
-        model = self._nodes.get(name)
-        if model is None:
-            raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(self._nodes), NODES_NAMED)}")
-        down = model.facts.offer is None  # its device plugin does not answer; those of new nodes will
-        like = as_if_served(model.given.content, model.facts, self._dialects) if down else model.facts
+        model = model_of(self._nodes, name, self._dialects)
         added = []
         for number in range(1, count + 1):
-            new = f"{name}-new-{number}"
+            new = f"{name}{NEW}{number}"
             if new in self._nodes:
                 raise BadInput(f"there is a node {new} already: copy another one")
             cards = [copied(card, new) for card in model.cards]
-            facts = replace(like, name=new)
-            labels = {**model.rules.labels, **({HOSTNAME: new} if HOSTNAME in model.rules.labels else {})}
-            self._nodes[new] = _Node(NodeRules(new, labels, model.rules.taints), tuple(cards), facts, model.given, True)
+            facts = replace(model.facts, name=new)
+            self._nodes[new] = ClusterNode(rules_of_new(model, new), tuple(cards), facts, model.given, True)
             self._register(facts, [StoredCard(card, 1, (), "Ready") for card in cards])
             added.append(new)
         return added
@@ -311,8 +312,7 @@ class ObjectCluster:
     def _refused(self, request: PodRequest, rules: PodRules, name: str) -> tuple[str, str] | None:
         """Return why a node does not take a pod, whatever its cards, as reason and sentence; None if it may."""
         if request.joined_node not in ("", name):
-            text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
-            return Reason.CLAIM_ELSEWHERE.value, text
+            return claim_elsewhere(request)
         node, free = self._nodes[name].rules, self._ledger.hosts.free(name)
         return refused_by_rules(rules, node) or refused_by_host(request.host, free)
 
@@ -366,6 +366,28 @@ class ObjectCluster:
             text = f"card {card.uuid} is on node {entry.card.node_name} already; that one counts"
             self.problems.append(Remark(given.file, given.name, text))
         return entry is None
+
+
+def model_of(nodes: Mapping[str, ClusterNode], name: str, dialects: Dialects) -> ClusterNode:
+    """Return a node as new ones are that are like it: their device plugin answers. Raises BadInput."""
+    model = nodes.get(name)
+    if model is None:
+        raise BadInput(f"there is no node {name!r} to copy; nodes are {listed(sorted(nodes), NODES_NAMED)}")
+    if model.facts.offer is not None:
+        return model
+    return replace(model, facts=as_if_served(model.given.content, model.facts, dialects))
+
+
+def rules_of_new(model: ClusterNode, name: str) -> NodeRules:
+    """Return what a node like another one says."""
+    labels = {**model.rules.labels, **({HOSTNAME: name} if HOSTNAME in model.rules.labels else {})}
+    return NodeRules(name, labels, model.rules.taints)
+
+
+def claim_elsewhere(request: PodRequest) -> tuple[str, str]:
+    """Return why a pod that shares a claim goes to no other node than the claim's, as reason and sentence."""
+    text = f"claim {request.joined[0].name} of the pod is allocated on node {request.joined_node}"
+    return Reason.CLAIM_ELSEWHERE.value, text
 
 
 def _reason(refusal: Refusal) -> tuple[str, str]:

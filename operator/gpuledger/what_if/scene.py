@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from typing import Any
-from uuid import NAMESPACE_DNS, uuid5
 
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import shape_problems, words_of_group
@@ -19,7 +18,6 @@ from gpuledger.formats.kubernetes.node import NVIDIA, NodeFacts, node_facts
 from gpuledger.formats.kubernetes.pod import bound_node
 from gpuledger.formats.kubernetes.templates import MOST_PODS, PodTemplate, pod_templates, read_documents
 from gpuledger.formats.resource_claims.claims import DEVICE_CLASS, SERVES_CLAIMS_ANNOTATION, ListedClaims
-from gpuledger.model.card import Card
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import GangName, PodGroup
 from gpuledger.model.json_object import Json, JsonMapping
@@ -326,13 +324,3 @@ class PodOutcome:
     """UUID of a card of the node -> its place there."""
     is_on_added_node: bool = False
     reasons: Mapping[tuple[str, str], int] = field(default_factory=dict)
-
-
-def copied(card: Card, node_name: str) -> Card:
-    """Return a card like this one on another node, with a UUID of its own."""
-
-    def new(uuid: str) -> str:
-        return f"GPU-{uuid5(NAMESPACE_DNS, f'{uuid}.{node_name}')}"
-
-    links = {new(peer): score for peer, score in card.links.items()}
-    return replace(card, uuid=new(card.uuid), node_name=node_name, links=links, healthy=True, fault="")

@@ -26,14 +26,15 @@ from attrs import define
 from gpuledger.formats.kubernetes.other import limits_of, used_of
 from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.ledger.book import Ledger
-from gpuledger.ledger.quotas import Excess, asked_of
+from gpuledger.ledger.quotas import asked_of
 from gpuledger.model.clock import Listeners
-from gpuledger.model.errors import Denied, NotFound, QuotaExceeded, Reason, Refusal, Unreachable
+from gpuledger.model.errors import Denied, NotFound, QuotaExceeded, Refusal, Unreachable
 from gpuledger.model.gang import QuotaLimit
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.choose import Choice, Chooser
+from gpuledger.placement.explain import over_quota
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker
 
@@ -161,14 +162,6 @@ class QuotaGate:
     def _fitting(self, pod: Pod, placements: Collection[Placement]) -> list[Placement]:
         quotas = self._ledger.quotas
         return [each for each in placements if quotas.refusing(pod.uid, (each,)) is None]
-
-
-def over_quota(limit: QuotaLimit, asked: int = 0) -> Refusal:
-    """Return the refusal of a pod or gang that asks for so much, with which its namespace would exceed a limit."""
-    text = f"the quota of the pod's namespace does not allow it: {limit.key} of ResourceQuota {limit.quota}"
-    if Excess(limit, asked).is_for_ever:
-        text += f" is {limit.as_stated(limit.most):,} in all, and it asks for {limit.as_stated(asked):,}"
-    return Refusal(Reason.QUOTA, text, limit)
 
 
 GATHER_S = 2.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
     from gpuledger.what_if.scene import Scene
 
 
+NEEDED = "needed"
+
+
+class NodesToAdd(click.IntRange):
+    """A number, or the word for as many as are needed."""
+
+    name = "integer or needed"
+
+    def __init__(self) -> None:
+        super().__init__(0, 10_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or the word."""
+        return value if value == NEEDED else super().convert(value, param, ctx)
+
+
 @click.command()
 @settings_option
 @click.option(
@@ -39,7 +55,12 @@ if TYPE_CHECKING:
     help="Nodes and Pods: a YAML or JSON file, a folder, or - for standard input.",
 )
 @click.option("--from-cluster", is_flag=True, help="Start from the live cluster's nodes, ledger and waiting pods.")
-@click.option("--add-nodes", type=click.IntRange(0, 10_000), default=0, help="Number of nodes to add.")
+@click.option(
+    "--add-nodes",
+    type=NodesToAdd(),
+    default=0,
+    help=f"Number of nodes to add; {NEEDED}: as many as the pods need.",
+)
 @click.option("--like", metavar="NODE", default="", help="Node that the added nodes copy.")
 @common_options("csv")
 @click.pass_context
@@ -50,19 +71,19 @@ def simulate(
     policy: str | None,
     files: tuple[str, ...],
     from_cluster: bool,
-    add_nodes: int,
+    add_nodes: int | str,
     like: str,
     common: Common,
 ) -> None:
     """Try placement without a cluster: see where pods would go.
 
     With -f, it reads Nodes (with the register of any device plugin) and Pods. Bound pods with their cards in an
-    annotation keep them; the others are placed in turn, and shown with their cards or the reasons. With
-    --from-cluster, it starts from the cluster as it is: would this pod fit, and would it with four more nodes
-    (--add-nodes 4 --like NODE)? It respects kube-scheduler's conditions on CPU, memory, taints, nodeSelector and
-    required node affinity, but not preferences, affinity between pods, spread constraints, volumes, ports and the
-    number of pods. Pods that are alike are one line; -o wide shows each. Exit status: 1 if an object can't be read,
-    2 after an error or if there are no nodes.
+    annotation keep them; the others are placed in turn, and shown with their cards or the reasons. With --from-cluster,
+    it starts from the cluster as it is: would this pod fit, and would it with four more nodes (--add-nodes 4 --like
+    NODE)? How many would be needed (--add-nodes needed --like NODE)? It respects kube-scheduler's conditions on CPU,
+    memory, taints, nodeSelector and required node affinity, but not preferences, affinity between pods, spread
+    constraints, volumes, ports and the number of pods. Pods that are alike are one line; -o wide shows each. Exit
+    status: 1 if an object can't be read, 2 after an error or if there are no nodes.
     """
     if not files and not from_cluster:
         raise click.UsageError("give Nodes and Pods (-f FILE), those of the cluster (--from-cluster), or both")
@@ -73,6 +94,7 @@ def simulate(
 
     from gpuledger.configuration.dialects import dialects_of
     from gpuledger.what_if.answer import answer, as_json, as_lines
+    from gpuledger.what_if.needed_nodes import answer_needed
     from gpuledger.what_if.scene import Scene, in_few_lines, read_files
 
     dialects = dialects_of(settings)
@@ -87,7 +109,10 @@ def simulate(
         scene = common.in_cluster(read) if from_cluster else Scene()
         read_files(files, scene)
         scene.zone_labels = settings.gang_zones
-        found = answer(scene, dialects, chosen, add_nodes, like)
+        if isinstance(add_nodes, str):
+            found = answer_needed(scene, dialects, chosen, like)
+        else:
+            found = answer(scene, dialects, chosen, add_nodes, like)
     if found.has_nodes:
         shown = None if common.for_people else as_json(found)
         common.show(shown, lambda terminal: as_lines(found, terminal, common.wide), narrowest=NARROWEST)

@@ -48,6 +48,7 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest, counted_cards
 from gpuledger.model.share import Holder, HolderState, Pod
+from gpuledger.placement.explain import over_quota
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, Trial, demand_order
 from gpuledger.reports.explanation import (
@@ -89,7 +90,6 @@ from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
 from gpuledger.workflows.queues.card_check import CardCheck, Queues
 from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.queues.workloads import QueuedWorkload, hardest_first, pod_set_of
-from gpuledger.workflows.quota import over_quota
 from gpuledger.workflows.tasks import KeyedWorker, Throttle, in_slices, run_cooperatively
 
 GANGS_KEPT = 64

@@ -35,6 +35,7 @@ from gpuledger.model.gang import Gang, GangName, GangStage, GatherEnd, QuotaLimi
 from gpuledger.model.node import NodeSets
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import HolderState, Placement, Pod
+from gpuledger.placement.explain import over_quota
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.binding.bind_pod import NOTHING, EnteredAhead, OpenBindRequest, PodBinder, SeenPod
 from gpuledger.workflows.context import Component
@@ -46,7 +47,6 @@ from gpuledger.workflows.gangs.turns import ArrivalWindow, ExclusiveTurns, Turn
 from gpuledger.workflows.lifecycles import PodLifecycles
 from gpuledger.workflows.pending.queue import RoomQueue
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
-from gpuledger.workflows.quota import over_quota
 from gpuledger.workflows.tasks import Step, run_cooperatively
 
 logger = logging.getLogger(__name__)
