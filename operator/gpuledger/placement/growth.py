@@ -521,7 +521,7 @@ class _Search:
             for name, (code, _) in self._unhelped.get(group.name, {}).items():
                 more[name] += len(group.pods) if code == AT_MOST else 0
         counts = {name: min(each.at_most, stage.counts[name] + more[name]) for name, each in self.templates.items()}
-        if counts == stage.counts:
+        if Counter(counts) == stage.counts:
             return stage
         trial = _Stage(self, counts)
         yield from trial.settle()
