@@ -39,7 +39,7 @@ def with_kueue(shown: KindCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     # Kueue's finalizers hold what is in use: first those who use, then what they used, and its manager last.
     for kind in ("Namespace", "ClusterQueue", "AdmissionCheck", "ResourceFlavor"):
         names = [each["metadata"]["name"] for each in teams if each["kind"] == kind]
-        shown.kubectl("delete", kind.lower(), *names, "--timeout=90s")
+        shown.kubectl("delete", kind.lower(), *names, "--timeout=240s")
     shown.kubectl("delete", f"--filename={manifests}", "--ignore-not-found", "--timeout=90s")
     shown.upgrade()  # without these settings
 

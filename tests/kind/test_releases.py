@@ -52,7 +52,7 @@ def test_a_new_certificate_of_the_webhook_is_served_without_a_restart(cluster: K
     webhook = ("admission.mode=webhook", "admission.webhook.certificate=secret")
     set_certificate(cluster, first)
     cluster.upgrade(*webhook, admission_webhook_caBundle=both)
-    assert filled_in(cluster, "by-first")
+    cluster.wait(lambda: filled_in(cluster, "by-first"), "the webhook answers with the first certificate", 60)
     [before] = cluster.pods("app.kubernetes.io/name=gpuledger", NAMESPACE)
     set_certificate(cluster, second)
     deadline_s = time.monotonic() + 150  # the kubelet shows a new Secret within a minute or so

@@ -281,7 +281,7 @@ def test_who_judges_new_pods_follows_the_servers_version(helm: Helm, mode: str, 
 
 def test_the_webhooks_certificate_is_for_its_service_and_the_server_trusts_it(helm: Helm, tmp_path: Path) -> None:
     objects = helm.objects(admission={"mode": "webhook"})
-    secret = objects["Secret", "gpuledger-webhook"]["data"]
+    secret = objects["Secret", "gpuledger-webhook-generated"]["data"]
     webhooks = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
     assert {each["clientConfig"]["caBundle"] for each in webhooks} == {secret["ca.crt"]}
     for name in ("ca.crt", "tls.crt"):
@@ -316,7 +316,7 @@ def test_the_operator_listens_where_its_service_and_its_secret_are(helm: Helm) -
     assert {"name": "webhook", "containerPort": 9555} in operator["ports"]
     assert objects["Service", "gpuledger-webhook"]["spec"]["ports"][0]["targetPort"] == "webhook"
     volumes = {each["name"]: each for each in objects[OPERATOR]["spec"]["template"]["spec"]["volumes"]}
-    assert volumes["webhook"]["secret"]["secretName"] == objects["Secret", "gpuledger-webhook"]["metadata"]["name"]
+    assert ("Secret", volumes["webhook"]["secret"]["secretName"]) in objects
     assert settings(objects).webhook_port == 9555
 
 
@@ -325,7 +325,15 @@ def test_of_a_certificate_of_ones_own_the_server_is_told_whom_to_trust(helm: Hel
     objects = helm.objects(admission={"mode": "webhook", "webhook": {"certificate": "secret", "caBundle": trusted}})
     webhooks = objects["MutatingWebhookConfiguration", "gpuledger"]["webhooks"]
     assert {base64.b64decode(each["clientConfig"]["caBundle"]).decode() for each in webhooks} == {trusted}
-    assert ("Secret", "gpuledger-webhook") not in objects
+    assert not any(kind == "Secret" for kind, _ in objects)
+    generated = helm.objects(admission={"mode": "webhook"})
+    mounted = [
+        volume["secret"]["secretName"]
+        for each in (objects, generated)
+        for volume in each[OPERATOR]["spec"]["template"]["spec"]["volumes"]
+        if volume["name"] == "webhook"
+    ]
+    assert len(set(mounted)) == 2  # Helm deletes its own, when it is wanted no more, and must not delete this one
 
 
 def test_cert_manager_fills_in_whom_to_trust(helm: Helm) -> None:

@@ -8,5 +8,9 @@
 {{- define "gpuledger.webhook.volume" -}}
 - name: webhook
   secret:
-    secretName: gpuledger-webhook
+    secretName: {{ include "gpuledger.webhook.secret" . }}
+{{- end -}}
+{{/* Helm's own has a name of its own: Helm deletes it when it is wanted no more, and must not delete one of somebody's. */}}
+{{- define "gpuledger.webhook.secret" -}}
+gpuledger-webhook{{ if and (eq .Values.admission.webhook.certificate "generated") (not .Values.kustomize) }}-generated{{ end }}
 {{- end -}}
