@@ -13,6 +13,7 @@ from gpuledger.doctor.facts import OVER_HAMI, Facts, Release, known, labels_of, 
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.admission.autoscalers import HIDING_POLICY, is_of_daemon_set
 from gpuledger.formats.admission.policies import ADMISSION_LABEL, EXEMPT_NAMESPACES, IGNORE_LABEL
+from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HIDING
 from gpuledger.formats.kubernetes.kept_node import KEEPING, TRUE
 from gpuledger.formats.kubernetes.pod import bound_node, is_being_deleted
@@ -81,9 +82,8 @@ def _seen_pods(facts: Facts) -> list[Json]:
 
 def _asked(pod: Json) -> set[str]:
     """Return the names of the resources that a pod asks for."""
-    spec = pod["spec"]
-    every = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
-    return {name for each in every for name in ((each.get("resources") or {}).get("limits") or {}) if "/" in name}
+    limits = [(each.get("resources") or {}).get("limits") or {} for each, _ in containers(pod)]
+    return {name for each in limits for name in each if "/" in name}
 
 
 def _is_kept(node: Json) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from gpuledger.formats.admission.rules import CLUSTERS_OWN, named, patch
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, literal
+from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HIDING, SUM_GPUS, Dialects
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.model.json_object import Json
@@ -102,9 +103,7 @@ def hide(pod: Json, scheduler_names: Sequence[str], *, asks_for_cards: bool, wit
 
 
 def _has_sums(pod: Mapping[str, Any]) -> bool:
-    spec = pod["spec"]
-    every = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
-    return any(SUM_GPUS in ((each.get("resources") or {}).get("limits") or {}) for each in every)
+    return any(SUM_GPUS in ((each.get("resources") or {}).get("limits") or {}) for each, _ in containers(pod))
 
 
 def is_of_daemon_set(pod: Mapping[str, Any]) -> bool:
