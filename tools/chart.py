@@ -190,6 +190,7 @@ def other_value(name: str) -> Any:
             "ignored_xids": ["92"],
             "sum_models": ["A100-40GB=40960"],
             "hami_core_sha256": ["0" * 64],
+            "node_templates": [{"name": "eight-cards", "labels": {"pool": "gpus"}}],
         }
         return known.get(name, [*OPTIONS[name].metadata["choices"][:1]] or ["another"])
     if choices := OPTIONS[name].metadata["choices"]:
@@ -206,10 +207,12 @@ def in_policies(name: str) -> bool:
     """Return whether the API server's policies depend on an option."""
     if name in READ_ELSEWHERE:
         return True
-    every = Settings(sum_models=("T4=15360",), queue_words=True)  # with which there are all policies
+    nodes = {"node_templates": other_value("node_templates")}
+    every = Settings(sum_models=("T4=15360",), queue_words=True).changed(nodes)  # with all policies there are
     try:
         return any(
-            _policies(each.changed({name: other_value(name)})) != _policies(each) for each in (Settings(), every)
+            _policies(each.changed({name: other_value(name)})) != _policies(each)
+            for each in (Settings().changed(nodes), every)
         )
     except BadInput:  # it would read a file
         return True
@@ -324,10 +327,35 @@ def _document() -> dict[Path, str]:
 
 def _kind(name: str) -> dict[str, Any]:
     """Return the JSON schema of an option: by what the program checks, and what its text looks like."""
-    kind = adapter_of(OPTIONS[name]).json_schema()
+    kind = _inlined(adapter_of(OPTIONS[name]).json_schema())
     if name in FORMS:
         kind.get("items", kind)["pattern"] = FORMS[name]
     return {"type": kind["type"], **kind}
+
+
+_OF_CLASSES = ("title", "description")
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its definitions in place of the references to them."""
+    definitions = schema.pop("$defs", {})
+
+    def walk(part: Any) -> Any:
+        if isinstance(part, list):
+            return [walk(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return walk(definitions[part["$ref"].rpartition("/")[2]])
+        # Titles and the docstrings of classes are for readers of the program.
+        return {
+            key: walk(each) for key, each in part.items() if key not in ("title", "description") or not is_text(each)
+        }
+
+    def is_text(value: object) -> bool:
+        return isinstance(value, str)
+
+    return dict(walk(schema))
 
 
 def _plain(default: Any) -> Any:

@@ -68,6 +68,7 @@ class Operation(StrEnum):
     SELECT_PODS = "select pods"
     EVICT = "evict"
     DELETE_POD = "delete pod"
+    CREATE_POD = "create pod"
     READ_CLAIM = "read claim"
     PROTECT_CLAIM = "protect claim"
     WRITE_CLAIM = "change status of claim"
@@ -89,6 +90,7 @@ WRITES = frozenset(
         Operation.SHOW_QUOTA,
         Operation.EVICT,
         Operation.DELETE_POD,
+        Operation.CREATE_POD,
         Operation.PROTECT_CLAIM,
         Operation.WRITE_CLAIM,
         Operation.SAY_CHECK,
@@ -118,6 +120,7 @@ _ROUTES = (
     ("POST", rf"{_POD}/binding", Operation.BIND),
     ("POST", rf"{_POD}/eviction", Operation.EVICT),
     ("DELETE", _POD, Operation.DELETE_POD),
+    ("POST", "/api/v1/namespaces/([^/]+)/pods", Operation.CREATE_POD),
     ("GET", _CLAIM, Operation.READ_CLAIM),
     ("PATCH", _CLAIM, Operation.PROTECT_CLAIM),
     ("PATCH", rf"{_CLAIM}/status", Operation.WRITE_CLAIM),
@@ -419,6 +422,8 @@ class ApiServer:
                 if body["metadata"]["name"] in self.cards:
                     raise Conflict(f"{body['metadata']['name']} already exists", 409)
                 return self._put_card(body, None)
+            case Operation.CREATE_POD:
+                return self._create_pod(body)
             case Operation.REPLACE_CARD | Operation.WRITE_STATUS:
                 return self._patch_card(_found(self.cards, names[0]), body, operation is Operation.WRITE_STATUS)
             case Operation.DELETE_CARD:
@@ -496,6 +501,13 @@ class ApiServer:
         for budget in covering:
             budget["status"]["disruptionsAllowed"] -= 1
         return left
+
+    def _create_pod(self, body: Json) -> Json:
+        metadata = body["metadata"]
+        if (metadata["namespace"], metadata["name"]) in self.pods:
+            raise Conflict(f"{metadata['name']} already exists", 409)
+        own = {"uid": f"uid-{metadata['name']}", "creationTimestamp": wall().strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return self.put_pod({"status": {}, **deepcopy(body), "metadata": {**metadata, **own}})
 
     def _let_leave(self, pod: Json, options: Json) -> Json:
         """Delete a pod without a node; one with a node gets its time to end, and a test lets it be gone."""

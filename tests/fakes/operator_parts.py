@@ -8,10 +8,12 @@ from builders import OFFER, a_pod
 from fakes.api_server import ApiServer
 from fakes.objects import DIALECTS
 from fakes.virtual_time import LoopClock, settle
+from gpuledger.configuration.node_templates import NewNodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.startup import Operator, subscriptions_of
 from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
@@ -35,6 +37,7 @@ PLUGIN_TIMEOUT_S = 20.0
 PREEMPTION_TIMEOUT_S = 60.0
 TELL_WAITING_AFTER_S = 10.0
 KUEUE_RESERVE_S, KUEUE_RETRY_S = 30.0, 10.0
+PATIENCE_S = 300.0
 START_TIMEOUT_S = 0.0
 """Most tests play no kubelet."""
 
@@ -61,6 +64,8 @@ class OperatorParts:
     adopt_pods: bool = False
     kueue: bool = False
     keep_nodes_in_use: bool = False
+    growth: str = "off"
+    node_templates: tuple[NewNodes, ...] = ()
     scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
@@ -88,6 +93,9 @@ class OperatorParts:
             adopt_pods=self.adopt_pods,
             kueue=self.kueue,
             keep_nodes_in_use=self.keep_nodes_in_use,
+            growth=self.growth,
+            node_templates=self.node_templates,
+            growth_patience_s=PATIENCE_S,
             kueue_reserve_s=KUEUE_RESERVE_S,
             kueue_retry_s=KUEUE_RETRY_S,
         )
@@ -167,7 +175,7 @@ class OperatorParts:
         """Let the watches show what has changed since the last time."""
         observe = {
             "Node": self.observer.node,
-            "Pod": self.observer.any_pod,
+            "Pod": self._show_pod,
             "GPUAllocation": self.observer.allocation,
             "ResourceQuota": self.workflows.quotas.observe,
             "Workload": self.workflows.queues.check.observe,
@@ -175,6 +183,11 @@ class OperatorParts:
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")
         self._shown = len(self.api.changes)
+
+    def _show_pod(self, pod: dict[str, Any], gone: bool) -> None:
+        self.observer.any_pod(pod, gone)
+        if STAND_IN_LABEL in (pod["metadata"].get("labels") or {}):
+            self.workflows.stand_ins.observe(pod, gone)
 
     async def idle(self) -> None:
         """Let the watches show everything, and wait until nothing is left to do."""

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from gpuledger.configuration.node_templates import MOST_TEMPLATES, NewNodes
 from gpuledger.formats.custom_resource.stored_card import MAX_SLOTS
 from gpuledger.model.errors import BadInput, did_you_mean
 
@@ -96,10 +97,17 @@ METRICS_COMPATIBILITY = ("hami", "hami-legacy", "volcano")
 
 
 def option(
-    default: Any, text: str, *, choices: tuple[str, ...] = (), least: float = 0, most: float | None = None
+    default: Any,
+    text: str,
+    *,
+    choices: tuple[str, ...] = (),
+    least: float = 0,
+    most: float | None = None,
+    rows: type[BaseModel] | None = None,
 ) -> Any:
-    """Declare an option with its help: the words that it can have, or the bounds of a number."""
-    return field(default=default, metadata={"help": text, "choices": choices, "least": least, "most": most})
+    """Declare an option with its help: the words that it can have, the bounds of a number, or what a list has."""
+    metadata = {"help": text, "choices": choices, "least": least, "most": most, "rows": rows}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +192,20 @@ class Settings:
     )
     keep_nodes_in_use: bool = option(
         False, "Whether nodes with pods on their cards carry the annotations by which autoscalers keep a node."
+    )
+
+    growth: str = option(
+        "off",
+        "Whether nodes are asked for when pods wait for cards: off, stand-ins (pods by which an autoscaler adds "
+        "nodes), metric (gpuledger_nodes_wanted alone, for who adds nodes by other means).",
+        choices=("off", "stand-ins", "metric"),
+    )
+    node_templates: tuple[NewNodes, ...] = option(
+        (), "The nodes that can be added: docs/autoscaling.md has the fields.", rows=NewNodes
+    )
+    growth_delay_s: float = option(5.0, "How long a pod has waited before nodes are asked for.")
+    growth_patience_s: float = option(
+        900.0, "How long a stand-in may wait for its node; then others are tried, and this one later.", least=10
     )
 
     node_policy: str = option(
@@ -460,6 +482,7 @@ class Settings:
         if not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.hami_core_sha256):
             yield "hami_core_sha256 is a list of checksums of 64 digits, as sha256sum prints them"
         yield from self._wrong_names()
+        yield from self._wrong_templates()
         if self.node_label and not re.fullmatch(_LABEL, self.node_label):
             yield f"node_label is a label, key=value, not {self.node_label!r}"
         if self.node_taint and not re.fullmatch(f"{_LABEL}:(NoSchedule|PreferNoSchedule|NoExecute)", self.node_taint):
@@ -473,6 +496,13 @@ class Settings:
                 yield f"{name}: {error}"
         if self.vendors_file.startswith(PREFIX):
             yield "vendors_file is the path of a file; mount the ConfigMap that holds it"
+
+    def _wrong_templates(self) -> Iterator[str]:
+        names = [each.name for each in self.node_templates]
+        if len(set(names)) < len(names) or len(names) > MOST_TEMPLATES:
+            yield f"node_templates are {MOST_TEMPLATES} at most, each with another name"
+        if self.growth != "off" and not names:
+            yield f"growth is {self.growth}, and node_templates does not say which nodes can be added"
 
     def _wrong_names(self) -> Iterator[str]:
         counts = {name for name in (self.resource_count, self.volcano_count, self.volcano_classic_count) if name}
@@ -518,11 +548,11 @@ def adapter_of(option: Option[Any]) -> TypeAdapter[Any]:
     metadata, kind = option.metadata, type(option.default)
     wanted: Any = kind
     if kind in (str, tuple):
-        word: Any = Literal[metadata["choices"]] if metadata["choices"] else str
+        word: Any = metadata["rows"] or (Literal[metadata["choices"]] if metadata["choices"] else str)
         wanted = word if kind is str else tuple[word, ...]
     elif kind in (int, float):
         wanted = Annotated[wanted, Field(ge=metadata["least"], le=metadata["most"])]
-    return TypeAdapter(wanted, config=ConfigDict(strict=True))
+    return TypeAdapter(wanted) if metadata["rows"] else TypeAdapter(wanted, config=ConfigDict(strict=True))
 
 
 def checked(option: Option[Any], value: object) -> Any:
@@ -534,6 +564,9 @@ def checked(option: Option[Any], value: object) -> Any:
         return adapter_of(option).validate_python(tuple(value) if isinstance(value, list) else value)
     except ValidationError as error:
         broken = error.errors()[0]
+        if option.metadata["rows"]:
+            where = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in broken["loc"])
+            raise ValueError(f"{option.name}{where}: {broken['msg']}") from error
         word = broken["input"] if broken["type"] == "literal_error" else ""
         meant = did_you_mean(word, option.metadata["choices"]) if isinstance(word, str) else ""
         raise ValueError(f"{option.name} {_rule(option, broken)}, not {value!r}{meant}") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 import aiohttp
 import orjson
 from aiohttp import hdrs, web
+from pydantic import BaseModel
 
 from gpuledger import __version__
 from gpuledger.configuration.settings import Settings
@@ -329,12 +330,16 @@ class History:
                 self._file.put(line_of(record))
 
 
+def _fields_of(row: BaseModel) -> dict[str, object]:
+    return row.model_dump(exclude_defaults=True)
+
+
 def settings_of(settings: Settings) -> Mapping[str, str]:
     """Return what distinguishes an operator from others, as texts: its version, and what is not the default."""
     found = {"version": __version__}
     for option in fields(settings):
         value = getattr(settings, option.name)
         if value != option.default:
-            text = orjson.dumps(value).decode()
+            text = orjson.dumps(value, default=_fields_of).decode()
             found[option.name] = text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
     return found

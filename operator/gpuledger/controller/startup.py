@@ -44,6 +44,7 @@ from gpuledger.workflows.kinds import (
     OPERATOR_PODS,
     PODS,
     QUOTAS,
+    STAND_INS,
     Subscription,
     Watcher,
     follow_kind,
@@ -148,6 +149,7 @@ def subscriptions_of(
         Subscription(CARDS, observer.allocation, cards_listing, observer.first_cards.version),
         Subscription(AGENT_PODS, workflows.agents.observe, workflows.agents.listing),
         Subscription(QUOTAS, workflows.quotas.observe, workflows.quotas.listing),
+        Subscription(STAND_INS, workflows.stand_ins.observe, workflows.stand_ins.listing),
         Subscription(AUDITS, workflows.audits.observe, workflows.audits.listing),
         *workflows.gangs.pod_groups.subscriptions(workflows.gangs.members.names),
     ]
@@ -190,6 +192,7 @@ def build_operator(
         audits=workflows.audits,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
+        nodes_asked_for=workflows.growth.counts,
     )
     metrics = Metrics(
         measured,
@@ -299,6 +302,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     parts["_give_room"] = partial(_give_room, operator)
     parts["_preempt"] = partial(_preempt, operator)
     parts["history"] = partial(operator.history.run, options.host_name or socket.gethostname())
+    parts["ask_for_nodes"] = partial(workflows.growth.run, lambda: _may_decide(workflows))
     if settings.kueue:
         parts["keep_checks_active"] = partial(keep_checks_active, KubeStore(client), workflows.queues.objects)
     if settings.resource_claims:
@@ -334,6 +338,10 @@ async def _keep_in_sync(operator: Operator) -> None:
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)
         await wait_first(workflows.context.leadership.wait_passive(), comparing)
+
+
+def _may_decide(workflows: Workflows) -> bool:
+    return workflows.observer.synced and workflows.context.leadership.is_active()
 
 
 async def _find_out_who_preempts(operator: Operator) -> None:

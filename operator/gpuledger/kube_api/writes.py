@@ -93,6 +93,10 @@ class KubeWrites:
         path = f"{pods_in(pod.namespace)}/{pod.name}/binding"
         await self._client.request("POST", path, binding, timeout_s=timeout_s)
 
+    async def create_pod(self, body: Json) -> Json:
+        """Create a pod, in the namespace that it names; return it as it is stored. Raises Conflict if it exists."""
+        return await self._client.request("POST", pods_in(body["metadata"]["namespace"]), body)
+
     async def evict_pod(self, pod: Pod) -> None:
         """Have a pod leave in good order, if its PodDisruptionBudgets allow that.
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
-from gpuledger.ledger.hosts import Hosts, SlowNodes
+from gpuledger.ledger.hosts import Hosts, MarkedNodes
 from gpuledger.ledger.seats import Promises, Seats
 from gpuledger.ledger.unaccounted import UnaccountedPods
 from gpuledger.model.card import Card, Topology, topology_of
@@ -167,7 +167,10 @@ class Ledger:
         self.holders = HoldersByPod(self._entries)
         self._offers: dict[str, NodeOffer] = {}  # node name -> what its device plugin serves, while it answers
         self._hanging: set[str] = set()  # names of nodes whose kubelet starts no pods
-        self.slow = SlowNodes(self._touch)
+        self.slow = MarkedNodes(self._touch)
+        """The nodes that all others go before: see `NodeRoom.slow`."""
+        self.arriving = MarkedNodes(self._touch)
+        """New nodes that take no pods yet: see `NodeRoom.arriving`."""
         self._topologies = Topologies()
         self._rooms: dict[str, NodeRoom] = {}  # node name -> view, dropped when the node is touched
         self.changes = 0
@@ -364,6 +367,7 @@ class Ledger:
             rooms=tuple(room(entry) for entry in takes if entry.card.uuid not in closed),
             hangs=node_name in self._hanging,
             slow=node_name in self.slow,
+            arriving=node_name in self.arriving,
             host=host,
             counted=host.cards if host and self.only_counts(node_name) else None,
             cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),

@@ -50,6 +50,8 @@ class NodeRoom:
     """Its kubelet does not start the pods that it has."""
     slow: bool = False
     """A pod that was bound to it has not started for some seconds: other nodes go first."""
+    arriving: bool = False
+    """It has come for pods that wait, and takes none before its stand-in is deleted: see workflows/growth."""
     host: HostAmounts | None = None
     """Its free CPU and memory, as far as they are known."""
     cordoned: frozenset[str] = frozenset()

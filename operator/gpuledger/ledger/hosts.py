@@ -46,6 +46,10 @@ class Hosts:
         capacity = self._capacity.get(node_name)
         return None if capacity is None else capacity - self._used.get(node_name, NO_HOST)
 
+    def capacity(self, node_name: str) -> HostAmounts | None:
+        """Return what pods can have of a node in sum, None if that is not known."""
+        return self._capacity.get(node_name)
+
     def counts_cards(self, node_name: str) -> bool:
         """Return whether a node has cards that only its own device plugin knows, which counts them."""
         capacity = self._capacity.get(node_name)
@@ -129,8 +133,8 @@ class Hosts:
         self._uses[key] = use
 
 
-class SlowNodes:
-    """The nodes that all others go before, see `NodeRoom.slow`: they take pods as before."""
+class MarkedNodes:
+    """Nodes of which one thing is true at the moment. `touch` is called with the name of one that has changed."""
 
     def __init__(self, touch: Callable[[str], None]) -> None:
         self._touch = touch
@@ -139,8 +143,8 @@ class SlowNodes:
     def __contains__(self, node_name: object) -> bool:
         return node_name in self._names
 
-    def note(self, node_name: str, slow: bool) -> None:
+    def note(self, node_name: str, is_marked: bool) -> None:
         """Note whether a node is one of them."""
-        if slow != (node_name in self):
-            (self._names.add if slow else self._names.discard)(node_name)
+        if is_marked != (node_name in self):
+            (self._names.add if is_marked else self._names.discard)(node_name)
             self._touch(node_name)

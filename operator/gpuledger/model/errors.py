@@ -171,6 +171,8 @@ class Reason(StrEnum):
     NO_INVENTORY = "no-inventory"
     AGENT_NOT_READY = "agent-not-ready"
     NODE_NOT_STARTING = "node-not-starting"
+    NODE_ARRIVING = "node-arriving"
+    """The node has come for pods that wait, and takes some as soon as its stand-in is gone."""
     ONLY_WHOLE_GPUS = "only-whole-gpus"
     OTHER_RESOURCE = "other-resource"
     PLUGIN_LIMIT = "plugin-limit"
@@ -327,6 +329,8 @@ class EventReason(StrEnum):
     """On a pod: it is evicted for another one."""
     PREEMPTION_FORBIDDEN = "PreemptionForbidden"
     """On a pending pod: the pods that would have to leave are protected by PodDisruptionBudgets."""
+    NODES_NOT_COMING = "GPUNodesNotComing"
+    """On a pending pod: nodes were asked for it, and did not come in time."""
     PREEMPTION_GIVEN_UP = "PreemptionGivenUp"
     """On a pending pod: a preemption for it has ended without cards."""
 

@@ -156,6 +156,7 @@ _OF_THE_NODE = {
     Reason.ONLY_WHOLE_GPUS: "needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number",
     Reason.NO_INVENTORY: "needs GPUs that its node agent reports: it reports none",
     Reason.AGENT_NOT_READY: "needs its GPU node agent to be ready: check the agent's pod on the node, and its log",
+    Reason.NODE_ARRIVING: "needs a moment: its stand-in, by which an autoscaler was asked for it, is being deleted",
     Reason.NODE_NOT_STARTING: "needs a kubelet and a GPU node agent that start the pods it has: check their logs",
     Reason.PLUGIN_LIMIT: "needs a pod with one container and no init container, or a node with another device plugin",
 }

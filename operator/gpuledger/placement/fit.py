@@ -207,7 +207,7 @@ def choose_cards(
 def takes_pods(node: NodeRoom, shape: Shape) -> bool:
     """Return whether a node takes such pods at all, whatever is free on its cards."""
     offer = node.offer
-    if offer is None or node.hangs:
+    if offer is None or node.hangs or node.arriving:
         return not shape
     return _plugin_serves(offer, shape) and all(offer.serves(demand.resource) for demand in shape)
 
@@ -226,6 +226,8 @@ def refuse_alone(demand: Demand, node: NodeRoom) -> Refusal | None:
         return Refusal(Reason.AGENT_NOT_READY, "GPU node agent is not ready")
     if node.hangs:
         return Refusal(Reason.NODE_NOT_STARTING, "node starts no pods: its kubelet or GPU node agent hangs")
+    if node.arriving:
+        return Refusal(Reason.NODE_ARRIVING, "node has just come, and takes pods once its stand-in is deleted")
     if not node.offer.serves(demand.resource):
         return Refusal(Reason.OTHER_RESOURCE, not_served(demand))
     demand = demand.on(node.cards)

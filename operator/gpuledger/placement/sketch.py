@@ -262,7 +262,7 @@ def _fits(room: NodeRoom, placement: Placement) -> bool:
     if room.counted is not None and not placement.shares:
         return placement.host.cards <= room.counted
     rooms = {each.card.uuid: each for each in room.rooms}
-    return (room.offer is not None and not room.hangs) and all(
+    return (room.offer is not None and not room.hangs and not room.arriving) and all(
         share.uuid in rooms
         and not (rooms[share.uuid].shut or (share.exclusive and not rooms[share.uuid].idle))
         and share.amounts.fits_in(rooms[share.uuid].free)

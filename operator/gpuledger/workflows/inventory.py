@@ -462,6 +462,12 @@ class InventoryKeeper(Component):
         """Return the nodes that exist, as far as is known."""
         return set(self._facts)
 
+    def is_complete(self, node_name: str) -> bool:
+        """Return whether all cards that a node reports are in the ledger, with their first status."""
+        cards = self._cards.get(node_name)
+        entries = map(self._ledger.entry, cards or ())
+        return bool(cards) and all(entry is not None and entry.open for entry in entries)
+
     def _open_or_close(self, facts: NodeFacts) -> None:
         """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
         offer = None if self._agents.not_ready(facts.name) else facts.offer

@@ -20,6 +20,7 @@ from enum import Enum
 
 from gpuledger.formats.kubernetes.gang import PODGROUPS
 from gpuledger.formats.kubernetes.other import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
 from gpuledger.kube_api import reads, writes
 from gpuledger.kube_api.watch import SILENCE_S, Api, Listed, Listing, all_of, follow
 from gpuledger.model.errors import ApiError, Denied, NotFound
@@ -81,6 +82,8 @@ CARDS = Kind((reads.ALLOCATIONS,))
 QUOTAS = Kind((reads.RESOURCE_QUOTAS,), start_wait_s=30.0)
 # Nodes are not opened that would be closed at once. Without this list, the kubelets' word alone counts.
 AGENT_PODS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=AGENT_SELECTOR, start_wait_s=5.0)
+# Pods by which autoscalers are asked for nodes, in our own namespace, too. No pod goes to a node that one stands for.
+STAND_INS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=STAND_IN_LABEL, start_wait_s=5.0)
 # The replicas that this one gets the history from.
 OPERATOR_PODS = Kind((reads.pods_in(LEASE_NAMESPACE),), labels=OPERATOR_SELECTOR)
 # Its holder renews it all the time.

@@ -11,6 +11,10 @@ from gpuledger.workflows.context import Context
 from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWaiting
 from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.growth.demand import Demand
+from gpuledger.workflows.growth.growth import NodeGrowth
+from gpuledger.workflows.growth.stand_ins import StandIns
+from gpuledger.workflows.growth.templates import Templates
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.kept_nodes import NodeKeeper
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
@@ -60,13 +64,21 @@ class Workflows:
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
+    stand_ins: StandIns
+    growth: NodeGrowth
     audits: AuditRuns
 
     async def stop(self) -> None:
         """End all that is under way."""
         await self.context.tasks.stop()
         await self.preemption.executor.worker.stop()
-        for part in (self.pod_condition_writer, self.quota_status, self.node_keeper, self.check_messages):
+        for part in (
+            self.pod_condition_writer,
+            self.quota_status,
+            self.node_keeper,
+            self.stand_ins,
+            self.check_messages,
+        ):
             await part.stop()
 
 
@@ -91,10 +103,14 @@ def connect(c: Context) -> Workflows:
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes), RefusedByScheduler(c)
     pod_condition_writer = PodConditionWriter(c, explainer.pods)
+    templates = Templates(c, inventory)
+    stand_ins = StandIns(c, lambda: observer.synced and c.leadership.is_active())
+    demand = Demand(c, waiting, gangs.members, queues.check, queues.reader, queues.nodes, templates)
+    growth = NodeGrowth(c, demand, templates, stand_ins, inventory.is_complete)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
-        *(ahead, queues.nodes, inventory, ends, adopter),
+        *(ahead, queues.nodes, demand, templates, stand_ins, growth, inventory, ends, adopter),
         keeper := NodeKeeper(c, lambda: observer.synced and c.leadership.is_active()),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
@@ -125,6 +141,8 @@ def connect(c: Context) -> Workflows:
         unlinked=NodesWithoutTopology(c.ledger, c.policy),
         quotas=quotas,
         node_keeper=keeper,
+        stand_ins=stand_ins,
+        growth=growth,
         quota_status=QuotaStatusWriter(c, quotas, lambda: observer.synced and c.leadership.is_active()),
         audits=AuditRuns(),
     )

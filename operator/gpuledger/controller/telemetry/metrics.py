@@ -68,6 +68,8 @@ class Measured:
     """The members of all gangs."""
     workloads_by_state: NumberOf | None = None
     """How far a workload of Kueue is -> how many are."""
+    nodes_asked_for: Callable[[], Mapping[str, tuple[int, int]]] | None = None
+    """Template of nodes -> how many are wanted, and how many stand-ins there are."""
 
 
 class ProcessMetrics(Collector):
@@ -83,6 +85,7 @@ class ProcessMetrics(Collector):
         yield from self._who_waits()
         yield from self._quotas()
         yield self._workloads()
+        yield from self._growth()
         yield from self._audits()
 
     def _counters(self) -> Iterator[Metric]:
@@ -133,6 +136,17 @@ class ProcessMetrics(Collector):
         for state, number in (self._measured.workloads_by_state or dict)().items():
             found.add_metric([state], number)
         return found
+
+    def _growth(self) -> Iterator[Metric]:
+        text = "Nodes of a template that are wanted for pods that wait"
+        wanted = GaugeMetricFamily("gpuledger_nodes_wanted", text, labels=["template"])
+        text = "Pods by which an autoscaler is asked for nodes of a template"
+        stand_ins = GaugeMetricFamily("gpuledger_stand_ins", text, labels=["template"])
+        for template, (nodes, pods) in (self._measured.nodes_asked_for or dict)().items():
+            wanted.add_metric([template], nodes)
+            stand_ins.add_metric([template], pods)
+        yield wanted
+        yield stand_ins
 
     def _audits(self) -> Iterator[Metric]:
         audits, last = self._measured.audits, self._measured.audits.last()

@@ -442,7 +442,7 @@ class Queues:
 
     def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook) -> None:
         self.nodes, self.pods, self.objects = (
-            NodesByRules(context.settings.kueue),
+            NodesByRules(context.settings.kueue or context.settings.growth != "off"),
             WorkloadPods(),
             KueueObjects(context),
         )

@@ -419,6 +419,8 @@ class QueuedWorkload:
     """The message that was written last."""
     seats: tuple[int, list[Asking]] = field(default_factory=lambda: (-1, []))
     """The requests of its pods, and the number of the change of nodes up to which they hold."""
+    rules: Mapping[str, PodRules] = field(default_factory=dict)
+    """Set of pods -> its rules for nodes, as of the same."""
     goes_first: bool = False
     """Whether others were evicted for it: what they leave is not for who comes before it."""
 
@@ -478,6 +480,7 @@ class SeatReader(Component):
 
     async def _read(self, queued: QueuedWorkload) -> list[Asking]:
         seats: list[Asking] = []
+        rules: dict[str, PodRules] = {}
         for pod_set in pod_sets(queued.found):
             pod = with_flavors(pod_set.pod, self._objects.flavors(pod_set.flavors))
             await self._claims.know_claims_of(pod)
@@ -488,9 +491,11 @@ class SeatReader(Component):
             count = pod_set.count
             if len(seats) + count > MOST_MEMBERS:
                 raise BadInput(f"its pods with cards are more than {MOST_MEMBERS}, which are not placed at once")
-            names = await self._nodes.allowed(pod_rules(pod), self._clock)
+            rules[pod_set.name] = pod_rules(pod)
+            names = await self._nodes.allowed(rules[pod_set.name], self._clock)
             name = queued.workload.name
             seats += [Asking(seat_key(name, pod_set.name, number), request, names) for number in range(max(count, 0))]
+        queued.rules = rules
         return seats
 
 

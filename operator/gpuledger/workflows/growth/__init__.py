@@ -1,0 +1,1 @@
+"""More nodes for pods that wait: how many, for whom, and the stand-ins by which autoscalers are asked."""

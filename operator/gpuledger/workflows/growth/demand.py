@@ -1,0 +1,263 @@
+"""Who waits and may want more nodes, as `placement/growth.py` takes it, and the nodes that can be added.
+
+Pods that no scheduler has asked about count, too: kube-scheduler asks about none where its own rules leave no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+from attrs import define
+
+from gpuledger.configuration.node_templates import NewNodes
+from gpuledger.formats.kubernetes.constraints import PodRules, pod_rules, refused_by_rules
+from gpuledger.formats.kubernetes.pod import created_at, pod_identity
+from gpuledger.model.errors import BadInput, WorkLimitExceeded
+from gpuledger.model.json_object import Json
+from gpuledger.model.node import NodeSet
+from gpuledger.model.request import PodRequest
+from gpuledger.model.share import Pod
+from gpuledger.placement.group import Asking
+from gpuledger.placement.growth import Seeker, Seekers, Why
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.gangs.members import GangState, Members
+from gpuledger.workflows.growth.templates import Templates, rules_of
+from gpuledger.workflows.lifecycles import unix_s
+from gpuledger.workflows.pending.queue import Order
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.queues.card_check import CardCheck
+from gpuledger.workflows.queues.workloads import NodesByRules, QueuedWorkload, SeatReader, Stage, pod_set_of
+
+RECENT_S = 60.0
+"""A node that has come since kube-scheduler was asked about a pod is not among those that it has named."""
+
+NOWHERE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    pod: Pod
+    request: PodRequest
+    rules: PodRules
+    created: str
+    since_s: float
+    """Since when it has waited, by the operator's clock, as far as that matters."""
+
+    @property
+    def order(self) -> Order:
+        return True, -self.pod.priority, self.created, self.pod.uid
+
+
+@dataclass(frozen=True, slots=True)
+class Seeking:
+    """Who waits, in their order, and a pod of each that can be told something."""
+
+    seekers: tuple[Seekers, ...]
+    pods: Mapping[str, Pod]
+    """Name of seekers -> one of their pods; workloads have none yet."""
+    next_s: float | None
+    """In how many seconds another one will have waited long enough, None if none does."""
+
+
+@define(eq=False, slots=False)
+class Demand(Component):
+    """Follows the pods that wait, where the settings want growth; else it knows and costs nothing."""
+
+    _waiting: WaitingPods
+    _members: Members
+    _check: CardCheck
+    _reader: SeatReader
+    _nodes: NodesByRules
+    _templates: Templates
+
+    def __attrs_post_init__(self) -> None:
+        self._is_on = self._settings.growth != "off"
+        self._pods: dict[str, _Pending] = {}  # UID -> pod without a node that asks for cards
+        self._rules: dict[bytes, PodRules] = {}  # of these pods; equal ones are the same object
+        self._came_s: dict[str, float] = {}  # name of a node -> when it was seen first
+        self.pods_of_seekers: Mapping[str, Pod] = {}
+        """Name of those that waited at the last look -> one of their pods."""
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def observe_pending(self, pod: Json) -> None:
+        """See Follower."""
+        if not self._is_on:
+            return
+        uid = str(pod["metadata"]["uid"])
+        try:
+            request = self._formats.request(pod)
+            rules = self._rules_of(pod) if request is not None and request.shape and not request.joined else None
+        except BadInput:
+            rules = None
+        if request is None or rules is None:
+            self.forget_pending(uid)
+            return
+        before, created = self._pods.get(uid), created_at(pod)
+        since_s = before.since_s if before else self._clock.now_s() - self._age_s(created)
+        self._pods[uid] = _Pending(pod_identity(pod), request, rules, created, since_s)
+
+    def forget_pending(self, pod_uid: str) -> None:
+        """See Follower."""
+        self._pods.pop(pod_uid, None)
+        if not self._pods:
+            self._rules.clear()
+
+    def known_pending(self) -> set[str]:
+        """See Follower."""
+        return set(self._pods)
+
+    def _age_s(self, created: str) -> float:
+        """Return for how long a pod has waited when it is seen first, `growth_delay_s` at most."""
+        age_s = self._clock.wall().timestamp() - unix_s(created) if created else 0.0
+        return min(max(age_s, 0.0), self._settings.growth_delay_s)
+
+    def observe_node(self, node: Json) -> None:
+        """See Follower."""
+        if self._is_on:
+            self._came_s.setdefault(str(node["metadata"]["name"]), self._clock.now_s())
+
+    def forget_node(self, node_name: str) -> None:
+        """See Follower."""
+        self._came_s.pop(node_name, None)
+
+    def pod_of(self, seekers: str) -> Pod | None:
+        """Return a pod of those that still wait."""
+        pod = self.pods_of_seekers.get(seekers)
+        return pod if pod is not None and pod.uid in self._pods else None
+
+    def _long_empty(self, template: str) -> list[str]:
+        return [name for name in self._templates.empty(template) if not self.is_recent(name)]
+
+    def is_recent(self, node_name: str) -> bool:
+        """Return whether kube-scheduler may not have known a node when it was asked about pods that wait."""
+        return self._clock.now_s() < self._came_s.get(node_name, 0.0) + RECENT_S
+
+    def _rules_of(self, pod: Json) -> PodRules:
+        spec = pod.get("spec") or {}
+        said = [spec.get(name) for name in ("nodeSelector", "tolerations")]
+        key = orjson.dumps([*said, (spec.get("affinity") or {}).get("nodeAffinity")])
+        if key not in self._rules:
+            self._rules[key] = pod_rules(pod)
+        return self._rules[key]
+
+    async def seeking(self, templates: Collection[NewNodes]) -> Seeking:
+        """Return who has waited long enough, and may go to nodes of one of these templates or to others."""
+        found: list[tuple[Order, Seekers]] = []
+        places = _Places(self, templates, {each.name: self._long_empty(each.name) for each in templates})
+        now_s, delay_s = self._clock.now_s(), self._settings.growth_delay_s
+        due: list[float] = []
+        pods: dict[str, Pod] = {}
+        for each in list(self._pods.values()):
+            state = self._members.of(each.pod.uid)
+            if (state is not None and state.missing > 0) or self._ledger.has_place(each.pod.uid):
+                continue
+            if now_s < each.since_s + delay_s:
+                due.append(each.since_s + delay_s - now_s)
+            elif each.pod.uid in self._pods and self._waiting.limit_of(each.pod.uid) is None:
+                offered = self._waiting.find(each.pod.uid)
+                seeker = await places.seeker(each, offered.node_names if offered else None)
+                found.append((each.order, Seekers(each.pod.uid, (seeker,))))
+                pods[each.pod.uid] = each.pod
+        for state in list(self._members.waiting()):
+            members = self._missing(state)
+            wait_s = max((each.since_s for each in members), default=now_s) + delay_s - now_s
+            if members and wait_s > 0:
+                due.append(wait_s)
+            elif members:
+                name = f"gang {state.name}"
+                names = [state.pending[each.pod.uid].node_names for each in members]
+                seekers = [await places.seeker(*each) for each in zip(members, names, strict=True)]
+                found.append((state.order, Seekers(name, tuple(seekers), is_gang=True)))
+                pods[name] = members[0].pod
+        async for queued, seats in self._workloads():
+            seekers = [places.seeker_of(seat, queued.rules.get(pod_set_of(seat.key))) for seat in seats]
+            name = f"workload {queued.workload.name}"
+            found.append((queued.order, Seekers(name, tuple(seekers), is_gang=True)))
+        found.sort(key=lambda each: each[0])
+        return Seeking(tuple(seekers for _, seekers in found), pods, min(due, default=None))
+
+    def _missing(self, state: GangState) -> list[_Pending]:
+        """Return the members for which a complete gang lacks room."""
+        if state.problem or len(state.pending) < state.missing:
+            return []
+        without = [uid for uid in state.pending if not self._ledger.has_place(uid)]
+        lacking = state.missing - (len(state.pending) - len(without))
+        known = [self._pods[uid] for uid in without if uid in self._pods]
+        return known[:lacking] if 0 < lacking <= len(known) else []
+
+    async def _workloads(self) -> AsyncIterator[tuple[QueuedWorkload, list[Asking]]]:
+        """Yield Kueue's workloads that have quota and wait for cards, and the places that each needs."""
+        for queued in self._check.waiting():
+            if queued.stage is not Stage.WAITING:
+                continue
+            try:
+                seats = await self._reader.seats(queued)
+            except (BadInput, WorkLimitExceeded):  # its check says why
+                continue
+            if seats:
+                yield queued, seats
+
+    async def allowed(self, rules: PodRules) -> NodeSet:
+        """Return the nodes to which such pods can go by their rules. Raises BadInput for too many of them."""
+        return await self._nodes.allowed(rules, self._clock)
+
+
+class _Places:
+    """To which nodes pods can go, in one search: equal sets are one object."""
+
+    def __init__(self, demand: Demand, templates: Iterable[NewNodes], empty: Mapping[str, Sequence[str]]) -> None:
+        """`empty`: template -> its nodes that have been there for a while, and nobody uses."""
+        self._demand, self._empty = demand, empty
+        self._templates = [(each.name, rules_of(each)) for each in templates]
+        # The same identities -> template -> why it is of no use
+        self._barred: dict[tuple[int, int], dict[str, Why]] = {}
+        self._allowed: dict[tuple[int, int], Collection[str]] = {}  # identities of rules and of what was offered
+        self._kept: list[object] = []  # whose identities are keys here
+
+    async def seeker(self, pending: _Pending, offered: NodeSet | None) -> Seeker:
+        """Return a pod; `offered` are the nodes that kube-scheduler would take, None if it has not said."""
+        key = id(pending.rules), id(offered)
+        if key not in self._allowed:
+            self._kept += [pending.rules, offered]
+            self._allowed[key] = await self._names(pending.rules, offered)
+        why_not = self._why_not(pending.rules, offered)
+        return Seeker(Asking(pending.pod.uid, pending.request, self._allowed[key]), why_not)
+
+    async def _names(self, rules: PodRules, offered: NodeSet | None) -> Collection[str]:
+        try:
+            by_rules = await self._demand.allowed(rules)
+        except BadInput:  # more of them than are looked at
+            return offered or NOWHERE
+        if offered is None:
+            return by_rules
+        return frozenset(name for name in by_rules if name in offered or self._demand.is_recent(name))
+
+    def seeker_of(self, seat: Asking, rules: PodRules | None) -> Seeker:
+        """Return a pod of a workload."""
+        return Seeker(seat, self._why_not(rules, None) if rules is not None else {})
+
+    def _why_not(self, rules: PodRules, offered: NodeSet | None) -> Mapping[str, Why]:
+        key = id(rules), id(offered)
+        if key not in self._barred:
+            self._kept += [rules, offered]
+            found = (
+                (name, refused_by_rules(rules, node) or self._not_even_empty(name, offered))
+                for name, node in self._templates
+            )
+            self._barred[key] = {name: why for name, why in found if why is not None}
+        return self._barred[key]
+
+    def _not_even_empty(self, template: str, offered: NodeSet | None) -> Why | None:
+        """Return why kube-scheduler would not take a node of a template: it takes none of those that are empty.
+
+        It has more rules than are evaluated here, and sees the CPU that others take. Without this, one node after the
+        other would be asked for.
+        """
+        empty = self._empty.get(template, ())
+        if offered is None or not empty or any(name in offered for name in empty):
+            return None
+        return "kube-scheduler", f"kube-scheduler takes the pod on no such node, although {empty[0]} is empty"

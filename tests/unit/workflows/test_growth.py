@@ -1,0 +1,315 @@
+"""Nodes are asked for by stand-ins: as many as are needed, none without a pod that waits, and each gone in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from builders import cards_of
+from fakes.api_server import ApiServer, Operation, hold_request, lose_answer, refuse
+from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
+from fakes.operator_parts import PATIENCE_S, OperatorParts
+from gpuledger.configuration.node_templates import NewNodes, NodeTaint
+from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.stand_in import NOBODY, STAND_IN_LABEL
+from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
+from gpuledger.model.errors import Denied, EventReason, Unreachable
+
+Json = dict[str, Any]
+
+LABELS = {"pool": "gpus"}
+TEMPLATE = NewNodes(name="two-cards", labels=LABELS, cards=2, memory_mib=10_000)
+LATE_S = 10.0
+"""Later than the delay, and than all writes."""
+
+
+def a_new_node(name: str, created: str = "2030-06-01T00:00:00Z") -> Json:
+    """Return a node of the template."""
+    node = a_node_object(name, cards_of(name, 2))
+    node["metadata"] |= {"labels": dict(LABELS), "creationTimestamp": created}
+    node["metadata"]["annotations"][SERVES_CLAIMS_ANNOTATION] = "true"
+    node["status"]["allocatable"] |= {"memory": "64Gi"}
+    return node
+
+
+def an_operator(api: ApiServer, *templates: NewNodes, growth: str = "stand-ins") -> OperatorParts:
+    """Return an operator that has just become active and read everything, or the next one after a restart."""
+    parts = OperatorParts(api, growth=growth, node_templates=templates or (TEMPLATE,))
+    parts.read_cards()
+    for node in api.nodes.values():
+        parts.observer.node(node, gone=False)
+    parts.observer.synced = True
+    parts.watch()
+    parts.workflows.stand_ins.became_active()
+    parts.workflows.growth.became_active()
+    return parts
+
+
+@contextmanager
+def running(parts: OperatorParts) -> Iterator[None]:
+    """Have the operator decide, until the end."""
+    task = asyncio.create_task(parts.workflows.growth.run(lambda: True))
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def pass_time(parts: OperatorParts, seconds: float = LATE_S) -> None:
+    """Let time pass while the watches show what is written."""
+    for _ in range(int(seconds * 10)):
+        parts.watch()
+        await asyncio.sleep(0.1)
+    parts.watch()
+
+
+def stand_ins(api: ApiServer) -> list[Json]:
+    return [pod for pod in api.pods.values() if STAND_IN_LABEL in (pod["metadata"].get("labels") or {})]
+
+
+def whole(name: str, cards: int = 2, **fields: Any) -> Json:
+    return a_pod_object(name, {GPU: cards}, **fields)
+
+
+@pytest.fixture
+def api() -> ApiServer:
+    return ApiServer()
+
+
+async def test_as_many_nodes_are_asked_for_as_the_pods_need_and_each_by_all_of_a_node(api: ApiServer) -> None:
+    parts = an_operator(api)
+    for name in ("a", "b"):
+        api.put_pod(whole(name))
+    for number in range(4):
+        api.put_pod(a_pod_object(f"share-{number}", {GPU: 1, MEMORY: 5_000}))
+    with running(parts):
+        await pass_time(parts)
+    found = stand_ins(api)
+    assert len(found) == 3
+    for pod in found:
+        assert pod["metadata"]["namespace"] == LEASE_NAMESPACE
+        assert pod["spec"]["schedulerName"] == NOBODY
+        assert pod["spec"]["nodeSelector"] == LABELS
+        assert pod["spec"]["containers"][0]["resources"]["requests"] == {GPU: "20"}
+        [condition] = pod["status"]["conditions"]
+        assert (condition["type"], condition["status"], condition["reason"]) == (
+            "PodScheduled",
+            "False",
+            "Unschedulable",
+        )
+    assert parts.workflows.growth.counts() == {"two-cards": (3, 3)}
+    [wanted] = parts.workflows.growth.wanted()
+    assert len(wanted.served) == 6
+
+
+async def test_nothing_is_asked_for_before_a_pod_has_waited_and_nothing_is_left_after(api: ApiServer) -> None:
+    parts = an_operator(api)
+    api.put_pod(whole("a", created="2130-01-01T00:00:00Z"))
+    with running(parts):
+        await pass_time(parts, 4.0)
+        assert stand_ins(api) == []
+        await pass_time(parts)
+        assert len(stand_ins(api)) == 1
+        api.delete_pod("a")
+        await pass_time(parts, 2.0)
+    assert stand_ins(api) == []
+    assert parts.workflows.growth.wanted() == []
+
+
+async def test_a_pod_that_finds_room_wants_nothing(api: ApiServer) -> None:
+    api.put_node(a_new_node("node-a"))
+    for card in cards_of("node-a", 2):
+        api.put_card(card)
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    with running(parts):
+        await pass_time(parts)
+    assert stand_ins(api) == []
+
+
+async def test_a_new_node_takes_no_pod_before_its_stand_in_is_deleted(api: ApiServer) -> None:
+    """Else the autoscaler sees a stand-in that needs a node of its own, and adds one too many."""
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    held = asyncio.Event()
+    with running(parts):
+        await pass_time(parts)
+        assert len(stand_ins(api)) == 1
+        api.queue(Operation.DELETE_POD, hold_request(held))
+        api.put_node(a_new_node("node-new"))
+        await pass_time(parts, 3.0)
+        await parts.inventory.worker.idle()
+        await pass_time(parts, 1.0)
+        assert len(stand_ins(api)) == 1
+        refused = parts.filter("a", "node-new")
+        assert list(refused.refused.values()) == ["node has just come, and takes pods once its stand-in is deleted"]
+        held.set()
+        await pass_time(parts, 2.0)
+        assert stand_ins(api) == []
+        assert list(parts.filter("a", "node-new").node_names) == ["node-new"]
+        await pass_time(parts)
+    assert stand_ins(api) == []
+
+
+async def test_of_several_new_nodes_each_ends_one_stand_in(api: ApiServer) -> None:
+    parts = an_operator(api)
+    for name in ("a", "b"):
+        api.put_pod(whole(name))
+    with running(parts):
+        await pass_time(parts)
+        assert len(stand_ins(api)) == 2
+        for number in (1, 2):
+            api.put_node(a_new_node(f"node-{number}"))
+            await pass_time(parts, 3.0)
+            await parts.inventory.worker.idle()
+            await pass_time(parts, 3.0)
+            assert len(stand_ins(api)) == 2 - number
+
+
+@pytest.mark.parametrize("operation", [Operation.CREATE_POD, Operation.CHANGE_STATUS, Operation.DELETE_POD])
+@pytest.mark.parametrize("fault", [lose_answer(), refuse(Unreachable("down"))], ids=["answer-lost", "refused"])
+async def test_a_write_that_fails_is_repeated_and_makes_nothing_twice(
+    api: ApiServer, operation: Operation, fault: Any
+) -> None:
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    api.queue(operation, fault)
+    with running(parts):
+        await pass_time(parts)
+        [found] = stand_ins(api)
+        assert found["status"]["conditions"]
+        api.delete_pod("a")
+        await pass_time(parts)
+    assert stand_ins(api) == []
+
+
+async def test_the_next_operator_keeps_the_stand_ins_that_it_finds_and_finishes_them(api: ApiServer) -> None:
+    first = an_operator(api)
+    for name in ("a", "b"):
+        api.put_pod(whole(name))
+    blocked = asyncio.Event()
+    api.queue(Operation.CHANGE_STATUS, hold_request(blocked), hold_request(blocked))
+    with running(first):
+        await pass_time(first)
+    await first.workflows.stop()
+    names = {pod["metadata"]["name"] for pod in stand_ins(api)}
+    assert len(names) == 2
+    second = an_operator(api)
+    with running(second):
+        await pass_time(second)
+    assert {pod["metadata"]["name"] for pod in stand_ins(api)} == names
+    assert all(pod["status"]["conditions"] for pod in stand_ins(api))
+
+
+async def test_nodes_that_do_not_come_are_given_up_said_so_and_asked_for_later(api: ApiServer) -> None:
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    with running(parts):
+        await pass_time(parts)
+        [first] = stand_ins(api)
+        await pass_time(parts, PATIENCE_S)
+        assert stand_ins(api) == []
+        assert [(uid, reason) for uid, _, reason, _ in parts.told_pods] == [("uid-a", EventReason.NODES_NOT_COMING)]
+        await pass_time(parts, PATIENCE_S)
+        [second] = stand_ins(api)
+    assert first["metadata"]["name"] != second["metadata"]["name"]
+
+
+@pytest.mark.parametrize("growth", ["off", "metric"])
+async def test_by_another_setting_there_is_no_stand_in_and_what_is_left_is_deleted(api: ApiServer, growth: str) -> None:
+    first = an_operator(api)
+    api.put_pod(whole("a"))
+    with running(first):
+        await pass_time(first)
+    await first.workflows.stop()
+    assert len(stand_ins(api)) == 1
+    second = an_operator(api, growth=growth)
+    with running(second):
+        await pass_time(second)
+    assert stand_ins(api) == []
+    assert second.workflows.growth.counts() == ({} if growth == "off" else {"two-cards": (1, 0)})
+
+
+async def test_without_permission_the_log_says_so_and_it_is_tried_later(
+    api: ApiServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    api.queue(Operation.CREATE_POD, refuse(Denied("pods is forbidden", 403)))
+    with running(parts):
+        await pass_time(parts)
+        assert stand_ins(api) == []
+        await pass_time(parts, 60.0)
+    assert len(stand_ins(api)) == 1
+    assert caplog.text.count("manifests/growth") == 1
+
+
+async def test_a_pod_that_may_not_go_to_such_nodes_wants_none(api: ApiServer) -> None:
+    tainted = TEMPLATE.model_copy(update={"taints": (NodeTaint(key="gpu", value="yes"),)})
+    parts = an_operator(api, tainted)
+    api.put_pod(whole("a"))
+    tolerant = whole("b")
+    tolerant["spec"]["tolerations"] = [{"key": "gpu", "operator": "Exists"}]
+    api.put_pod(tolerant)
+    with running(parts):
+        await pass_time(parts)
+    [found] = stand_ins(api)
+    taint = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    assert found["spec"]["tolerations"] == [taint]
+    assert parts.workflows.growth.unhelped == {
+        "uid-a": {"two-cards": ("taint", "the pod does not tolerate the taint gpu=yes:NoSchedule")}
+    }
+
+
+async def test_what_a_template_does_not_describe_is_learned_from_a_node(api: ApiServer) -> None:
+    learned = NewNodes(name="two-cards", labels=LABELS, most_nodes=3)
+    parts = an_operator(api, learned)
+    for name in ("a", "b", "c", "d"):
+        api.put_pod(whole(name))
+    with running(parts):
+        await pass_time(parts)
+        assert stand_ins(api) == []
+        api.put_node(a_new_node("node-old", created="2020-01-01T00:00:00Z"))
+        await pass_time(parts, 1.0)
+        await parts.inventory.worker.idle()
+        await pass_time(parts)
+    assert len(stand_ins(api)) == 2  # with the one that is there, no more than three
+
+
+async def test_where_kube_scheduler_takes_not_even_an_empty_node_no_other_is_asked_for(api: ApiServer) -> None:
+    """Its CPU may be taken by pods that are not counted here: one node after the other would be of no use."""
+    api.put_node(a_new_node("node-empty"))
+    api.put_node(a_node_object("node-other"))
+    for card in cards_of("node-empty", 2):
+        api.put_card(card)
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    with running(parts):
+        await pass_time(parts, 100.0)
+        parts.filter("a", "node-other")
+        await pass_time(parts)
+    assert stand_ins(api) == []
+    assert parts.workflows.growth.unhelped["uid-a"] == {
+        "two-cards": ("kube-scheduler", "kube-scheduler takes the pod on no such node, although node-empty is empty")
+    }
+
+
+async def test_a_new_node_that_lacks_what_its_template_has_takes_pods_after_a_while(api: ApiServer) -> None:
+    parts = an_operator(api)
+    api.put_pod(whole("a"))
+    node = a_new_node("node-new")
+    del node["metadata"]["annotations"][SERVES_CLAIMS_ANNOTATION]
+    with running(parts):
+        await pass_time(parts)
+        api.put_node(node)
+        await pass_time(parts, 2.0)
+        await parts.inventory.worker.idle()
+        await pass_time(parts)
+        assert len(stand_ins(api)) == 1
+        await pass_time(parts, 30.0)
+    assert stand_ins(api) == []
+    assert list(parts.filter("a", "node-new").node_names) == ["node-new"]
