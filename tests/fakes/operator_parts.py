@@ -64,7 +64,7 @@ class OperatorParts:
     adopt_pods: bool = False
     kueue: bool = False
     keep_nodes_in_use: bool = False
-    growth: str = "off"
+    growth: str = "none"
     node_templates: tuple[NewNodes, ...] = ()
     scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Preference = Preference.BINPACK

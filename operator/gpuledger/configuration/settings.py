@@ -195,10 +195,10 @@ class Settings:
     )
 
     growth: str = option(
-        "off",
-        "Whether nodes are asked for when pods wait for cards: off, stand-ins (pods by which an autoscaler adds "
+        "none",
+        "How nodes are asked for when pods wait for cards: none, stand-ins (pods by which an autoscaler adds "
         "nodes), metric (gpuledger_nodes_wanted alone, for who adds nodes by other means).",
-        choices=("off", "stand-ins", "metric"),
+        choices=("none", "stand-ins", "metric"),
     )
     node_templates: tuple[NewNodes, ...] = option(
         (), "The nodes that can be added: docs/autoscaling.md has the fields.", rows=NewNodes
@@ -501,7 +501,7 @@ class Settings:
         names = [each.name for each in self.node_templates]
         if len(set(names)) < len(names) or len(names) > MOST_TEMPLATES:
             yield f"node_templates are {MOST_TEMPLATES} at most, each with another name"
-        if self.growth != "off" and not names:
+        if self.growth != "none" and not names:
             yield f"growth is {self.growth}, and node_templates does not say which nodes can be added"
 
     def _wrong_names(self) -> Iterator[str]:

@@ -219,7 +219,7 @@ async def test_nodes_that_do_not_come_are_given_up_said_so_and_asked_for_later(a
     assert first["metadata"]["name"] != second["metadata"]["name"]
 
 
-@pytest.mark.parametrize("growth", ["off", "metric"])
+@pytest.mark.parametrize("growth", ["none", "metric"])
 async def test_by_another_setting_there_is_no_stand_in_and_what_is_left_is_deleted(api: ApiServer, growth: str) -> None:
     first = an_operator(api)
     api.put_pod(whole("a"))
@@ -231,7 +231,7 @@ async def test_by_another_setting_there_is_no_stand_in_and_what_is_left_is_delet
     with running(second):
         await pass_time(second)
     assert stand_ins(api) == []
-    assert second.workflows.growth.counts() == ({} if growth == "off" else {"two-cards": (1, 0)})
+    assert second.workflows.growth.counts() == ({} if growth == "none" else {"two-cards": (1, 0)})
 
 
 async def test_without_permission_the_log_says_so_and_it_is_tried_later(

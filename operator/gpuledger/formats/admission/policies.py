@@ -330,6 +330,7 @@ def validating_policies(
         *_warning("gpuledger-words", [new], [serving_pods()], word_validations(), word_variables(dialects), scope),
         *_validating("gpuledger-own-account", [changes], ours, rules.own_validations(own_annotations)),
         *_validating("gpuledger-own-quotas", [quotas], ours, rules.own_quota_validations()),
+        *_validating("gpuledger-own-pods", [new], ours, rules.own_new_pod_validations()),
         *_validating("gpuledger-own-nodes", [rule("UPDATE", "nodes")], ours, rules.own_node_validations()),
         *_validating(
             "gpuledger-claims",

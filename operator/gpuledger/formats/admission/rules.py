@@ -25,6 +25,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.kubernetes.kept_node import KEEPING, KEPT_ANNOTATION
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
+from gpuledger.formats.kubernetes.stand_in import NOBODY, STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.json_object import Json
@@ -189,6 +190,26 @@ def own_quota_validations() -> list[Json]:
         denial(
             unchanged(ours, "status.?used", "status.used"),
             f"of a ResourceQuota's keys, gpuledger shows only what is used of {QUOTA_PREFIX}DOMAIN/NAME",
+        ),
+    ]
+
+
+def own_new_pod_validations() -> list[Json]:
+    """Return the rules on the pods that our own account creates: they are for nobody to run, and get nothing."""
+    spec = "object.spec"
+    on_host = " && ".join(f"!{spec}.?{each}.orValue(false)" for each in ("hostNetwork", "hostPID", "hostIPC"))
+    containers = f"({spec}.containers + {spec}.?initContainers.orValue([]))"
+    return [
+        denial(
+            f"{spec}.?schedulerName.orValue('') == {literal(NOBODY)} &&\n"
+            f"{spec}.?nodeName.orValue('') == '' &&\n"
+            f"{literal(STAND_IN_LABEL)} in object.metadata.?labels.orValue({{}})",
+            "gpuledger creates no pods but stand-ins for nodes, which nobody runs",
+        ),
+        denial(
+            f"{spec}.?volumes.orValue([]).size() == 0 &&\n{on_host} &&\n"
+            f"{containers}.all(c, !c.?securityContext.?privileged.orValue(false))",
+            "a stand-in has nothing of a node, were it to run",
         ),
     ]
 

@@ -73,7 +73,7 @@ class Demand(Component):
     _templates: Templates
 
     def __attrs_post_init__(self) -> None:
-        self._is_on = self._settings.growth != "off"
+        self._is_on = self._settings.growth != "none"
         self._pods: dict[str, _Pending] = {}  # UID -> pod without a node that asks for cards
         self._rules: dict[bytes, PodRules] = {}  # of these pods; equal ones are the same object
         self._came_s: dict[str, float] = {}  # name of a node -> when it was seen first

@@ -65,7 +65,7 @@ class Templates(Component):
     @property
     def settings(self) -> tuple[NewNodes, ...]:
         """Return the templates as the settings have them, if there is growth."""
-        return self._settings.node_templates if self._settings.growth != "off" else ()
+        return self._settings.node_templates if self._settings.growth != "none" else ()
 
     def observe_node(self, node: Json) -> None:
         """See Follower. A node is of the first template whose labels it has."""

@@ -442,7 +442,7 @@ class Queues:
 
     def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook) -> None:
         self.nodes, self.pods, self.objects = (
-            NodesByRules(context.settings.kueue or context.settings.growth != "off"),
+            NodesByRules(context.settings.kueue or context.settings.growth != "none"),
             WorkloadPods(),
             KueueObjects(context),
         )
