@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 from cluster.cluster import NODES, Cluster
@@ -46,6 +48,15 @@ class KarpenterScene:
         self.cluster.wait(lambda: self._ready_cards() >= GPUS * len(self.nodes()), "their cards are ready")
         return names
 
+    def wait(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Wait, while the kubelets and agents of nodes that come are played."""
+
+        def comes() -> bool:
+            self._join()
+            return condition()
+
+        self.cluster.wait(comes, what, timeout_s)
+
     def nodes(self) -> dict[str, Json]:
         """Return name -> Node of those that Karpenter has made and is not taking away."""
         found = self.cluster.request("GET", f"{NODES}?labelSelector={POOL_LABEL}={POOL}")["items"]
@@ -56,6 +67,19 @@ class KarpenterScene:
         events = self.cluster.request("GET", EVENTS)["items"]
         of_node = (each for each in events if each["involvedObject"].get("name") == node_name)
         return [each["message"] for each in of_node if each["reason"] == reason]
+
+    def wait_looked_at(self, node_name: str, verdict: str) -> None:
+        """Let nodes go, and wait until Karpenter has said this of a node.
+
+        It looks again only after something has changed, such as the pool, and not at nodes that are nominated.
+        """
+        shares = cycle(("100%", "99%"))
+
+        def is_said() -> bool:
+            self.let_go(next(shares))
+            return bool(self.said(node_name, verdict))
+
+        self.cluster.wait(is_said, f"Karpenter says {verdict} of {node_name}", 120.0)
 
     def leaving(self) -> list[str]:
         """Return the names of pods that are being evicted."""
