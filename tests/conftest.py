@@ -16,6 +16,9 @@ pytest_plugins = ["reporting"]
 STANDING = "installed_cluster"
 """The fixture of that cluster, of tests/cluster/conftest.py."""
 
+COMPUTED_S, LONGEST_COMPUTED_S = 300, 3_600
+"""Limits of one test that computes, by `make test` and by `make test-all`."""
+
 settings.register_profile(
     "gpuledger",
     max_examples=times(30, 200, check=10),  # others in each run
@@ -39,6 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+    for item in items:  # thousands of examples on two busy cores; a limit that a test has of its own is of its one try
+        if is_computed(group_of(item.nodeid)) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(times(COMPUTED_S, LONGEST_COMPUTED_S)))
     # Modules that leave their cluster to each other come one after the other: else it starts again and again.
     standing = {group_of(item.nodeid) for item in items if STANDING in getattr(item, "fixturenames", ())}
     items.sort(key=lambda item: (*in_order(group := group_of(item.nodeid)), group in standing))
