@@ -147,6 +147,17 @@ class GangProgress:
     pods_left_out: int = 0
 
 
+class NewNodes(NamedTuple):
+    """Nodes of a template that can be added, and whether they are of help."""
+
+    template: str
+    wanted: int
+    """How many are wanted now, for it and for others; 0 if they are of no help to it."""
+    since: str | None
+    text: str
+    """Why they are of no help; empty if they are wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """All that a person may ask about one of them; its fields, in camel case, are those of the JSON.
@@ -199,6 +210,8 @@ class Explanation:
     """A request that would fit, in the pod's own words; part of the summary."""
     quota: Json | None = None
     """The limit of its namespace that keeps it waiting, see `quota_json`."""
+    new_nodes: Sequence[NewNodes] = ()
+    """The nodes that are wanted for it, or why none of a template is; nothing where nodes are not asked for."""
     warnings: Sequence[str] = ()
     """What is wrong with it otherwise, a sentence each: fields without effect, members that are placed by others."""
     example: str = ""

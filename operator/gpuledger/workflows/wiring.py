@@ -101,12 +101,12 @@ def connect(c: Context) -> Workflows:
     placer = PodPlacer(c, binder, waiting, gangs, queues.reservations, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
-    explainer, refused = Explainer(c, waiting, gangs, queues, nodes), RefusedByScheduler(c)
-    pod_condition_writer = PodConditionWriter(c, explainer.pods)
     templates = Templates(c, inventory)
     stand_ins = StandIns(c, lambda: observer.synced and c.leadership.is_active())
     demand = Demand(c, waiting, gangs.members, queues.check, queues.reader, queues.nodes, templates)
     growth = NodeGrowth(c, demand, templates, stand_ins, inventory.is_complete)
+    explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth), RefusedByScheduler(c)
+    pod_condition_writer = PodConditionWriter(c, explainer.pods)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),

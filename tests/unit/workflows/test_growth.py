@@ -294,7 +294,7 @@ async def test_where_kube_scheduler_takes_not_even_an_empty_node_no_other_is_ask
         await pass_time(parts)
     assert stand_ins(api) == []
     assert parts.workflows.growth.unhelped["uid-a"] == {
-        "two-cards": ("kube-scheduler", "kube-scheduler takes the pod on no such node, although node-empty is empty")
+        "two-cards": ("kube-scheduler", "kube-scheduler takes the pod on no such node, although one is empty")
     }
 
 

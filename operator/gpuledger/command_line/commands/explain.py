@@ -262,9 +262,17 @@ def _facts(found: Json, now: datetime) -> Iterator[tuple[str, str]]:
     elif found["since"]:
         yield "waits", f"for {age(found['since'], now)}{_tried(found, now)}"
     yield "kube-scheduler says", found["schedulerSays"] or ""
+    yield "new nodes", "; ".join(_new_nodes(each, now) for each in found.get("newNodes", ()))
     if refused := sum(node["offered"] is False for node in found["nodes"]):
         which = plural(refused, "node")
         yield "not offered", f"{which} with cards, which kube-scheduler itself had ruled out (see its message)"
+
+
+def _new_nodes(nodes: Json, now: datetime) -> str:
+    if not nodes["wanted"]:
+        return f"those of template {nodes['template']} are of no help: {nodes['text']}"
+    which = f"{plural(nodes['wanted'], 'node')} of template {nodes['template']}"
+    return f"{which} asked for, {age(nodes['since'], now)} ago"
 
 
 def _gang(found: Json) -> str:

@@ -85,6 +85,8 @@ from gpuledger.workflows.explain.nodes import REUSED_S, NodeReasons, with_schedu
 from gpuledger.workflows.gangs.gangs import Gangs, asked_in_sum
 from gpuledger.workflows.gangs.members import GangState, Member, Members
 from gpuledger.workflows.gangs.turns import Turn
+from gpuledger.workflows.growth.demand import gang_seekers, workload_seekers
+from gpuledger.workflows.growth.growth import NodeGrowth
 from gpuledger.workflows.pending.pod_condition import RefusedByScheduler, WaitingReport
 from gpuledger.workflows.pending.waiting_pods import WaitingPod, WaitingPods
 from gpuledger.workflows.queues.card_check import CardCheck, Queues
@@ -537,8 +539,15 @@ class Explainer:
     """Explains whatever waits."""
 
     def __init__(
-        self, context: Context, waiting: WaitingPods, gangs: Gangs, queues: Queues, nodes: NodeReasons
+        self,
+        context: Context,
+        waiting: WaitingPods,
+        gangs: Gangs,
+        queues: Queues,
+        nodes: NodeReasons,
+        growth: NodeGrowth,
     ) -> None:
+        self._members, self._growth = gangs.members, growth
         self.gangs = GangExplainer(context, gangs, nodes)
         self.pods = PodExplainer(context, waiting, gangs.members, nodes, self.gangs)
         self.workloads = WorkloadExplainer(context, queues, nodes)
@@ -546,8 +555,22 @@ class Explainer:
     async def explain(self, kind: Kind, namespace: str, name: str) -> Explanation:
         """Return all that there is to say of it. Raises NotFound if it does not exist, BadInput, ApiError."""
         if kind is Kind.POD:
-            return await self.pods.explain(namespace, name)
-        return await (self.gangs if kind is Kind.GANG else self.workloads).explain(namespace, name)
+            found = await self.pods.explain(namespace, name)
+        else:
+            found = await (self.gangs if kind is Kind.GANG else self.workloads).explain(namespace, name)
+        return replace(found, new_nodes=self._growth.said_of(self._seekers(found)))
+
+    def _seekers(self, found: Explanation) -> list[str]:
+        """Return by which names it seeks room."""
+        match found.kind:
+            case Kind.POD:
+                state = self._members.of(found.uid)
+                return [found.uid, *([gang_seekers(state.name)] if state else [])]
+            case Kind.GANG:
+                state = self._members.named(found.namespace, found.name)
+                return [gang_seekers(state.name)] if state else []
+            case Kind.WORKLOAD:
+                return [workload_seekers(WorkloadName(found.namespace, found.name))]
 
 
 WAITS = "It waits for pods that leave."

@@ -15,6 +15,7 @@ from gpuledger.configuration.node_templates import NewNodes
 from gpuledger.formats.kubernetes.constraints import PodRules, pod_rules, refused_by_rules
 from gpuledger.formats.kubernetes.pod import created_at, pod_identity
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
+from gpuledger.model.gang import GangName, WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest
@@ -34,6 +35,16 @@ RECENT_S = 60.0
 """A node that has come since kube-scheduler was asked about a pod is not among those that it has named."""
 
 NOWHERE: frozenset[str] = frozenset()
+
+
+def gang_seekers(name: GangName) -> str:
+    """Return the name of a gang among those who seek room; that of a pod is its UID."""
+    return f"gang {name}"
+
+
+def workload_seekers(name: WorkloadName) -> str:
+    """Return the same of a workload of Kueue."""
+    return f"workload {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +179,14 @@ class Demand(Component):
             if members and wait_s > 0:
                 due.append(wait_s)
             elif members:
-                name = f"gang {state.name}"
+                name = gang_seekers(state.name)
                 names = [state.pending[each.pod.uid].node_names for each in members]
                 seekers = [await places.seeker(*each) for each in zip(members, names, strict=True)]
                 found.append((state.order, Seekers(name, tuple(seekers), is_gang=True)))
                 pods[name] = members[0].pod
         async for queued, seats in self._workloads():
             seekers = [places.seeker_of(seat, queued.rules.get(pod_set_of(seat.key))) for seat in seats]
-            name = f"workload {queued.workload.name}"
+            name = workload_seekers(queued.workload.name)
             found.append((queued.order, Seekers(name, tuple(seekers), is_gang=True)))
         found.sort(key=lambda each: each[0])
         return Seeking(tuple(seekers for _, seekers in found), pods, min(due, default=None))
@@ -260,4 +271,5 @@ class _Places:
         empty = self._empty.get(template, ())
         if offered is None or not empty or any(name in offered for name in empty):
             return None
-        return "kube-scheduler", f"kube-scheduler takes the pod on no such node, although {empty[0]} is empty"
+        many = "one is" if len(empty) == 1 else f"{len(empty)} are"
+        return "kube-scheduler", f"kube-scheduler takes the pod on no such node, although {many} empty"

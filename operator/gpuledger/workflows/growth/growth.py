@@ -22,6 +22,7 @@ from gpuledger.model.clock import Backoff, rfc3339
 from gpuledger.model.errors import EventReason
 from gpuledger.model.json_object import Json
 from gpuledger.placement.growth import Growth, NodeTemplate, Seekers, Why, find_growth
+from gpuledger.reports.explanation import NewNodes as AnsweredNodes
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import MemberRefused, PodRefused
 from gpuledger.workflows.growth.demand import Demand, Seeking
@@ -117,6 +118,15 @@ class NodeGrowth(Component):
             name: (state.wanted.count if state.wanted else 0, self._stand_ins.count(name))
             for name, state in self._states.items()
         }
+
+    def said_of(self, seekers: Sequence[str]) -> list[AnsweredNodes]:
+        """Return what the last look has found for somebody who waits, named as in `NodesWanted.served`."""
+        wanted = [each for each in self.wanted() if not {*seekers}.isdisjoint(each.served)]
+        reasons = {template: text for name in seekers for template, (_, text) in self.unhelped.get(name, {}).items()}
+        return [
+            *(AnsweredNodes(each.template, each.count, each.since, "") for each in wanted),
+            *(AnsweredNodes(template, 0, None, text) for template, text in reasons.items()),
+        ]
 
     # What the watches show.
 

@@ -121,7 +121,7 @@ class Templates(Component):
         return [names[each] for each in self._settings.agent_also_serves if names.get(each)]
 
     def _learn(self, nodes: NewNodes) -> _Learned | None:
-        """Return what such nodes are like: as the one with the most cards, there now or before; of these, the newest."""
+        """Return what they are like: as the newest of those with the most cards that there are, or have been."""
         of_template = [each for each in self._nodes.values() if each.template == nodes.name]
         usable = [each for each in of_template if self.takes_pods(each.name) and self._inventory.is_complete(each.name)]
         if usable:
