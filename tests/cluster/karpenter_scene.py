@@ -68,8 +68,8 @@ class KarpenterScene:
         of_node = (each for each in events if each["involvedObject"].get("name") == node_name)
         return [each["message"] for each in of_node if each["reason"] == reason]
 
-    def wait_looked_at(self, node_name: str, verdict: str) -> None:
-        """Let nodes go, and wait until Karpenter has said this of a node.
+    def wait_looked_at(self, node_name: str, verdict: str, word: str = "") -> None:
+        """Let nodes go, and wait until Karpenter has said this of a node, with that word.
 
         It looks again only after something has changed, such as the pool, and not at nodes that are nominated.
         """
@@ -77,7 +77,7 @@ class KarpenterScene:
 
         def is_said() -> bool:
             self.let_go(next(shares))
-            return bool(self.said(node_name, verdict))
+            return any(word in text for text in self.said(node_name, verdict))
 
         self.cluster.wait(is_said, f"Karpenter says {verdict} of {node_name}", 120.0)
 

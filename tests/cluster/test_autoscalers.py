@@ -107,11 +107,7 @@ def test_whole_cards_shares_and_claims_stay_and_an_empty_node_goes(scene: Karpen
     scene.let_go("100%")
     cluster.wait(lambda: empty not in scene.nodes(), "the empty node goes", SLOW_S)
     for node_name in used:
-        cluster.wait(
-            lambda node_name=node_name: bool(scene.said(node_name, UNCONSOLIDATABLE)),  # type: ignore[misc]
-            "Karpenter has looked at each node with pods, and leaves it",
-            SLOW_S,
-        )
+        scene.wait_looked_at(node_name, UNCONSOLIDATABLE)
         # Of pods with claims, Karpenter says by itself that it can't place them.
         hides = node_name != node_of(scene, "claim")
         assert any(HIDING in text for text in scene.said(node_name, UNCONSOLIDATABLE)) or not hides
@@ -130,8 +126,7 @@ def test_nodes_in_use_are_kept_by_their_annotations_and_go_when_their_pods_have(
         cluster.wait(lambda: all(map(is_kept, scene.nodes().values())), "both nodes are kept")
         scene.let_go("100%")
         for name in scene.nodes():
-            cluster.wait(lambda name=name: bool(scene.said(name, BLOCKED)), "Karpenter leaves it", SLOW_S)  # type: ignore[misc]
-            assert any(KARPENTER in text for text in scene.said(name, BLOCKED))
+            scene.wait_looked_at(name, BLOCKED, KARPENTER)
         assert scene.leaving() == []
         gone = node_of(scene, "one")
         cluster.delete("one")

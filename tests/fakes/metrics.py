@@ -41,6 +41,7 @@ class Shown:
     reports: list[WaitingReport] = field(default_factory=list)
     audits: AuditRuns = field(default_factory=AuditRuns)
     by_state: dict[str, int] = field(default_factory=dict)
+    nodes_asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.context = a_context(StoppedClock())
@@ -64,6 +65,7 @@ class Shown:
             pending=lambda: self.reports,
             audits=self.audits,
             workloads_by_state=lambda: self.by_state,
+            nodes_asked_for=lambda: self.nodes_asked_for,
         )
         return Metrics(measured, per_card=per_card, per_pod=per_pod, compatibility=compatibility)
 
@@ -83,6 +85,7 @@ def everything() -> Metrics:
     limit = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 40_000, "nvidia")
     shown.ledger.quotas.set_limits("team", [limit])
     shown.by_state["waiting"] = 1
+    shown.nodes_asked_for["eight-cards"] = (2, 1)
     shown.reports.append(a_report("b", "2030-01-01T00:00:00Z", {Reason.NO_MEMORY: 1}))
     ended = {"type": "Complete", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
     shown.audits.observe({"metadata": {"uid": "audit"}, "status": {"conditions": [ended]}}, gone=False)

@@ -187,7 +187,7 @@ class OperatorParts:
     def _show_pod(self, pod: dict[str, Any], gone: bool) -> None:
         self.observer.any_pod(pod, gone)
         if STAND_IN_LABEL in (pod["metadata"].get("labels") or {}):
-            self.workflows.stand_ins.observe(pod, gone)
+            self.workflows.growth.stand_ins.observe(pod, gone)
 
     async def idle(self) -> None:
         """Let the watches show everything, and wait until nothing is left to do."""

@@ -72,7 +72,7 @@ def test_no_manifest_is_written_by_hand_but_those_that_the_chart_copies(helm: He
     assert found - by_hand - {MANIFESTS / name for name in from_code} == set(base(helm.program))
 
 
-NOT_IN_EVERY_RELEASE = ("webhook", "monitoring", "over-hami", "keep-nodes", "mps")
+NOT_IN_EVERY_RELEASE = ("webhook", "monitoring", "over-hami", "keep-nodes", "growth", "mps")
 
 
 def test_a_release_has_what_the_base_has(helm: Helm) -> None:
@@ -80,8 +80,7 @@ def test_a_release_has_what_the_base_has(helm: Helm) -> None:
     of_base = {
         (each["kind"], each["metadata"]["name"]): each
         for path, text in base(helm.program).items()
-        if path.parent.name not in ("webhook", "monitoring", "over-hami", "keep-nodes", "mps")
-        and path.name != "settings.yaml"
+        if path.parent.name not in NOT_IN_EVERY_RELEASE and path.name != "settings.yaml"
         for each in yaml.safe_load_all(text)
     }
     objects = helm.objects(namespace={"create": True}, audit={"enabled": True})
@@ -356,6 +355,17 @@ def test_the_operator_may_annotate_nodes_where_the_setting_or_the_way_back_from_
     helm: Helm, values: Json, granted: bool
 ) -> None:
     assert (("ClusterRole", "gpuledger-keep-nodes") in helm.objects(**values)) is granted
+
+
+def test_the_operator_may_create_pods_where_it_asks_for_nodes_by_them_in_its_own_namespace_alone(helm: Helm) -> None:
+    template = {"name": "eight-cards", "labels": {"pool": "gpus"}}
+    grants = {
+        growth: ("Role", "gpuledger-growth")
+        in (objects := helm.objects(settings={"growth": growth, "node_templates": [template]}))
+        and objects["Role", "gpuledger-growth"]["metadata"]["namespace"] == NAMESPACE
+        for growth in ("none", "metric", "stand-ins")
+    }
+    assert grants == {"none": False, "metric": False, "stand-ins": True}
 
 
 # Settings.

@@ -45,7 +45,7 @@ class NewNodes(BaseModel):
     memory: _Quantity | None = None
     """Of the node, for pods; None: not known, and never too little."""
     stand_in_requests: Annotated[dict[str, _Quantity], Field(max_length=8)] = {}
-    """What a stand-in asks for; empty: all slots, as `resource_count`."""
+    """What a stand-in asks for; empty: the number of cards, as `resource_count`."""
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -149,7 +149,7 @@ def subscriptions_of(
         Subscription(CARDS, observer.allocation, cards_listing, observer.first_cards.version),
         Subscription(AGENT_PODS, workflows.agents.observe, workflows.agents.listing),
         Subscription(QUOTAS, workflows.quotas.observe, workflows.quotas.listing),
-        Subscription(STAND_INS, workflows.stand_ins.observe, workflows.stand_ins.listing),
+        Subscription(STAND_INS, workflows.growth.stand_ins.observe, workflows.growth.stand_ins.listing),
         Subscription(AUDITS, workflows.audits.observe, workflows.audits.listing),
         *workflows.gangs.pod_groups.subscriptions(workflows.gangs.members.names),
     ]
@@ -192,7 +192,7 @@ def build_operator(
         audits=workflows.audits,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
-        nodes_asked_for=workflows.growth.counts,
+        nodes_asked_for=workflows.growth.nodes.counts,
     )
     metrics = Metrics(
         measured,
@@ -221,8 +221,7 @@ def build_operator(
     workflows.context.journal.reader.on_older.append(lists.again.set)  # a comparison with full lists finds out the rest
     subscriptions = subscriptions_of(workflows, settings, lists, host_name, pods_by)
     if replicas is not None:
-        following = replicas.observe, replicas.listing
-        subscriptions.append(Subscription(OPERATOR_PODS, *following, listed=replicas.listed))
+        subscriptions.append(Subscription(OPERATOR_PODS, replicas.observe, replicas.listing, listed=replicas.listed))
     return Operator(
         client=client,
         settings=settings,
@@ -302,7 +301,7 @@ async def run_parts(operator: Operator, options: RunOptions) -> None:
     parts["_give_room"] = partial(_give_room, operator)
     parts["_preempt"] = partial(_preempt, operator)
     parts["history"] = partial(operator.history.run, options.host_name or socket.gethostname())
-    parts["ask_for_nodes"] = partial(workflows.growth.run, lambda: _may_decide(workflows))
+    parts["ask_for_nodes"] = partial(workflows.growth.nodes.run, workflows.may_write)
     if settings.kueue:
         parts["keep_checks_active"] = partial(keep_checks_active, KubeStore(client), workflows.queues.objects)
     if settings.resource_claims:
@@ -338,10 +337,6 @@ async def _keep_in_sync(operator: Operator) -> None:
         interval_s = operator.settings.resync_interval_s
         comparing = workflows.observer.resync_every(interval_s, operator.lists.again)
         await wait_first(workflows.context.leadership.wait_passive(), comparing)
-
-
-def _may_decide(workflows: Workflows) -> bool:
-    return workflows.observer.synced and workflows.context.leadership.is_active()
 
 
 async def _find_out_who_preempts(operator: Operator) -> None:

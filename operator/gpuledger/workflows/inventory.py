@@ -355,7 +355,8 @@ class InventoryKeeper(Component):
 
     def __attrs_post_init__(self) -> None:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
-        self._cards: dict[str, dict[str, Card]] = {}  # node name -> card UUID -> card, from its last readable register
+        self.cards: dict[str, dict[str, Card]] = {}
+        """Node name -> card UUID -> card, from its last readable register; for others to read."""
         self._claims: dict[str, str] = {}  # card UUID -> the node whose card it is, by the registers
         self._reported_problems: dict[str, tuple[str, ...]] = {}  # node name -> the problems that its last Events named
         self._was_healthy: dict[str, bool] = {}  # card UUID -> before a change whose answer has not come yet
@@ -381,7 +382,7 @@ class InventoryKeeper(Component):
         self._open_or_close(facts)
         if before is None or replace(before, offer=facts.offer, host=facts.host) != facts:
             self._read(facts)
-        if self._cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
+        if self.cards.get(facts.name) or self._ledger.entries_of_node(facts.name):
             self.worker.mark(facts.name)
 
     def forget_node(self, node_name: str) -> None:
@@ -415,7 +416,7 @@ class InventoryKeeper(Component):
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
         node_name = entry.card.node_name
-        reported = self._cards.get(node_name, {}).get(entry.card.uuid)
+        reported = self.cards.get(node_name, {}).get(entry.card.uuid)
         self._note_reported(node_name, [entry])  # it may be new, from an operator that has not seen it go
         if node_name in self._left_out.get(entry.card.uuid, ()):
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
@@ -431,7 +432,7 @@ class InventoryKeeper(Component):
 
         At once; if that goes on, later and later, as in `observe_card`.
         """
-        if card.uuid in self._cards.get(card.node_name, {}):
+        if card.uuid in self.cards.get(card.node_name, {}):
             self._throttle.call(card.node_name, self.worker.mark)
         self._mark_claimant(card)
 
@@ -462,12 +463,6 @@ class InventoryKeeper(Component):
         """Return the nodes that exist, as far as is known."""
         return set(self._facts)
 
-    def is_complete(self, node_name: str) -> bool:
-        """Return whether all cards that a node reports are in the ledger, with their first status."""
-        cards = self._cards.get(node_name)
-        entries = map(self._ledger.entry, cards or ())
-        return bool(cards) and all(entry is not None and entry.open for entry in entries)
-
     def _open_or_close(self, facts: NodeFacts) -> None:
         """Note, in memory, whether a node takes pods, as far as it is not about its cards."""
         offer = None if self._agents.not_ready(facts.name) else facts.offer
@@ -481,15 +476,15 @@ class InventoryKeeper(Component):
             self._report_problems(facts.name, (f"{error}; its cards stay as they are in the ledger",))
             return
         given_up = self._give_up_claims(facts.name)
-        self._cards[facts.name] = self._own_cards(facts.name, inventory)
-        self._claims |= dict.fromkeys(self._cards[facts.name], facts.name)
+        self.cards[facts.name] = self._own_cards(facts.name, inventory)
+        self._claims |= dict.fromkeys(self.cards[facts.name], facts.name)
         self._note_reported(facts.name, self._ledger.entries_of_node(facts.name))
-        for uuid in given_up - self._cards[facts.name].keys():
+        for uuid in given_up - self.cards[facts.name].keys():
             self._offer_to_others(uuid)
 
     def _give_up_claims(self, node_name: str) -> set[str]:
         """Forget which cards are a node's; return them, by UUID."""
-        given_up = set(self._cards.pop(node_name, ()))
+        given_up = set(self.cards.pop(node_name, ()))
         for uuid in given_up:
             if self._claims.get(uuid) == node_name:
                 del self._claims[uuid]
@@ -522,7 +517,7 @@ class InventoryKeeper(Component):
             return None
         owner = entry.card.node_name
         may_report_it = owner not in self._facts and not self._all_seen
-        return owner if entry.holders or may_report_it or card.uuid in self._cards.get(owner, {}) else None
+        return owner if entry.holders or may_report_it or card.uuid in self.cards.get(owner, {}) else None
 
     def _report_problems(self, node_name: str, problems: tuple[str, ...]) -> None:
         if problems and self._reported_problems.get(node_name) != problems:
@@ -541,7 +536,7 @@ class InventoryKeeper(Component):
         """Close at once, in memory, what a node does not report any more, or as sick; writing it down takes longer."""
         if self._is_unread(node_name):
             return
-        cards = self._cards.get(node_name, {})
+        cards = self.cards.get(node_name, {})
         for entry in entries:
             card = cards.get(entry.card.uuid)
             self._ledger.set_reported(entry.card.uuid, card is not None, sick=card is not None and not card.healthy)
@@ -549,16 +544,16 @@ class InventoryKeeper(Component):
     def _is_unread(self, node_name: str) -> bool:
         """Return whether a node's cards are unknown: its register was never readable, or never observed."""
         was_shown = self._all_seen or node_name in self._gone_early
-        return node_name not in self._cards and (node_name in self._facts or not was_shown)
+        return node_name not in self.cards and (node_name in self._facts or not was_shown)
 
     async def _sync(self, node_name: str) -> None:
         """Write what differs between a node's cards and the ledger."""
         if self._is_unread(node_name):
             return
-        known = map(self._ledger.entry, self._cards.get(node_name, ()))
+        known = map(self._ledger.entry, self.cards.get(node_name, ()))
         if any(each and each.holders and each.card.node_name != node_name for each in known):
             self._read(self._facts[node_name])  # such a card stays in its former node until it is free
-        cards = self._cards.get(node_name, {})
+        cards = self.cards.get(node_name, {})
         refused: Invalid | None = None
         for card in cards.values():
             try:
@@ -636,7 +631,7 @@ class InventoryKeeper(Component):
         if problem:
             return CardPhase.UNAVAILABLE, problem[:MAX_LINE]
         if not entry.card.healthy:
-            reported = self._cards.get(node_name, {}).get(entry.card.uuid, entry.card)
+            reported = self.cards.get(node_name, {}).get(entry.card.uuid, entry.card)
             return CardPhase.UNHEALTHY, _fault(reported)[:MAX_LINE]
         if entry.cordoned:
             return CardPhase.CORDONED, entry.cordoned[:MAX_LINE]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.binding.bind_pod import PodBinder
@@ -11,10 +13,7 @@ from gpuledger.workflows.context import Context
 from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWaiting
 from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.gangs.gangs import Gangs
-from gpuledger.workflows.growth.demand import Demand
-from gpuledger.workflows.growth.growth import NodeGrowth
-from gpuledger.workflows.growth.stand_ins import StandIns
-from gpuledger.workflows.growth.templates import Templates
+from gpuledger.workflows.growth.growth import GrowthParts
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.kept_nodes import NodeKeeper
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
@@ -64,9 +63,12 @@ class Workflows:
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
-    stand_ins: StandIns
-    growth: NodeGrowth
+    growth: GrowthParts
     audits: AuditRuns
+
+    def may_write(self) -> bool:
+        """Return whether this operator is the active one, and has read everything."""
+        return _may_write(self.context, lambda: self.observer)
 
     async def stop(self) -> None:
         """End all that is under way."""
@@ -76,15 +78,20 @@ class Workflows:
             self.pod_condition_writer,
             self.quota_status,
             self.node_keeper,
-            self.stand_ins,
+            self.growth.stand_ins,
             self.check_messages,
         ):
             await part.stop()
 
 
+def _may_write(context: Context, observer: Callable[[], ClusterObserver]) -> bool:
+    return observer().synced and context.leadership.is_active()
+
+
 def connect(c: Context) -> Workflows:
     """Return the workflows of an operator, connected."""
-    settings, clock = c.settings, c.clock
+    observer: ClusterObserver
+    settings, clock, may_write = c.settings, c.clock, partial(_may_write, c, lambda: observer)
     claims, lives, agents, starts = ResourceClaims(c), PodLifecycles(c), AgentPods(c), StuckKubelets(c)
     ends, quotas, turns = TerminationReports(c, agents), NamespaceQuotas(c), DevicePluginQueue(c)
     release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
@@ -101,17 +108,14 @@ def connect(c: Context) -> Workflows:
     placer = PodPlacer(c, binder, waiting, gangs, queues.reservations, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
-    templates = Templates(c, inventory)
-    stand_ins = StandIns(c, lambda: observer.synced and c.leadership.is_active())
-    demand = Demand(c, waiting, gangs.members, queues.check, queues.reader, queues.nodes, templates)
-    growth = NodeGrowth(c, demand, templates, stand_ins, inventory.is_complete)
-    explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth), RefusedByScheduler(c)
+    growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write)
+    explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     pod_condition_writer = PodConditionWriter(c, explainer.pods)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
-        *(ahead, queues.nodes, demand, templates, stand_ins, growth, inventory, ends, adopter),
-        keeper := NodeKeeper(c, lambda: observer.synced and c.leadership.is_active()),
+        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter),
+        keeper := NodeKeeper(c, may_write),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -141,8 +145,7 @@ def connect(c: Context) -> Workflows:
         unlinked=NodesWithoutTopology(c.ledger, c.policy),
         quotas=quotas,
         node_keeper=keeper,
-        stand_ins=stand_ins,
         growth=growth,
-        quota_status=QuotaStatusWriter(c, quotas, lambda: observer.synced and c.leadership.is_active()),
+        quota_status=QuotaStatusWriter(c, quotas, may_write),
         audits=AuditRuns(),
     )

@@ -49,6 +49,12 @@ def not_ready() -> Ledger:
     return ledger
 
 
+def arriving() -> Ledger:
+    ledger = a_ledger(ONE)
+    ledger.arriving.note("node-a", True)
+    return ledger
+
+
 def hanging() -> Ledger:
     """Return a node whose kubelet starts no pods."""
     ledger = a_ledger(ONE)
@@ -151,6 +157,12 @@ CASES = [
         "node starts no pods: its kubelet or GPU node agent hangs",
         (whole(),),
         hanging(),
+    ),
+    Case(
+        Reason.NODE_ARRIVING,
+        "node has just come, and takes pods once its stand-in is deleted",
+        (whole(),),
+        arriving(),
     ),
     Case(
         Reason.ONLY_WHOLE_GPUS,
@@ -275,6 +287,9 @@ MISSING = {
     Reason.NO_INVENTORY: ["needs GPUs that its node agent reports: it reports none"] * 3,
     Reason.AGENT_NOT_READY: ["needs its GPU node agent to be ready: check the agent's pod on the node, and its log"],
     Reason.NODE_NOT_STARTING: ["needs a kubelet and a GPU node agent that start the pods it has: check their logs"],
+    Reason.NODE_ARRIVING: [
+        "needs a moment: its stand-in, by which an autoscaler was asked for it, is being deleted",
+    ],
     Reason.ONLY_WHOLE_GPUS: ["needs a node whose GPUs are in the ledger: here a pod gets GPUs only by their number"],
     Reason.NO_GPU_LEFT: ["would fit once pods that have 1 of the node's GPUs have ended: 2 of 3 are left"],
     Reason.OTHER_RESOURCE: [

@@ -44,15 +44,15 @@ def an_operator(api: ApiServer, *templates: NewNodes, growth: str = "stand-ins")
         parts.observer.node(node, gone=False)
     parts.observer.synced = True
     parts.watch()
-    parts.workflows.stand_ins.became_active()
-    parts.workflows.growth.became_active()
+    for each in parts.workflows.growth.followers:
+        each.became_active()
     return parts
 
 
 @contextmanager
 def running(parts: OperatorParts) -> Iterator[None]:
     """Have the operator decide, until the end."""
-    task = asyncio.create_task(parts.workflows.growth.run(lambda: True))
+    task = asyncio.create_task(parts.workflows.growth.nodes.run(lambda: True))
     try:
         yield
     finally:
@@ -80,7 +80,7 @@ def api() -> ApiServer:
     return ApiServer()
 
 
-async def test_as_many_nodes_are_asked_for_as_the_pods_need_and_each_by_all_of_a_node(api: ApiServer) -> None:
+async def test_as_many_nodes_are_asked_for_as_the_pods_need_and_each_by_all_cards_of_a_node(api: ApiServer) -> None:
     parts = an_operator(api)
     for name in ("a", "b"):
         api.put_pod(whole(name))
@@ -94,15 +94,15 @@ async def test_as_many_nodes_are_asked_for_as_the_pods_need_and_each_by_all_of_a
         assert pod["metadata"]["namespace"] == LEASE_NAMESPACE
         assert pod["spec"]["schedulerName"] == NOBODY
         assert pod["spec"]["nodeSelector"] == LABELS
-        assert pod["spec"]["containers"][0]["resources"]["requests"] == {GPU: "20"}
+        assert pod["spec"]["containers"][0]["resources"]["requests"] == {GPU: "2"}
         [condition] = pod["status"]["conditions"]
         assert (condition["type"], condition["status"], condition["reason"]) == (
             "PodScheduled",
             "False",
             "Unschedulable",
         )
-    assert parts.workflows.growth.counts() == {"two-cards": (3, 3)}
-    [wanted] = parts.workflows.growth.wanted()
+    assert parts.workflows.growth.nodes.counts() == {"two-cards": (3, 3)}
+    [wanted] = parts.workflows.growth.nodes.wanted()
     assert len(wanted.served) == 6
 
 
@@ -117,7 +117,7 @@ async def test_nothing_is_asked_for_before_a_pod_has_waited_and_nothing_is_left_
         api.delete_pod("a")
         await pass_time(parts, 2.0)
     assert stand_ins(api) == []
-    assert parts.workflows.growth.wanted() == []
+    assert parts.workflows.growth.nodes.wanted() == []
 
 
 async def test_a_pod_that_finds_room_wants_nothing(api: ApiServer) -> None:
@@ -231,7 +231,7 @@ async def test_by_another_setting_there_is_no_stand_in_and_what_is_left_is_delet
     with running(second):
         await pass_time(second)
     assert stand_ins(api) == []
-    assert second.workflows.growth.counts() == ({} if growth == "none" else {"two-cards": (1, 0)})
+    assert second.workflows.growth.nodes.counts() == ({} if growth == "none" else {"two-cards": (1, 0)})
 
 
 async def test_without_permission_the_log_says_so_and_it_is_tried_later(
@@ -260,7 +260,7 @@ async def test_a_pod_that_may_not_go_to_such_nodes_wants_none(api: ApiServer) ->
     [found] = stand_ins(api)
     taint = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
     assert found["spec"]["tolerations"] == [taint]
-    assert parts.workflows.growth.unhelped == {
+    assert parts.workflows.growth.nodes.unhelped == {
         "uid-a": {"two-cards": ("taint", "the pod does not tolerate the taint gpu=yes:NoSchedule")}
     }
 
@@ -293,7 +293,7 @@ async def test_where_kube_scheduler_takes_not_even_an_empty_node_no_other_is_ask
         parts.filter("a", "node-other")
         await pass_time(parts)
     assert stand_ins(api) == []
-    assert parts.workflows.growth.unhelped["uid-a"] == {
+    assert parts.workflows.growth.nodes.unhelped["uid-a"] == {
         "two-cards": ("kube-scheduler", "kube-scheduler takes the pod on no such node, although one is empty")
     }
 

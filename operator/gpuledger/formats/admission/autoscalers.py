@@ -16,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gpuledger.formats.admission.rules import CLUSTERS_OWN, named, patch
+from gpuledger.formats.admission.rules import CLUSTERS_OWN, add_label, named, patch
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, literal
 from gpuledger.formats.dialects.request import containers
 from gpuledger.formats.dialects.vocabulary import HIDING, SUM_GPUS, Dialects
+from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import ANY_NVIDIA
@@ -72,7 +73,10 @@ def _without_sums(dialects: Dialects) -> Json:
 
 
 def hiding_mutations() -> list[Json]:
-    """Return the change: the resource on the first container, in place of an amount that a user has written."""
+    """Return the changes: the resource on the first container, in place of an amount that a user has written.
+
+    And the label of pods with cards, by which stand-ins keep off their nodes; pods that ask for some have it already.
+    """
     resources, path = "object.spec.containers[0].?resources", "/spec/containers/0/resources"
     made = " +\n".join(
         f"({resources}{field}.hasValue() ? [] : [JSONPatch{{op: 'add', path: '{path}{place}', value: {{}}}}])"
@@ -82,7 +86,7 @@ def hiding_mutations() -> list[Json]:
         f" JSONPatch{{op: 'add', path: '{path}/{part}/' + jsonpatch.escapeKey({literal(HIDING)}), value: '1'}}"
         for part in ("limits", "requests")
     )
-    return [patch(f"{made} +\n[{written}]")]
+    return [patch(f"{made} +\n[{written}]"), patch(add_label(MANAGED_LABEL, literal("true")))]
 
 
 def hide(pod: Json, scheduler_names: Sequence[str], *, asks_for_cards: bool, with_sums: bool) -> None:
@@ -96,6 +100,8 @@ def hide(pod: Json, scheduler_names: Sequence[str], *, asks_for_cards: bool, wit
     is_ours = asks_for_cards and scheduler in ("", CLUSTERS_OWN, *scheduler_names)
     if not (with_claims or is_ours) or is_of_daemon_set(pod) or (with_sums and _has_sums(pod)):
         return
+    metadata = pod.setdefault("metadata", {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_LABEL: "true"}
     first = spec["containers"][0]
     resources = first.get("resources") or {}
     both = {part: {**(resources.get(part) or {}), HIDING: "1"} for part in ("limits", "requests")}

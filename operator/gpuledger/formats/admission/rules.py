@@ -25,7 +25,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.kubernetes.kept_node import KEEPING, KEPT_ANNOTATION
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
-from gpuledger.formats.kubernetes.stand_in import NOBODY, STAND_IN_LABEL
+from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL, NOBODY, STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.json_object import Json
@@ -517,9 +517,6 @@ def _choices(dialects: Dialects) -> dict[str, list[str]]:
         if each.memory_choices and len(dialects.by_name[each.memory]) == 1
     }
 
-
-MANAGED_LABEL = "gpuledger.dev/managed"
-"""On pods that ask for cards: so that they can be selected."""
 
 TASK_PRIORITY = "CUDA_TASK_PRIORITY"
 """The variable in which HAMi-core finds a container's priority on its card; HAMi's own webhook sets it likewise."""

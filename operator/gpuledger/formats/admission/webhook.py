@@ -19,7 +19,6 @@ from gpuledger.formats.admission.policies import NOT_IGNORED, rule
 from gpuledger.formats.admission.rules import (
     CLUSTERS_OWN,
     ITS_SCHEDULER,
-    MANAGED_LABEL,
     NAMES_ITS_NODE,
     OPERATOR,
     TASK_PRIORITY,
@@ -39,6 +38,7 @@ from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import SUMS, Dialects
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import bound_node, scheduler_of
+from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json

@@ -4,8 +4,10 @@ An autoscaler adds a node for a pod with the condition `PodScheduled` False and 
 written that. Sources: cluster-autoscaler 1.36, utils/kubernetes/listers.go; Karpenter 1.14, pkg/utils/pod/scheduling.go
 (IsProvisionable). No scheduler has the name that a stand-in says, so nobody binds it, and no image is pulled.
 
-It asks for all of a node, so that each needs a node of its own, and tolerates the taints of its template and no others:
-Karpenter takes a pod that tolerates every taint for one that tolerates the taint of a node that is going.
+It needs a new node of its own: by anti-affinity it keeps off other stand-ins, and off nodes with pods of ours, which
+admission labels. So it asks for as many slots as a node has *cards*, though nodes list ten times as many: what cloud
+providers say of types of nodes is the number of cards. It tolerates the taints of its template and no others: Karpenter
+takes a pod that tolerates every taint for one that tolerates the taint of a node that is going.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from gpuledger.model.share import Pod
 
 STAND_IN_LABEL: Final = "gpuledger.dev/stand-in"
 """On a stand-in: the name of its template."""
+
+MANAGED_LABEL: Final = "gpuledger.dev/managed"
+"""On pods with cards, so that they can be selected; admission writes it."""
 
 NOBODY: Final = "gpuledger.dev-nobody"
 """The scheduler that it names."""
@@ -49,10 +54,7 @@ class StandIn:
 
 def stand_in(name: str, template: str, selector: Mapping[str, str], tolerations: Sequence[Json], asked: Json) -> Json:
     """Return the pod that asks for so much of a new node with these labels."""
-    alone = {
-        "labelSelector": {"matchExpressions": [{"key": STAND_IN_LABEL, "operator": "Exists"}]},
-        "topologyKey": "kubernetes.io/hostname",
-    }
+    own, ours = _keeps_off(STAND_IN_LABEL), {**_keeps_off(MANAGED_LABEL), "namespaceSelector": {}}
     container = {
         "name": "stand-in",
         "image": _IMAGE,
@@ -67,7 +69,7 @@ def stand_in(name: str, template: str, selector: Mapping[str, str], tolerations:
             "schedulerName": NOBODY,
             "nodeSelector": dict(selector),
             "tolerations": list(tolerations),
-            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}},
+            "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [own, ours]}},
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
@@ -75,6 +77,11 @@ def stand_in(name: str, template: str, selector: Mapping[str, str], tolerations:
             "containers": [container],
         },
     }
+
+
+def _keeps_off(label: str) -> Json:
+    selected = {"matchExpressions": [{"key": label, "operator": "Exists"}]}
+    return {"labelSelector": selected, "topologyKey": "kubernetes.io/hostname"}
 
 
 def unschedulable(sentence: str, now: datetime) -> Json:

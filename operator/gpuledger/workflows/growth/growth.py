@@ -1,11 +1,6 @@
 """Asks for nodes when pods wait for cards, as many as `placement/growth.py` finds, and gives up what is not needed.
 
 Nothing that is decided here is kept: the next look finds it again from pods, nodes and stand-ins.
-
-A stand-in is deleted *before* the first pod is bound to its node. Otherwise the node is not empty any more in an
-autoscaler's eyes while the stand-in still wants one, and one node too many comes. So a new node takes no pods while a
-stand-in stands for it (`Ledger.arriving`), from the moment when the Node is seen. Which of a template's stand-ins does
-so does not matter, as they are alike: the oldest one does for the oldest new node.
 """
 
 from __future__ import annotations
@@ -23,11 +18,16 @@ from gpuledger.model.errors import EventReason
 from gpuledger.model.json_object import Json
 from gpuledger.placement.growth import Growth, NodeTemplate, Seekers, Why, find_growth
 from gpuledger.reports.explanation import NewNodes as AnsweredNodes
-from gpuledger.workflows.context import Component
+from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.events import MemberRefused, PodRefused
+from gpuledger.workflows.gangs.members import Members
+from gpuledger.workflows.growth.arrivals import Arrivals
 from gpuledger.workflows.growth.demand import Demand, Seeking
 from gpuledger.workflows.growth.stand_ins import StandIns
-from gpuledger.workflows.growth.templates import SeenNode, Templates
+from gpuledger.workflows.growth.templates import Templates
+from gpuledger.workflows.inventory import InventoryKeeper
+from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.queues.card_check import Queues
 from gpuledger.workflows.tasks import TURN_S
 
 logger = logging.getLogger(__name__)
@@ -40,9 +40,6 @@ REST_TO_WORK = 3.0
 
 STALE_TRIES = 4
 """Searches in a row during which the ledger has changed; after so many, the least that they have found counts."""
-
-COMPLETE_S = 30.0
-"""How long a new node that has all its cards may lack a resource that its template has, before it takes pods."""
 
 LONGEST_PAUSE_S = 3_600.0
 """Of a template whose nodes do not come."""
@@ -69,15 +66,6 @@ class _State:
     paused_until_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Arrival:
-    """A new node that a stand-in stands for."""
-
-    stand_in: str
-    complete_s: float | None = None
-    """When it had all its cards, by the operator's clock; None: not yet."""
-
-
 @define(eq=False, slots=False)
 class NodeGrowth(Component):
     """The part that decides."""
@@ -85,8 +73,7 @@ class NodeGrowth(Component):
     _demand: Demand
     _templates: Templates
     _stand_ins: StandIns
-    _is_complete: Callable[[str], bool]
-    """Whether all cards that a node reports are in the ledger."""
+    _arrivals: Arrivals
 
     def __attrs_post_init__(self) -> None:
         settings = self._settings
@@ -94,14 +81,13 @@ class NodeGrowth(Component):
             each.name: _State(Backoff(settings.growth_patience_s, max(LONGEST_PAUSE_S, settings.growth_patience_s)))
             for each in self._templates.settings
         }
-        self._arrivals: dict[str, _Arrival] = {}  # node name -> what it waits for
-        self._passed: set[str] = set()  # names of nodes of templates that take pods
         self._asked_s: dict[str, float] = {}  # name of a stand-in -> when it was seen first
         self.unhelped: Mapping[str, Mapping[str, Why]] = {}
         """Who waits, as in `NodesWanted.served`, and finds no room with any nodes -> template -> why."""
         self.changed = asyncio.Event()
         """Set when there may be something to decide."""
-        self._stand_ins.on_change.append(self._stand_ins_changed)
+        self._stand_ins.on_change.append(self.changed.set)
+        self._arrivals.on_one.append(lambda template: self._states[template].backoff.reset())
         self._ledger.on_change.append(self._ledger_changed)
         self._events.on(PodRefused, self._is_refused)
         self._events.on(MemberRefused, self._is_refused)
@@ -130,16 +116,6 @@ class NodeGrowth(Component):
 
     # What the watches show.
 
-    def observe_node(self, node: Json) -> None:
-        """See Follower."""
-        self._update_arrivals()
-
-    def forget_node(self, node_name: str) -> None:
-        """See Follower."""
-        self._arrivals.pop(node_name, None)
-        self._passed.discard(node_name)
-        self._ledger.arriving.note(node_name, False)
-
     def observe_pending(self, pod: Json) -> None:
         """See Follower."""
         if self._states:
@@ -152,48 +128,16 @@ class NodeGrowth(Component):
 
     def became_active(self) -> None:
         """See Follower."""
-        self._update_arrivals()
-        self.changed.set()
-
-    def _stand_ins_changed(self) -> None:
-        self._update_arrivals()
         self.changed.set()
 
     def _ledger_changed(self) -> None:
-        if self._arrivals or len(self._demand):
+        if len(self._arrivals) or len(self._demand):
             self.changed.set()
 
     def _is_refused(self, _: PodRefused | MemberRefused) -> None:
         """Take in that kube-scheduler has said which nodes it would take for a pod."""
         if self._states:
             self.changed.set()
-
-    def _update_arrivals(self) -> None:
-        """Find out which new nodes stand-ins stand for; all others take pods."""
-        for name, arrival in list(self._arrivals.items()):
-            if self._stand_ins.find(arrival.stand_in) is None or self._templates.is_used(name):
-                self._passes(name)
-        taken = {each.stand_in for each in self._arrivals.values()}
-        for template in self._stand_ins.templates():
-            free = [each for each in self._stand_ins.staying(template) if each.pod.name not in taken]
-            if free:
-                new = (node for node in self._templates.nodes() if self._is_new(node, template, free[0].created))
-                for node, stand_in in zip(sorted(new, key=lambda node: node.order), free, strict=False):
-                    self._arrivals[node.name] = _Arrival(stand_in.pod.name)
-                    self._ledger.arriving.note(node.name, True)
-
-    def _is_new(self, node: SeenNode, template: str, since: str) -> bool:
-        if node.template != template or node.created < since:
-            return False
-        return (
-            node.name not in self._arrivals and node.name not in self._passed and not self._templates.is_used(node.name)
-        )
-
-    def _passes(self, node_name: str) -> None:
-        """Let a node take pods."""
-        self._arrivals.pop(node_name, None)
-        self._passed.add(node_name)
-        self._ledger.arriving.note(node_name, False)
 
     # Deciding.
 
@@ -211,8 +155,9 @@ class NodeGrowth(Component):
 
     async def decide(self) -> None:
         """Look once at all that waits, and have as many stand-ins as nodes are wanted."""
-        self._let_nodes_in()
-        if any(each.complete_s is not None for each in self._arrivals.values()):
+        again_s = self._arrivals.let_in()
+        if again_s is not None:
+            self._look_in(again_s)
             return  # a node that is complete is about to take pods: until then it would be asked for once more
         self._give_up()
         now_s = self._clock.now_s()
@@ -228,40 +173,10 @@ class NodeGrowth(Component):
         if found is not None:
             self._take(templates, found, seeking)
 
-    def _let_nodes_in(self) -> None:
-        """Have the stand-ins of complete nodes deleted; the nodes take pods when that was answered."""
-        now_s = self._clock.now_s()
-        for name, arrival in list(self._arrivals.items()):
-            node = self._templates.find(name)
-            if node is None:
-                self._passes(name)
-            elif arrival.complete_s is None and self._is_ready(node):
-                arrival.complete_s = now_s
-                self._states[node.template].backoff.reset()
-                self._look_in(COMPLETE_S)
-            if arrival.complete_s is None:
-                continue
-            if self._offers_all(name) or now_s >= arrival.complete_s + COMPLETE_S:
-                self._stand_ins.remove(arrival.stand_in)
-            if now_s >= arrival.complete_s + 2 * COMPLETE_S:
-                logger.warning("node %s takes pods, though its stand-in %s is not deleted yet", name, arrival.stand_in)
-                self._passes(name)
-
-    def _is_ready(self, node: SeenNode) -> bool:
-        return self._ledger.offer(node.name) is not None and self._is_complete(node.name)
-
-    def _offers_all(self, node_name: str) -> bool:
-        """Return whether a node serves what its template does."""
-        node, offer = self._templates.find(node_name), self._ledger.offer(node_name)
-        if node is None or offer is None:
-            return False
-        of_template = (each for _, each in self._templates.known() if each.name == node.template)
-        return all(offer.resources >= each.offer.resources for each in of_template)
-
     def _give_up(self) -> None:
         """Have templates pause whose nodes do not come, and their stand-ins deleted."""
         now_s, patience_s = self._clock.now_s(), self._settings.growth_patience_s
-        taken = {each.stand_in for each in self._arrivals.values()}
+        taken = self._arrivals.stand_ins()
         known = {each.pod.name: each for each in self._stand_ins.known()}
         self._asked_s = {name: self._asked_s.get(name, now_s) for name in known}
         for name, state in self._states.items():
@@ -339,3 +254,23 @@ class NodeGrowth(Component):
 
     def _look_in(self, wait_s: float) -> None:
         self._tasks.after(max(wait_s, 0.0), self.changed.set)
+
+
+class GrowthParts:
+    """The parts that ask for nodes. Where that is not turned on, they know nothing and cost next to nothing."""
+
+    def __init__(
+        self,
+        context: Context,
+        waiting: WaitingPods,
+        members: Members,
+        queues: Queues,
+        inventory: InventoryKeeper,
+        is_active: Callable[[], bool],
+    ) -> None:
+        templates, self.stand_ins = Templates(context, inventory), StandIns(context, is_active)
+        arrivals = Arrivals(context, templates, self.stand_ins)
+        demand = Demand(context, waiting, members, queues.check, queues.reader, queues.nodes, templates)
+        self.nodes = NodeGrowth(context, demand, templates, self.stand_ins, arrivals)
+        self.followers = (demand, templates, self.stand_ins, arrivals, self.nodes)
+        """In the order in which they are told, before what opens nodes to pods."""

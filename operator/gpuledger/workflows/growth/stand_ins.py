@@ -121,10 +121,8 @@ class StandIns(Component):
     def add(self, nodes: NewNodes, template: NodeTemplate) -> None:
         """Have one more created. Its name is its own before, so that a repeated write makes no second one."""
         name = f"stand-in-{nodes.name}-{uuid4().hex[:8]}"
-        slots = sum(card.capacity.number for card in template.cards)
-        asked = {key: str(amount) for key, amount in nodes.stand_in_requests.items()} or {
-            self._settings.resource_count: str(slots)
-        }
+        all_cards = {self._settings.resource_count: str(len(template.cards))}
+        asked = {key: str(amount) for key, amount in nodes.stand_in_requests.items()} or all_cards
         tolerations = [
             {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}
             for taint in nodes.taints

@@ -123,7 +123,7 @@ class Templates(Component):
     def _learn(self, nodes: NewNodes) -> _Learned | None:
         """Return what they are like: as the newest of those with the most cards that there are, or have been."""
         of_template = [each for each in self._nodes.values() if each.template == nodes.name]
-        usable = [each for each in of_template if self.takes_pods(each.name) and self._inventory.is_complete(each.name)]
+        usable = [each for each in of_template if self.takes_pods(each.name) and self.is_complete(each.name)]
         if usable:
             best = max(usable, key=lambda each: (len(self._ledger.entries_of_node(each.name)), each.order)).name
             cards, offer = [entry.card for entry in self._ledger.entries_of_node(best)], self._ledger.offer(best)
@@ -134,6 +134,11 @@ class Templates(Component):
         """Return whether a node is open to pods, as far as it is not about its cards."""
         ledger = self._ledger
         return ledger.offer(node_name) is not None and not ledger.hangs(node_name) and node_name not in ledger.arriving
+
+    def is_complete(self, node_name: str) -> bool:
+        """Return whether all cards that a node reports are in the ledger, with their first status."""
+        entries = [self._ledger.entry(uuid) for uuid in self._inventory.cards.get(node_name, ())]
+        return bool(entries) and all(entry is not None and entry.open for entry in entries)
 
     def empty(self, template: str) -> list[str]:
         """Return the nodes of a template that take pods, and have none with cards."""

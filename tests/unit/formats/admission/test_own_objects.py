@@ -32,6 +32,7 @@ from fakes.own_account_cases import (
 )
 from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
+from gpuledger.formats.kubernetes.stand_in import stand_in
 
 Json = dict[str, Any]
 WITH_KUEUE = Settings(kueue=True)
@@ -114,6 +115,28 @@ def test_with_a_profile_for_all_drivers_their_claims_are_kube_schedulers_and_the
 @pytest.mark.parametrize("case", NODE_CASES, ids=lambda case: case.what)
 def test_of_nodes_our_account_changes_a_lock_and_what_keeps_them(case: Case) -> None:
     judge("gpuledger-own-nodes", a_node(), case)
+
+
+def a_stand_in(**spec: Any) -> Json:
+    found = stand_in("stand-in-a", "a", {"pool": "gpus"}, [], {"nvidia.com/gpu": "8"})
+    return {**found, "spec": {**found["spec"], **spec}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "word"),
+    [
+        (a_stand_in(), ""),
+        (a_stand_in(schedulerName="default-scheduler"), "no pods but stand-ins"),
+        (a_stand_in(nodeName="node-a"), "no pods but stand-ins"),
+        ({**a_stand_in(), "metadata": {"name": "a"}}, "no pods but stand-ins"),
+        (a_stand_in(volumes=[{"name": "a", "hostPath": {"path": "/"}}]), "nothing of a node"),
+        (a_stand_in(hostPID=True), "nothing of a node"),
+        (a_stand_in(containers=[{"name": "a", "securityContext": {"privileged": True}}]), "nothing of a node"),
+    ],
+)
+def test_our_account_creates_no_pods_but_stand_ins(pod: Json, word: str) -> None:
+    found = list(refusals("gpuledger-own-pods", None, pod, operation="CREATE"))
+    assert any(word in each for each in found) if word else not found, found
 
 
 @pytest.mark.parametrize("case", WORKLOAD_CASES, ids=lambda case: case.what)
