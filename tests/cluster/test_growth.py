@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from cluster.gangs import gang, names
 from cluster.karpenter_scene import GPUS, MODEL, KarpenterScene
 from cluster.kubernetes import FILLS_IN, MINOR
 from control_plane import ControlPlane
+from effort import RUN_SEED
 from fakes.objects import a_node_object
 from gpuledger.agent.simulated import fake_node
 from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
@@ -118,3 +122,97 @@ def test_as_many_nodes_come_as_simulate_says_and_all_pods_run(scene: KarpenterSc
         scene.wait_looked_at(node_name, UNCONSOLIDATABLE)
     assert (len(scene.nodes()), stand_ins(scene), scene.leaving()) == (count, [], [])
     assert len(cluster.pods()) == len(names(pods))
+
+
+LASTS_S, EVERY_S, LONGEST_WAIT_S = 600.0, 8.0, 150.0
+"""Of the timeline: how long pods come, how often on average, and how long one may wait for a node."""
+REST_S = 10.0
+
+
+@dataclass
+class Timeline:
+    """Pods that come and go: each stays for a while once it is bound."""
+
+    scene: KarpenterScene
+    dice: random.Random
+    begin_s: float = field(default_factory=time.monotonic)
+    made: int = 0
+    next_s: float = 0.0
+    created_s: dict[str, float] = field(default_factory=dict)
+    ends_s: dict[str, float] = field(default_factory=dict)
+    nodes_seen: set[str] = field(default_factory=set)
+    stand_ins_seen: set[str] = field(default_factory=set)
+    waits_s: list[float] = field(default_factory=list)
+    rests: int = 0
+    rest_since_s: float | None = None
+
+    def step(self, *, come: bool) -> None:
+        """Let pods come and go, and check what holds at any time."""
+        cluster, now_s = self.scene.cluster, time.monotonic() - self.begin_s
+        if come and now_s >= self.next_s:
+            self.next_s = now_s + self.dice.expovariate(1 / EVERY_S)
+            new = self._some()
+            cluster.create(*new)
+            self.created_s |= dict.fromkeys(names(new), now_s)
+        found, wanted = cluster.pods(), stand_ins(self.scene)
+        for name, each in found.items():
+            if each["spec"].get("nodeName") and name not in self.ends_s:
+                self.waits_s.append(now_s - self.created_s[name])
+                self.ends_s[name] = now_s + self.dice.uniform(20.0, 90.0)
+        cluster.delete(*(name for name in found if self.ends_s.get(name, now_s + 1) <= now_s))
+        waiting = {name: now_s - self.created_s[name] for name in found if name not in self.ends_s}
+        assert all(waited_s < LONGEST_WAIT_S for waited_s in waiting.values()), (
+            f"{waiting} wait; {len(wanted)} stand-ins"
+        )
+        self.nodes_seen |= self.scene.nodes().keys()
+        self.stand_ins_seen |= {each["metadata"]["name"] for each in wanted}
+        self._rests(now_s, bool(waiting), len(wanted))
+
+    def _some(self) -> list[Json]:
+        self.made += 1
+        match self.dice.choice(["whole", "shares", "shares", "gang"]):
+            case "whole":
+                return [pod(f"whole-{self.made}", {COUNT: self.dice.choice([3, 5, 8])})]
+            case "gang":
+                return gang(f"gang-{self.made}", 2, **{COUNT: self.dice.choice([2, 5])})
+            case _:
+                sizes = [self.dice.choice([10_000, 20_000, 30_000]) for _ in range(self.dice.randint(1, 6))]
+                return [pod(f"share-{self.made}-{n}", {COUNT: 1, MEMORY: size}) for n, size in enumerate(sizes)]
+
+    def _rests(self, now_s: float, is_waiting: bool, wanted: int) -> None:
+        if is_waiting:
+            self.rest_since_s = None
+        elif self.rest_since_s is None:
+            self.rest_since_s = now_s
+        elif now_s > self.rest_since_s + REST_S:
+            self.rests += 1
+            assert wanted == 0, f"{wanted} nodes are asked for, and for {REST_S:g} s no pod has waited"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_500)
+def test_pods_come_and_go_none_waits_for_ever_and_no_node_is_left(
+    scene: KarpenterScene, say: Callable[[str], None]
+) -> None:
+    scene.let_go("100%")
+    line = Timeline(scene, random.Random(RUN_SEED))  # noqa: S311 - no secret
+
+    def is_over() -> bool:
+        line.step(come=True)
+        return time.monotonic() > line.begin_s + LASTS_S
+
+    def are_done() -> bool:
+        line.step(come=False)
+        return not scene.cluster.pods()
+
+    scene.wait(is_over, "time is over", LASTS_S + 60.0)
+    scene.wait(are_done, "all pods have had their time", 400.0)
+    scene.cluster.wait(lambda: not stand_ins(scene), "no node is asked for")
+    scene.cluster.wait(lambda: not scene.nodes(), "all nodes are gone", COMES_S)
+    waits_s = sorted(line.waits_s)
+    say(
+        f"{len(waits_s)} pods on {len(line.nodes_seen)} nodes, by {len(line.stand_ins_seen)} stand-ins; "
+        f"a pod waited for {waits_s[len(waits_s) // 2]:.1f} s in the median, {waits_s[-1]:.1f} s at most; "
+        f"{line.rests} looks at rest"
+    )
+    assert line.rests

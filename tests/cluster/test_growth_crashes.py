@@ -1,4 +1,4 @@
-"""The operator dies at every step by which it asks for a node, and lets it in: nothing is left over, nothing is doubled.
+"""The operator dies at each step of asking for a node and of letting it in: nothing is left over, nothing is doubled.
 
 The proxy is the point at which it dies. *Before* a request: it is held, the operator is killed, and the request never
 arrives. *After* a request: it is carried out, and the operator is killed before it sees the answer.
@@ -7,6 +7,7 @@ arrives. *After* a request: it is carried out, and the operator is killed before
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -22,6 +23,8 @@ from installation import MANIFESTS, NAMESPACE, NOTHING_RUNS
 GPUS, MODEL, LABELS = 4, "A100-40GB", {"pool": "gpus"}
 TEMPLATE = {"name": "four-cards", "labels": LABELS, "cards": GPUS, "memory_mib": 40_960}
 SETTINGS = {**NOTHING_RUNS, "growth": "stand-ins", "growth_delay_s": 0.5, "node_templates": [TEMPLATE]}
+Moment = Literal["request", "answer"]
+MOMENTS: tuple[Moment, ...] = ("request", "answer")
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 
 
@@ -72,8 +75,8 @@ def add_node(cluster: FaultyCluster, name: str) -> None:
 
 
 @pytest.mark.parametrize("step", [CREATE, SHOW], ids=["create", "show"])
-@pytest.mark.parametrize("moment", ["request", "answer"])
-def test_as_many_are_asked_for_wherever_it_dies(cluster: FaultyCluster, step: Match, moment: str) -> None:
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_as_many_are_asked_for_wherever_it_dies(cluster: FaultyCluster, step: Match, moment: Moment) -> None:
     held = cluster.api.arm(step, Hold(moment), skip=1)
     cluster.create(*(pod(f"whole-{number}", {COUNT: GPUS}) for number in range(3)))
     held.wait()
@@ -83,9 +86,9 @@ def test_as_many_are_asked_for_wherever_it_dies(cluster: FaultyCluster, step: Ma
     assert are_shown(cluster, 3)
 
 
-@pytest.mark.parametrize("moment", ["request", "answer"])
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_new_node_lets_pods_in_after_its_stand_in_is_gone_wherever_it_dies(
-    cluster: FaultyCluster, moment: str
+    cluster: FaultyCluster, moment: Moment
 ) -> None:
     cluster.create(*(pod(f"whole-{number}", {COUNT: GPUS}) for number in range(2)))
     cluster.wait(lambda: are_shown(cluster, 2), "two nodes are asked for")

@@ -14,10 +14,12 @@ from fakes.api_server import ApiServer, Operation, hold_request, lose_answer, re
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import PATIENCE_S, OperatorParts
 from gpuledger.configuration.node_templates import NewNodes, NodeTaint
+from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.stand_in import NOBODY, STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
-from gpuledger.model.errors import Denied, EventReason, Unreachable
+from gpuledger.model.errors import BadInput, Denied, EventReason, Unreachable
+from gpuledger.reports.explanation import Kind
 
 Json = dict[str, Any]
 
@@ -313,3 +315,44 @@ async def test_a_new_node_that_lacks_what_its_template_has_takes_pods_after_a_wh
         await pass_time(parts, 30.0)
     assert stand_ins(api) == []
     assert list(parts.filter("a", "node-new").node_names) == ["node-new"]
+
+
+async def test_a_pod_whose_claims_are_not_known_yet_wants_nodes_once_they_are(api: ApiServer) -> None:
+    parts = an_operator(api)
+    formats = parts.workflows.context.formats
+    is_known, real = asyncio.Event(), formats.request
+
+    def request(pod: Json) -> Any:
+        if not is_known.is_set():
+            raise BadInput("claim gpu is not known")
+        return real({**pod, "spec": {**pod["spec"], "resourceClaims": []}})
+
+    formats.request = request  # type: ignore[assignment]
+    claiming = whole("a")
+    claiming["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    api.put_pod(claiming)
+    with running(parts):
+        await pass_time(parts)
+        assert stand_ins(api) == []
+        is_known.set()
+        await pass_time(parts)
+    assert len(stand_ins(api)) == 1
+
+
+async def test_a_gang_gets_nodes_for_all_that_it_lacks_once_it_is_complete(api: ApiServer) -> None:
+    parts = an_operator(api)
+    members = [whole(f"train-{number}") for number in range(3)]
+    for each in members:
+        each["metadata"]["labels"] = {GANG_LABEL: "train", MINIMUM_LABEL: "3"}
+    api.put_pod(members[0])
+    api.put_pod(members[1])
+    with running(parts):
+        await pass_time(parts)
+        assert stand_ins(api) == []
+        api.put_pod(members[2])
+        await pass_time(parts)
+    assert len(stand_ins(api)) == 3
+    [wanted] = parts.workflows.growth.nodes.wanted()
+    assert wanted.served == ("gang default/train",)
+    found = await parts.workflows.explainer.explain(Kind.GANG, "default", "train")
+    assert [(each.template, each.wanted) for each in found.new_nodes] == [("two-cards", 3)]

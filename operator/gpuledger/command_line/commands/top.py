@@ -113,6 +113,7 @@ def _show_view(
     coming = chosen
     if chosen is None and view in ("nodes", "cards"):  # the others say nothing of nodes
         coming = rows.begin_nodes(cluster, node, only_cordoned=view == "cards")
+    growth = rows.begin_stand_ins(cluster) if view == "nodes" and common.for_people and not watch else ()
     if watch:
         from gpuledger.command_line.top.live import TopOptions, watch_top
 
@@ -145,6 +146,8 @@ def _show_view(
         rows.top_json(view, reports, others, cordoned),
         lambda terminal: rows.top_table(view, lines, terminal, common.wide, terminal.width is not None),
     )
+    for note in rows.asked_for(growth):
+        click.echo(note, err=True)
 
 
 def _check_there(cluster: ClusterAccess, node: str | None, is_found: bool) -> None:

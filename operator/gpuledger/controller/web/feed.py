@@ -163,6 +163,8 @@ class LedgerSource:
     """Yields the namespaces that have a quota, with its limits. Read in slices."""
     queues: Callable[[], Iterable[Json]] = tuple
     """Yields Kueue's ClusterQueues."""
+    growth: Callable[[], Iterable[Json]] = tuple
+    """Yields the templates of which nodes are asked for."""
     grafana_url: str = ""
     """The dashboard to which the page links, empty if to none."""
     agents_answers: Callable[[], Awaitable[Answers]] = _no_agents
@@ -240,6 +242,7 @@ def operators_source(workflows: Workflows) -> LedgerSource:
         gang_of=workflows.gangs.members.name_of,
         namespaces=partial(_limited, ledger.quotas),
         queues=lambda: (state.json() for state in workflows.queues.objects.states()),
+        growth=lambda: (each.json() for each in workflows.growth.nodes.wanted()),
         grafana_url=workflows.context.settings.grafana_url,
         agents_answers=AgentsUsage(workflows.agents.by_node, node_names, partial(node_cards, ledger)).answers,
     )
@@ -291,7 +294,7 @@ CHUNK_BYTES = 64 * 1024
 logger = logging.getLogger(__name__)
 
 
-LISTS = ("waiting", "namespaces", "queues")
+LISTS = ("waiting", "namespaces", "queues", "growth")
 """Sent beside nodes, each as a whole when something in it has changed: names in LedgerSource and in the JSON."""
 
 

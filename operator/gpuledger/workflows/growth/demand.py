@@ -14,6 +14,8 @@ from attrs import define
 from gpuledger.configuration.node_templates import NewNodes
 from gpuledger.formats.kubernetes.constraints import PodRules, pod_rules, refused_by_rules
 from gpuledger.formats.kubernetes.pod import created_at, pod_identity
+from gpuledger.formats.resource_claims.claims import has_claims
+from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import BadInput, WorkLimitExceeded
 from gpuledger.model.gang import GangName, WorkloadName
 from gpuledger.model.json_object import Json
@@ -33,6 +35,9 @@ from gpuledger.workflows.queues.workloads import NodesByRules, QueuedWorkload, S
 
 RECENT_S = 60.0
 """A node that has come since kube-scheduler was asked about a pod is not among those that it has named."""
+
+UNREAD_KEPT, UNREAD_S = 256, 5.0
+"""Pods whose ResourceClaims are not known yet: how many are kept, and how often they are tried again."""
 
 NOWHERE: frozenset[str] = frozenset()
 
@@ -87,6 +92,7 @@ class Demand(Component):
         self._is_on = self._settings.growth != "none"
         self._pods: dict[str, _Pending] = {}  # UID -> pod without a node that asks for cards
         self._rules: dict[bytes, PodRules] = {}  # of these pods; equal ones are the same object
+        self._unread: BoundedMap[str, Json] = BoundedMap(UNREAD_KEPT)  # UID -> pod whose claims may not be known yet
         self._came_s: dict[str, float] = {}  # name of a node -> when it was seen first
         self.pods_of_seekers: Mapping[str, Pod] = {}
         """Name of those that waited at the last look -> one of their pods."""
@@ -99,13 +105,17 @@ class Demand(Component):
         if not self._is_on:
             return
         uid = str(pod["metadata"]["uid"])
+        self._unread.drop(uid)
+        request: PodRequest | None = None
+        rules: PodRules | None = None
         try:
             request = self._formats.request(pod)
             rules = self._rules_of(pod) if request is not None and request.shape and not request.joined else None
         except BadInput:
-            rules = None
+            if has_claims(pod):
+                self._unread.note(uid, pod)
         if request is None or rules is None:
-            self.forget_pending(uid)
+            self._pods.pop(uid, None)
             return
         before, created = self._pods.get(uid), created_at(pod)
         since_s = before.since_s if before else self._clock.now_s() - self._age_s(created)
@@ -114,12 +124,13 @@ class Demand(Component):
     def forget_pending(self, pod_uid: str) -> None:
         """See Follower."""
         self._pods.pop(pod_uid, None)
+        self._unread.drop(pod_uid)
         if not self._pods:
             self._rules.clear()
 
     def known_pending(self) -> set[str]:
         """See Follower."""
-        return set(self._pods)
+        return self._pods.keys() | self._unread.keys()
 
     def _age_s(self, created: str) -> float:
         """Return for how long a pod has waited when it is seen first, `growth_delay_s` at most."""
@@ -157,10 +168,12 @@ class Demand(Component):
 
     async def seeking(self, templates: Collection[NewNodes]) -> Seeking:
         """Return who has waited long enough, and may go to nodes of one of these templates or to others."""
+        for pod in list(self._unread.values()):
+            self.observe_pending(pod)
         found: list[tuple[Order, Seekers]] = []
         places = _Places(self, templates, {each.name: self._long_empty(each.name) for each in templates})
         now_s, delay_s = self._clock.now_s(), self._settings.growth_delay_s
-        due: list[float] = []
+        due: list[float] = [UNREAD_S] * bool(self._unread)
         pods: dict[str, Pod] = {}
         for each in list(self._pods.values()):
             state = self._members.of(each.pod.uid)

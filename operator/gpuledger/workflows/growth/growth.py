@@ -56,6 +56,10 @@ class NodesWanted:
     served: tuple[str, ...]
     """For whom: UIDs of pods, `gang NAMESPACE/NAME`, `workload NAMESPACE/NAME`; they may be old."""
 
+    def json(self) -> Json:
+        """Return it as it goes over the wire, without for whom."""
+        return {"template": self.template, "wanted": self.count, "since": self.since}
+
 
 @dataclass(slots=True)
 class _State:

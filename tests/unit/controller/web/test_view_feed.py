@@ -56,6 +56,9 @@ class StubSource:
         self.looked += 1
         return list(self.pods)
 
+    def growth(self) -> Iterable[Json]:
+        return ()
+
     def namespaces(self) -> Iterable[Json]:
         return list(self.limits)
 

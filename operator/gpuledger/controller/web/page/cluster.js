@@ -57,6 +57,7 @@ export class Cluster {
     this.waiting = [];
     this.quotas = new Map(); // namespace -> its limits
     this.queues = []; // Kueue's ClusterQueues
+    this.growth = []; // templates of which nodes are asked for
     this.grafanaUrl = null;
     this.activeElsewhere = null; // name of the active replica, "" if there is none; null if it is the one that answers
     this.stamp = 0;
@@ -88,6 +89,7 @@ export class Cluster {
     if (message.waiting) this.waiting = message.waiting;
     if (message.namespaces) this.quotas = new Map(message.namespaces.map((each) => [each.namespace, each.quota]));
     if (message.queues) this.queues = message.queues;
+    if (message.growth) this.growth = message.growth;
     this.grafanaUrl = message.grafanaUrl ?? null;
     this.activeElsewhere = message.activeElsewhere;
     this.giveHues();

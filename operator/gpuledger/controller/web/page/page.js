@@ -40,7 +40,7 @@ function take(message) {
   if (!message.full && (message.nodes.length || message.gone.length || message.waiting)) lastChange = Date.now();
   map.highlight(changed);
   arrange();
-  panel.update(Boolean(message.waiting) || first || elsewhere !== cluster.activeElsewhere);
+  panel.update(Boolean(message.waiting || message.growth) || first || elsewhere !== cluster.activeElsewhere);
   if (!first && waited !== cluster.waiting.length) announce(`${plural(cluster.waiting.length, "pod")} waiting`);
   if (first) {
     panel.follow();

@@ -136,6 +136,7 @@ export class Panel {
     const entries = byGang(found);
     const more = entries.slice(WAITING_SHOWN).reduce((sum, [, pods]) => sum + pods.length, 0);
     refill(byId("waiting"),
+      this.cluster.growth.length > 0 && el("p", { class: "reason" }, "Nodes asked for: ", ...this.cluster.growth.flatMap(({ wanted, template, since }, place) => [`${place ? "; " : ""}${wanted} of template ${template}, since `, moment(since)])),
       this.filter.on && el("p", { class: "dim", text: `${found.length || "None"} of ${plural(waiting.length, "pending pod")} ${found.length === 1 ? "matches" : "match"} the filter.` }),
       found.length > 0 && el("ul", { class: "pods" }, entries.slice(0, WAITING_SHOWN).map(([gang, pods]) => (gang ? waitingGang(gang, pods, () => this.showAnswer("gang", gang)) : waitingPod(pods[0], () => this.showAnswer("pod", `${pods[0].namespace}/${pods[0].pod}`))))),
       more > 0 && el("p", { class: "dim", text: `and ${more} more` }));
