@@ -40,7 +40,7 @@ class KarpenterScene:
             self.cluster.request("POST", CLAIMS, node_claim(f"node-{self._made}"))
 
         def are_joined() -> bool:
-            self._join()
+            self.join()
             return len(self.nodes().keys() - before) == count and all(map(self._is_ready, self.nodes().values()))
 
         self.cluster.wait(are_joined, f"{count} more nodes are initialized")
@@ -52,7 +52,7 @@ class KarpenterScene:
         """Wait, while the kubelets and agents of nodes that come are played."""
 
         def comes() -> bool:
-            self._join()
+            self.join()
             return condition()
 
         self.cluster.wait(comes, what, timeout_s)
@@ -95,7 +95,7 @@ class KarpenterScene:
         self.cluster.wait(lambda: not self.cluster.cards(), "no card is left")
         self.let_go("0")
 
-    def _join(self) -> None:
+    def join(self) -> None:
         """Play kubelet and agent of the nodes that are new."""
         for name, node in self.nodes().items():
             if REGISTER_ANNOTATION not in node["metadata"].get("annotations", {}):

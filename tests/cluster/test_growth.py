@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cluster.claims import CLAIMS, OUR_CLASS, claim, claiming, create_class, request
-from cluster.cluster import COUNT, MEMORY, Cluster, pod
+from cluster.cluster import COUNT, MEMORY, NODES, Cluster, pod
 from cluster.gangs import gang, names
 from cluster.karpenter_scene import GPUS, MODEL, KarpenterScene
 from cluster.kubernetes import FILLS_IN, MINOR
@@ -25,7 +25,7 @@ from gpuledger.agent.simulated import fake_node
 from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, NOTHING_RUNS, Installation
-from karpenter import POOL, POOL_LABEL, Karpenter
+from karpenter import POOL, POOL_LABEL, POOLS, TYPES, Karpenter, instance_type, node_pool
 
 Json = dict[str, Any]
 
@@ -41,6 +41,10 @@ TEMPLATE = {
     "memory": "1Ti",
 }
 SETTINGS = {**NO_KUBELET, **NOTHING_RUNS, "growth": "stand-ins", "growth_delay_s": 1.0, "node_templates": [TEMPLATE]}
+NAMESPACES = "/api/v1/namespaces"
+STOCK, STOCK_PODS = "stock", "/api/v1/namespaces/stock/pods"
+WHOLE_DEVICES = instance_type(STOCK, 30.0, {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: str(GPUS)})
+"""Without gpuledger, a pod has a device or none."""
 COMES_S = 120.0
 UNCONSOLIDATABLE = "Unconsolidatable"
 
@@ -67,7 +71,7 @@ def scene() -> Iterator[KarpenterScene]:
             plane.kubectl("apply", "-f", "-", stdin=printed)
         plane.kubectl("apply", "-k", str(MANIFESTS / "growth"))
         create_class(cluster)
-        Karpenter(plane).start()
+        Karpenter(plane, (*TYPES, WHOLE_DEVICES)).start()
         scene = KarpenterScene(cluster)
         scene.open()
         yield scene
@@ -216,3 +220,99 @@ def test_pods_come_and_go_none_waits_for_ever_and_no_node_is_left(
         f"{line.rests} looks at rest"
     )
     assert line.rests
+
+
+TRIES, SHARES = 5, 60
+
+
+class Stock:
+    """Nodes and pods without gpuledger: their device plugin counts devices, and kube-scheduler binds."""
+
+    def __init__(self, scene: KarpenterScene) -> None:
+        self.cluster = scene.cluster
+        labels = {"gpuledger.dev/ignore": "true"}
+        self.cluster.request("POST", NAMESPACES, {"metadata": {"name": STOCK, "labels": labels}})
+        pool = node_pool()
+        pool["metadata"]["name"] = STOCK
+        template = pool["spec"]["template"]
+        template["metadata"]["labels"] = {"stock": "true"}
+        template["spec"]["requirements"][0]["values"] = [STOCK]
+        self.cluster.request("POST", POOLS, pool)
+
+    def create(self, name: str, devices: int) -> None:
+        found = pod(name, {COUNT: devices}, schedulerName="default-scheduler", nodeSelector={"stock": "true"})
+        found["metadata"]["namespace"] = STOCK
+        self.cluster.request("POST", STOCK_PODS, found)
+
+    def bound(self) -> int:
+        self._join()
+        return sum(bool(each["spec"].get("nodeName")) for each in self.cluster.request("GET", STOCK_PODS)["items"])
+
+    def nodes(self) -> list[Json]:
+        return list(self.cluster.request("GET", f"{NODES}?labelSelector=stock=true")["items"])
+
+    def clear(self) -> None:
+        self.cluster.request("DELETE", f"{STOCK_PODS}?gracePeriodSeconds=0")
+        self.cluster.wait(lambda: not self.nodes(), "no node is left", COMES_S)
+
+    def _join(self) -> None:
+        """Play the kubelets of new nodes."""
+        for node in self.nodes():
+            conditions = node["status"].get("conditions") or ()
+            if not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
+                amounts = {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: str(GPUS)}
+                ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
+                status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+                self.cluster.patch(f"{NODES}/{node['metadata']['name']}/status", {"status": status})
+
+
+def took_s(condition: Callable[[], bool]) -> float:
+    """Return how long it takes until a condition holds."""
+    begin_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begin_s + COMES_S
+        time.sleep(0.05)
+    return time.monotonic() - begin_s
+
+
+@pytest.mark.long
+def test_a_share_gets_a_new_node_about_as_fast_as_a_stock_pod_and_shares_need_fewer_nodes(
+    scene: KarpenterScene, say: Callable[[str], None]
+) -> None:
+    """In one run, one after the other: a pod that needs a node, and pods that want a part of a card each."""
+    cluster, stock = scene.cluster, Stock(scene)
+    cluster.plane.start_default_scheduler()
+    scene.let_go("100%")
+    ours_s, stock_s = [], []
+    for number in range(TRIES):
+        stock.create(f"stock-{number}", GPUS)
+        stock_s.append(took_s(lambda: stock.bound() == 1))
+        stock.clear()
+        cluster.create(pod(f"share-{number}", {COUNT: 1, MEMORY: 30_000}))
+
+        def is_bound() -> bool:
+            scene.join()
+            return all(each["spec"].get("nodeName") for each in cluster.pods().values())
+
+        ours_s.append(took_s(is_bound))
+        scene.clear()
+        scene.let_go("100%")
+    sizes = [10_000, 20_000, 30_000] * (SHARES // 3)
+    for number in range(SHARES):
+        stock.create(f"whole-{number}", 1)
+    took_s(lambda: stock.bound() == SHARES)
+    stock_nodes = len(stock.nodes())
+    stock.clear()
+    cluster.create(*(pod(f"part-{number}", {COUNT: 1, MEMORY: size}) for number, size in enumerate(sizes)))
+    scene.wait(lambda: all(each["spec"].get("nodeName") for each in cluster.pods().values()), "all run", COMES_S)
+    ours = len(scene.nodes())
+    say(f"from creation to Bind on a new node: {_summed(ours_s)}, a stock pod {_summed(stock_s)}")
+    say(
+        f"{SHARES} shares of a quarter, a half and three quarters of a card: {ours} nodes; as whole devices: {stock_nodes}"
+    )
+    assert ours < stock_nodes
+
+
+def _summed(seconds: list[float]) -> str:
+    found = sorted(seconds)
+    return f"{found[len(found) // 2]:.1f} s in the median of {len(found)} ({found[0]:.1f} to {found[-1]:.1f})"
