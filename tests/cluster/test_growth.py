@@ -307,9 +307,7 @@ def test_a_share_gets_a_new_node_about_as_fast_as_a_stock_pod_and_shares_need_fe
     scene.wait(lambda: all(each["spec"].get("nodeName") for each in cluster.pods().values()), "all run", COMES_S)
     ours = len(scene.nodes())
     say(f"from creation to Bind on a new node: {_summed(ours_s)}, a stock pod {_summed(stock_s)}")
-    say(
-        f"{SHARES} shares of a quarter, a half and three quarters of a card: {ours} nodes; as whole devices: {stock_nodes}"
-    )
+    say(f"{SHARES} shares of parts of a card: {ours} nodes; as whole devices: {stock_nodes}")
     assert ours < stock_nodes
 
 

@@ -66,6 +66,7 @@ class OperatorParts:
     keep_nodes_in_use: bool = False
     growth: str = "none"
     node_templates: tuple[NewNodes, ...] = ()
+    preemption_waits_for_nodes_s: float = 0.0
     scheduler_names: tuple[str, ...] = ("gpuledger",)
     policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
@@ -96,6 +97,7 @@ class OperatorParts:
             growth=self.growth,
             node_templates=self.node_templates,
             growth_patience_s=PATIENCE_S,
+            preemption_waits_for_nodes_s=self.preemption_waits_for_nodes_s,
             kueue_reserve_s=KUEUE_RESERVE_S,
             kueue_retry_s=KUEUE_RETRY_S,
         )

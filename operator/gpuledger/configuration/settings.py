@@ -207,6 +207,10 @@ class Settings:
     growth_patience_s: float = option(
         900.0, "How long a stand-in may wait for its node; then others are tried, and this one later.", least=10
     )
+    preemption_waits_for_nodes_s: float = option(
+        0.0,
+        "How long a pod or gang waits for nodes that are asked for before the operator evicts others; 0: not at all.",
+    )
 
     node_policy: str = option(
         "fragmentation",

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
-from builders import cards_of
+from builders import cards_of, whole_share
 from fakes.api_server import ApiServer, Operation, hold_request, lose_answer, refuse
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import PATIENCE_S, OperatorParts
+from fakes.virtual_time import wall
 from gpuledger.configuration.node_templates import NewNodes, NodeTaint
+from gpuledger.controller import startup
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
+from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.kubernetes.stand_in import NOBODY, STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.errors import BadInput, Denied, EventReason, Unreachable
+from gpuledger.model.share import Holder
 from gpuledger.reports.explanation import Kind
 
 Json = dict[str, Any]
@@ -356,3 +360,32 @@ async def test_a_gang_gets_nodes_for_all_that_it_lacks_once_it_is_complete(api: 
     assert wanted.served == ("gang default/train",)
     found = await parts.workflows.explainer.explain(Kind.GANG, "default", "train")
     assert [(each.template, each.wanted) for each in found.new_nodes] == [("two-cards", 3)]
+
+
+@pytest.mark.parametrize(
+    ("template", "waits"),
+    [(TEMPLATE, True), (TEMPLATE.model_copy(update={"taints": (NodeTaint(key="gpu"),)}), False)],
+    ids=["nodes-may-come", "nodes-are-of-no-help"],
+)
+async def test_others_leave_for_a_pod_once_no_node_has_come_for_it(
+    api: ApiServer, template: NewNodes, waits: bool
+) -> None:
+    card, *_ = cards = cards_of("node-old", 1)
+    low = whole("low", 1, node_name="node-old", phase="Running", started=True)
+    api.put_pod(low)
+    api.put_card(card, Holder(pod_identity(low), whole_share(card)))
+    api.put_node(a_node_object("node-old", cards))
+    parts = OperatorParts(api, growth="stand-ins", node_templates=(template,), preemption_waits_for_nodes_s=60.0)
+    await parts.observer.take_over()
+    api.put_pod(whole("high", 1, priority=100, created=wall().strftime("%Y-%m-%dT%H:%M:%SZ")))
+    preempting = asyncio.create_task(startup._preempt(parts.as_operator()))
+    with running(parts):
+        await pass_time(parts, 2.0)
+        parts.filter("high", "node-old")
+        await pass_time(parts, 40.0)
+        assert bool(api.called(Operation.EVICT)) is not waits
+        await pass_time(parts, 25.0)
+        parts.filter("high", "node-old")  # kube-scheduler is called, as its last question is old by then
+        await pass_time(parts, 5.0)
+        assert api.called(Operation.EVICT)
+    preempting.cancel()

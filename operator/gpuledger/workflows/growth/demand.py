@@ -146,6 +146,15 @@ class Demand(Component):
         """See Follower."""
         self._came_s.pop(node_name, None)
 
+    def gang_of(self, pod_uid: str) -> str:
+        """Return the name of a pod's gang among those who seek room, empty if it has none."""
+        state = self._members.of(pod_uid)
+        return gang_seekers(state.name) if state else ""
+
+    def waits_since_s(self, pod_uid: str) -> float:
+        """Return since when a pod waits, by the operator's clock; long ago for one that is not known."""
+        return self._pods[pod_uid].since_s if pod_uid in self._pods else float("-inf")
+
     def pod_of(self, seekers: str) -> Pod | None:
         """Return a pod of those that still wait."""
         pod = self.pods_of_seekers.get(seekers)

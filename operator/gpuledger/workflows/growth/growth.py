@@ -109,6 +109,20 @@ class NodeGrowth(Component):
             for name, state in self._states.items()
         }
 
+    def time_left_s(self, pod_uid: str) -> float:
+        """Return for how long a pod still waits for nodes before others have to leave for it."""
+        wait_s = self._settings.preemption_waits_for_nodes_s
+        if not wait_s or not self._states or self._have_given_up():
+            return 0.0
+        seekers = (pod_uid, self._demand.gang_of(pod_uid))
+        if any(self.unhelped.get(each, {}).keys() >= self._states.keys() for each in seekers):
+            return 0.0
+        return max(self._demand.waits_since_s(pod_uid) + wait_s - self._clock.now_s(), 0.0)
+
+    def _have_given_up(self) -> bool:
+        now_s = self._clock.now_s()
+        return all(state.paused_until_s > now_s for state in self._states.values())
+
     def said_of(self, seekers: Sequence[str]) -> list[AnsweredNodes]:
         """Return what the last look has found for somebody who waits, named as in `NodesWanted.served`."""
         wanted = [each for each in self.wanted() if not {*seekers}.isdisjoint(each.served)]

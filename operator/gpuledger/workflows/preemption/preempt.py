@@ -217,6 +217,9 @@ class Preemption(Component):
             lambda: self._decide(self._of_pods, self._pods(hard=True)),
         )
         self.gang_search = _Search(self._tasks, "look for victims for gangs", self._decide_gangs)
+        self.waits_for_nodes_s: Callable[[str], float] = lambda _: 0.0
+        """Takes a pod's UID, returns for how long it still waits for nodes that may come for it."""
+        self._waiting_for_nodes: asyncio.TimerHandle | None = None
         self.wanted = asyncio.Event()
         """Set when a pod may need others to leave."""
         self._events.on(PodRefused, self._pod_is_refused)
@@ -314,11 +317,22 @@ class Preemption(Component):
         """Return the pending pods that may preempt, in order: those of several containers if `hard`, else of one."""
         found = (SinglePod(self, self._ledger, self._waiting, waiting) for waiting in self._waiting.in_order())
         undecided = [each for each in found if each.is_hard == hard and self._of_pods.is_undecided(each)]
+        undecided = [each for each in undecided if not self._waits_for_nodes(each.key)]
         by_uid = {each.key: each for each in undecided}
         return [by_uid[one.pod.uid] for one in in_turns([each.waiting for each in undecided], SHAPES_AT_ONCE)]
 
     def _waiting_gangs(self) -> list[WaitingGang]:
-        return [WaitingGang(self, self._context.ledger, self._gangs, state) for state in self._gangs.members.waiting()]
+        waiting = [state for state in self._gangs.members.waiting() if not self._waits_for_nodes(*state.pending)]
+        return [WaitingGang(self, self._context.ledger, self._gangs, state) for state in waiting]
+
+    def _waits_for_nodes(self, *pod_uids: str) -> bool:
+        """Return whether nodes may come for a pod, or for a gang, before others have to leave for it."""
+        left_s = max(map(self.waits_for_nodes_s, pod_uids), default=0.0)
+        if left_s > 0.0:
+            if self._waiting_for_nodes is not None:
+                self._waiting_for_nodes.cancel()
+            self._waiting_for_nodes = self._tasks.after(left_s, self.wanted.set)
+        return left_s > 0.0
 
     async def _decide(self, memory: _Memory[Key], undecided: Iterable[Preemptor[Key]]) -> None:
         """Find victims for these. Nothing is awaited between a choice and its promise."""
