@@ -377,7 +377,9 @@ async def test_others_leave_for_a_pod_once_no_node_has_come_for_it(
     api.put_node(a_node_object("node-old", cards))
     parts = OperatorParts(api, growth="stand-ins", node_templates=(template,), preemption_waits_for_nodes_s=60.0)
     await parts.observer.take_over()
-    api.put_pod(whole("high", 1, priority=100, created=wall().strftime("%Y-%m-%dT%H:%M:%SZ")))
+    high = whole("high", 1, priority=100, created=wall().strftime("%Y-%m-%dT%H:%M:%SZ"))
+    high["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    api.put_pod(high)
     preempting = asyncio.create_task(startup._preempt(parts.as_operator()))
     with running(parts):
         await pass_time(parts, 2.0)
