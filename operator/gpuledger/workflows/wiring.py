@@ -109,7 +109,7 @@ def connect(c: Context) -> Workflows:
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write)
-    preemption.waits_for_nodes_s = growth.nodes.time_left_s
+    growth.goes_before(preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     pod_condition_writer = PodConditionWriter(c, explainer.pods)
     followers = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from attrs import define
 
 from gpuledger.configuration.node_templates import NewNodes
-from gpuledger.model.clock import Backoff, rfc3339
+from gpuledger.model.clock import Backoff, Listeners, rfc3339
 from gpuledger.model.errors import EventReason
 from gpuledger.model.json_object import Json
 from gpuledger.placement.growth import Growth, NodeTemplate, Seekers, Why, find_growth
@@ -27,6 +27,7 @@ from gpuledger.workflows.growth.stand_ins import StandIns
 from gpuledger.workflows.growth.templates import Templates
 from gpuledger.workflows.inventory import InventoryKeeper
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
+from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.card_check import Queues
 from gpuledger.workflows.tasks import TURN_S
 
@@ -88,6 +89,8 @@ class NodeGrowth(Component):
         self._asked_s: dict[str, float] = {}  # name of a stand-in -> when it was seen first
         self.unhelped: Mapping[str, Mapping[str, Why]] = {}
         """Who waits, as in `NodesWanted.served`, and finds no room with any nodes -> template -> why."""
+        self.on_less_help = Listeners[[]]()
+        """Called when it turns out that nodes do not help somebody, or do not come."""
         self.changed = asyncio.Event()
         """Set when there may be something to decide."""
         self._stand_ins.on_change.append(self.changed.set)
@@ -212,6 +215,7 @@ class NodeGrowth(Component):
             self._tell(state.wanted, f"{text}: see the autoscaler's log; the next try is in {pause_s:g} s")
             for each in late:
                 self._stand_ins.remove(each)
+            self.on_less_help()
 
     def _tell(self, wanted: NodesWanted | None, sentence: str) -> None:
         pods = (self._demand.pod_of(each) for each in (wanted.served if wanted else ()))
@@ -252,15 +256,17 @@ class NodeGrowth(Component):
 
     def _take(self, templates: Sequence[tuple[NewNodes, NodeTemplate]], found: Growth, seeking: Seeking) -> None:
         """Have what was found."""
-        self.unhelped = found.unhelped
+        before, self.unhelped = self.unhelped, found.unhelped
+        if not self.unhelped.keys() <= before.keys():
+            self.on_less_help()
         self._demand.pods_of_seekers = seeking.pods
         now = rfc3339(self._clock.wall())
         for name, state in self._states.items():
-            count, before = found.nodes.get(name, 0), state.wanted
-            if count and (before is None or before.count != count):
+            count, was = found.nodes.get(name, 0), state.wanted
+            if count and (was is None or was.count != count):
                 logger.info("%d more nodes of template %s are wanted", count, name)
             served = found.served.get(name, ())
-            state.wanted = NodesWanted(name, count, before.since if before else now, served) if count else None
+            state.wanted = NodesWanted(name, count, was.since if was else now, served) if count else None
         known = {nodes.name: (nodes, template) for nodes, template in templates}
         for name in {*known, *self._stand_ins.templates()}:
             wanted = found.nodes.get(name, 0) if self._settings.growth == "stand-ins" else 0
@@ -292,3 +298,8 @@ class GrowthParts:
         self.nodes = NodeGrowth(context, demand, templates, self.stand_ins, arrivals)
         self.followers = (demand, templates, self.stand_ins, arrivals, self.nodes)
         """In the order in which they are told, before what opens nodes to pods."""
+
+    def goes_before(self, preemption: Preemption) -> None:
+        """Have pods wait for nodes before others leave for them, where the settings say so."""
+        preemption.waits_for_nodes_s = self.nodes.time_left_s
+        self.nodes.on_less_help.append(preemption.wanted.set)
