@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from gpuledger.doctor.cluster_checks import MUTATING_FROM
-from gpuledger.doctor.facts import OVER_HAMI, Facts, Release, known, labels_of, name_of, some_of, time_of
+from gpuledger.doctor.facts import GROWTH, OVER_HAMI, Facts, Release, known, labels_of, name_of, some_of, time_of
 from gpuledger.doctor.kinds import Finding, FindingKind
 from gpuledger.formats.admission.autoscalers import HIDING_POLICY, is_of_daemon_set
 from gpuledger.formats.admission.policies import ADMISSION_LABEL, EXEMPT_NAMESPACES, IGNORE_LABEL
@@ -40,8 +40,11 @@ def check_autoscalers(facts: Facts) -> Iterator[Finding]:
 
 
 def check_keeping_nodes(facts: Facts) -> Iterator[Finding]:
-    """Yield whether the operator may not write the annotations that the settings want."""
+    """Yield whether the operator may not write the annotations, or create the pods, that the settings want."""
     access = known(facts.operator_access)
+    if known(facts.release).has_stand_ins and GROWTH in access.denied:
+        text = f"growth is stand-ins, and it may not {GROWTH}"
+        yield Finding.of(FindingKind.GROWTH_PERMISSION, access.account, text)
     if known(facts.release).keep_nodes and OVER_HAMI in access.denied:
         text = f"keep_nodes_in_use is set, and it may not {OVER_HAMI}"
         yield Finding.of(FindingKind.KEEP_NODES_PERMISSION, access.account, text)

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from gpuledger.doctor.facts import (
+    BY_SETTING,
     OVER_HAMI,
     AccountAccess,
     Facts,
@@ -242,7 +243,7 @@ SHOWN_RIGHTS = 6
 def check_operator_account(facts: Facts) -> Iterator[Finding]:
     """Yield each thing that the operator has to do and may not."""
     access = known(facts.operator_access)
-    needed = [each for each in access.denied if each != OVER_HAMI]
+    needed = [each for each in access.denied if each not in BY_SETTING]
     yield from _denials(FindingKind.OPERATOR_PERMISSION, AccountAccess(access.account, tuple(needed)))
 
 

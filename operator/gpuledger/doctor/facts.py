@@ -113,6 +113,11 @@ AGENT = (
 OVER_HAMI = Permission("patch", "nodes")
 """Permissions that the operator also needs where nodes run HAMi's device plugin, or with keep_nodes_in_use."""
 
+GROWTH = Permission("create", "pods", namespace=LEASE_NAMESPACE)
+"""Permission that the operator also needs where it asks for nodes by stand-ins."""
+
+BY_SETTING = (OVER_HAMI, GROWTH)
+
 AS_INIT = (Permission("get", "customresourcedefinitions", "apiextensions.k8s.io", name=f"{PLURAL}.{GROUP}"),)
 """Permissions that the doctor itself also needs in the operator's pod."""
 
@@ -171,6 +176,8 @@ class Release:
     hides_pods: bool = True
     """Whether autoscalers are to leave alone pods with cards."""
     keep_nodes: bool = False
+    has_stand_ins: bool = False
+    """Whether nodes are asked for by pods."""
     """Whether they are told to keep nodes whose cards are held."""
     only_labelled: bool = False
     """Whether admission is for labelled namespaces alone."""

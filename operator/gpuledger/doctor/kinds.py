@@ -383,6 +383,12 @@ class FindingKind(StrEnum):
         "`keep_nodes_in_use` is set, and the operator may not patch nodes: autoscalers are not told which to keep.",
         "kubectl apply -k manifests/keep-nodes",
     )
+    GROWTH_PERMISSION = (
+        "growth-permission",
+        E,
+        "`growth` is `stand-ins`, and the operator may not create pods in its namespace: no nodes are asked for.",
+        "kubectl apply -k manifests/growth",
+    )
     AUTOSCALER_UNGUARDED = (
         "autoscaler-unguarded",
         W,

@@ -24,8 +24,8 @@ from gpuledger.configuration.settings import FROM_CONFIG_MAPS, Settings
 from gpuledger.doctor.facts import (
     AGENT,
     BESIDE,
+    BY_SETTING,
     OPERATOR,
-    OVER_HAMI,
     AccountAccess,
     Facts,
     Permission,
@@ -196,6 +196,7 @@ def release_for(settings: Settings) -> Release:
         isolation="none" if settings.devices_file else settings.isolation,
         hides_pods=settings.hide_from_autoscalers,
         keep_nodes=settings.keep_nodes_in_use,
+        has_stand_ins=settings.growth == "stand-ins",
         only_labelled=settings.admission_namespaces == "labelled",
         nodes=_nodes_config(settings),
     )
@@ -308,7 +309,7 @@ class Reading:
             "policies": self._policies(),
             "webhooks": self._webhooks(),
             "ledger": self._ledger(),
-            "operator_access": self._access(OPERATOR_ACCOUNT, (*OPERATOR, *BESIDE, OVER_HAMI)),
+            "operator_access": self._access(OPERATOR_ACCOUNT, (*OPERATOR, *BESIDE, *BY_SETTING)),
             "agent_access": self._access(AGENT_ACCOUNT, AGENT),
         }
         found = dict(zip(reads, await asyncio.gather(*reads.values()), strict=True))

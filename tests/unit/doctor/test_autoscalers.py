@@ -9,9 +9,10 @@ import pytest
 
 from fakes.doctor_facts import NODE, a_gpu_node, healthy, stored_policies
 from fakes.objects import GPU, MEMORY, a_pod_object
+from gpuledger.configuration.node_templates import NewNodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.doctor.examination import CHECKS
-from gpuledger.doctor.facts import OVER_HAMI, AccountAccess, Facts
+from gpuledger.doctor.facts import GROWTH, OVER_HAMI, AccountAccess, Facts
 from gpuledger.doctor.kinds import FindingKind
 from gpuledger.formats.dialects.vocabulary import HIDING
 from gpuledger.formats.kubernetes.kept_node import KEEPING
@@ -103,3 +104,12 @@ def test_the_permission_for_nodes_is_needed_with_the_setting_alone() -> None:
     assert found(healthy(operator_access=denied), "keeping-nodes") == {}
     kept = found(healthy(Settings(keep_nodes_in_use=True), operator_access=denied), "keeping-nodes")
     assert kept == {FindingKind.KEEP_NODES_PERMISSION: "operator: keep_nodes_in_use is set, and it may not patch nodes"}
+
+
+def test_the_permission_for_stand_ins_is_needed_with_the_setting_alone() -> None:
+    denied = AccountAccess("operator", (GROWTH,))
+    assert found(healthy(operator_access=denied), "keeping-nodes") == {}
+    template = NewNodes(name="a", labels={"pool": "gpus"})
+    settings = Settings(growth="stand-ins", node_templates=(template,))
+    [(kind, text)] = found(healthy(settings, operator_access=denied), "keeping-nodes").items()
+    assert (kind, text.partition(", and ")[0]) == (FindingKind.GROWTH_PERMISSION, "operator: growth is stand-ins")
