@@ -24,6 +24,7 @@ from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.errors import BadInput, Denied, EventReason, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.reports.explanation import Kind
+from gpuledger.workflows.growth import demand
 
 Json = dict[str, Any]
 
@@ -391,3 +392,40 @@ async def test_others_leave_for_a_pod_once_no_node_has_come_for_it(
         await pass_time(parts, 5.0)
         assert api.called(Operation.EVICT)
     preempting.cancel()
+
+
+async def test_pods_that_are_gated_or_over_their_quota_or_have_endless_rules_want_no_node(api: ApiServer) -> None:
+    parts = an_operator(api)
+    gated, endless, over = whole("gated"), whole("endless"), whole("over")
+    gated["spec"]["schedulingGates"] = [{"name": "kueue"}]
+    endless["spec"]["tolerations"] = [{"key": "x" * 20_000, "operator": "Exists"}]
+    for pod in (gated, endless, over):
+        api.put_pod(pod)
+    hard = {"limits.nvidia.com/gpu": "1"}
+    api.put_quota({"metadata": {"uid": "q", "name": "gpus", "namespace": "default"}, "spec": {"hard": hard}})
+    with running(parts):
+        await pass_time(parts)
+        assert stand_ins(api) == []
+        gated["spec"].pop("schedulingGates")
+        gated["metadata"]["namespace"] = "other"
+        api.put_pod(gated)
+        await pass_time(parts)
+    assert len(stand_ins(api)) == 1
+
+
+async def test_of_very_many_pods_the_first_are_served_first_and_others_have_their_turn(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demand, "MOST_PODS", 3)
+    parts = an_operator(api)
+    for number in range(8):
+        api.put_pod(whole(f"pod-{number}", created=f"2020-01-01T00:00:0{number}Z"))
+    with running(parts):
+        await pass_time(parts)
+        assert len(stand_ins(api)) == 3
+        [wanted] = parts.workflows.growth.nodes.wanted()
+        assert wanted.served == ("uid-pod-0", "uid-pod-1", "uid-pod-2")
+        api.delete_pod("pod-0")
+        await pass_time(parts, 2.0)
+        [wanted] = parts.workflows.growth.nodes.wanted()
+        assert wanted.served == ("uid-pod-1", "uid-pod-2", "uid-pod-3")

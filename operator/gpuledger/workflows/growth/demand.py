@@ -5,7 +5,7 @@ Pods that no scheduler has asked about count, too: kube-scheduler asks about non
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -32,9 +32,16 @@ from gpuledger.workflows.pending.queue import Order
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.workloads import NodesByRules, QueuedWorkload, SeatReader, Stage, pod_set_of
+from gpuledger.workflows.tasks import TURN_S, in_slices, yield_to_loop
 
 RECENT_S = 60.0
 """A node that has come since kube-scheduler was asked about a pod is not among those that it has named."""
+
+RULES_KEPT, LONGEST_RULES = 1_024, 16_384
+"""How many rules for nodes are known at a time, and how long those of a pod may be, in bytes: users write them."""
+
+MOST_PODS = 1_000
+"""For so many pods nodes are looked for at a time; the others have their turn when these have some."""
 
 UNREAD_KEPT, UNREAD_S = 256, 5.0
 """Pods whose ResourceClaims are not known yet: how many are kept, and how often they are tried again."""
@@ -67,6 +74,17 @@ class _Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class _Candidate:
+    """Who may seek room: a pod, a gang, or a workload, whose pods do not exist yet."""
+
+    order: Order
+    name: str
+    pods: Sequence[_Pending] = ()
+    is_gang: bool = False
+    queued: QueuedWorkload | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Seeking:
     """Who waits, in their order, and a pod of each that can be told something."""
 
@@ -91,7 +109,7 @@ class Demand(Component):
     def __attrs_post_init__(self) -> None:
         self._is_on = self._settings.growth != "none"
         self._pods: dict[str, _Pending] = {}  # UID -> pod without a node that asks for cards
-        self._rules: dict[bytes, PodRules] = {}  # of these pods; equal ones are the same object
+        self._rules: BoundedMap[bytes, PodRules] = BoundedMap(RULES_KEPT)  # equal ones are the same object
         self._unread: BoundedMap[str, Json] = BoundedMap(UNREAD_KEPT)  # UID -> pod whose claims may not be known yet
         self._came_s: dict[str, float] = {}  # name of a node -> when it was seen first
         self.pods_of_seekers: Mapping[str, Pod] = {}
@@ -109,7 +127,7 @@ class Demand(Component):
         request: PodRequest | None = None
         rules: PodRules | None = None
         try:
-            request = self._formats.request(pod)
+            request = None if pod["spec"].get("schedulingGates") else self._formats.request(pod)
             rules = self._rules_of(pod) if request is not None and request.shape and not request.joined else None
         except BadInput:
             if has_claims(pod):
@@ -125,8 +143,6 @@ class Demand(Component):
         """See Follower."""
         self._pods.pop(pod_uid, None)
         self._unread.drop(pod_uid)
-        if not self._pods:
-            self._rules.clear()
 
     def known_pending(self) -> set[str]:
         """See Follower."""
@@ -167,51 +183,83 @@ class Demand(Component):
         """Return whether kube-scheduler may not have known a node when it was asked about pods that wait."""
         return self._clock.now_s() < self._came_s.get(node_name, 0.0) + RECENT_S
 
-    def _rules_of(self, pod: Json) -> PodRules:
+    def _rules_of(self, pod: Json) -> PodRules | None:
+        """Return a pod's rules for nodes, None for rules that are too long to be compared. Raises BadInput."""
         spec = pod.get("spec") or {}
         said = [spec.get(name) for name in ("nodeSelector", "tolerations")]
         key = orjson.dumps([*said, (spec.get("affinity") or {}).get("nodeAffinity")])
+        if len(key) > LONGEST_RULES:
+            return None
         if key not in self._rules:
-            self._rules[key] = pod_rules(pod)
+            self._rules.note(key, pod_rules(pod))
         return self._rules[key]
 
     async def seeking(self, templates: Collection[NewNodes]) -> Seeking:
-        """Return who has waited long enough, and may go to nodes of one of these templates or to others."""
+        """Return who has waited long enough, in their order, and whether they may go to nodes of these templates."""
         for pod in list(self._unread.values()):
             self.observe_pending(pod)
-        found: list[tuple[Order, Seekers]] = []
-        places = _Places(self, templates, {each.name: self._long_empty(each.name) for each in templates})
-        now_s, delay_s = self._clock.now_s(), self._settings.growth_delay_s
         due: list[float] = [UNREAD_S] * bool(self._unread)
-        pods: dict[str, Pod] = {}
+        candidates: list[_Candidate] = []
+        await in_slices(self._find(candidates, due), self._clock)
+        places = _Places(self, templates, {each.name: self._long_empty(each.name) for each in templates})
+        found: list[Seekers] = []
+        left, since_s = MOST_PODS, self._clock.work_s()
+        for each in sorted(candidates, key=lambda candidate: candidate.order):
+            seekers = await self._seekers(each, places)
+            if seekers is not None:
+                found.append(seekers)
+                left -= len(seekers.pods)
+            if left <= 0:
+                break
+            if self._clock.work_s() > since_s + TURN_S:
+                since_s = await yield_to_loop(since_s, self._clock)
+        pods = {each.name: each.pods[0].pod for each in candidates if each.pods}
+        return Seeking(tuple(found), pods, min(due, default=None))
+
+    def _find(self, candidates: list[_Candidate], due: list[float]) -> Iterator[None]:
+        """Collect who may seek room, and in how many seconds others may; others have their turn between two steps."""
+        now_s, delay_s = self._clock.now_s(), self._settings.growth_delay_s
         for each in list(self._pods.values()):
-            state = self._members.of(each.pod.uid)
-            if (state is not None and state.missing > 0) or self._ledger.has_place(each.pod.uid):
+            uid, wait_s = each.pod.uid, each.since_s + delay_s - now_s
+            state = self._members.of(uid)
+            if (state is not None and state.missing > 0) or self._ledger.has_place(uid):
                 continue
-            if now_s < each.since_s + delay_s:
-                due.append(each.since_s + delay_s - now_s)
-            elif each.pod.uid in self._pods and self._waiting.limit_of(each.pod.uid) is None:
-                offered = self._waiting.find(each.pod.uid)
-                seeker = await places.seeker(each, offered.node_names if offered else None)
-                found.append((each.order, Seekers(each.pod.uid, (seeker,))))
-                pods[each.pod.uid] = each.pod
+            if wait_s > 0:
+                due.append(wait_s)
+            elif self._waiting.limit_of(uid) is None:
+                candidates.append(_Candidate(each.order, uid, [each]))
+            yield None
         for state in list(self._members.waiting()):
             members = self._missing(state)
             wait_s = max((each.since_s for each in members), default=now_s) + delay_s - now_s
             if members and wait_s > 0:
                 due.append(wait_s)
             elif members:
-                name = gang_seekers(state.name)
-                names = [state.pending[each.pod.uid].node_names for each in members]
-                seekers = [await places.seeker(*each) for each in zip(members, names, strict=True)]
-                found.append((state.order, Seekers(name, tuple(seekers), is_gang=True)))
-                pods[name] = members[0].pod
-        async for queued, seats in self._workloads():
-            seekers = [places.seeker_of(seat, queued.rules.get(pod_set_of(seat.key))) for seat in seats]
-            name = workload_seekers(queued.workload.name)
-            found.append((queued.order, Seekers(name, tuple(seekers), is_gang=True)))
-        found.sort(key=lambda each: each[0])
-        return Seeking(tuple(seekers for _, seekers in found), pods, min(due, default=None))
+                candidates.append(_Candidate(state.order, gang_seekers(state.name), members, is_gang=True))
+            yield None
+        for queued in self._check.waiting():
+            if queued.stage is Stage.WAITING:
+                candidates.append(_Candidate(queued.order, workload_seekers(queued.workload.name), queued=queued))
+            yield None
+
+    async def _seekers(self, candidate: _Candidate, places: _Places) -> Seekers | None:
+        """Return a candidate with the nodes to which its pods can go; None if that is not known."""
+        if candidate.queued is not None:
+            try:
+                seats = await self._reader.seats(candidate.queued)
+            except (BadInput, WorkLimitExceeded):  # its check says why
+                return None
+            rules = candidate.queued.rules
+            found = [places.seeker_of(seat, rules.get(pod_set_of(seat.key))) for seat in seats]
+            return Seekers(candidate.name, tuple(found), is_gang=True) if found else None
+        pods = [await places.seeker(each, self._offered(each.pod.uid)) for each in candidate.pods]
+        return Seekers(candidate.name, tuple(pods), candidate.is_gang)
+
+    def _offered(self, pod_uid: str) -> NodeSet | None:
+        """Return the nodes that kube-scheduler would take for a pod; None if it has not said."""
+        state, waiting = self._members.of(pod_uid), self._waiting.find(pod_uid)
+        member = state.pending.get(pod_uid) if state else None
+        return waiting.node_names if waiting else member.node_names if member else None
 
     def _missing(self, state: GangState) -> list[_Pending]:
         """Return the members for which a complete gang lacks room."""
@@ -221,18 +269,6 @@ class Demand(Component):
         lacking = state.missing - (len(state.pending) - len(without))
         known = [self._pods[uid] for uid in without if uid in self._pods]
         return known[:lacking] if 0 < lacking <= len(known) else []
-
-    async def _workloads(self) -> AsyncIterator[tuple[QueuedWorkload, list[Asking]]]:
-        """Yield Kueue's workloads that have quota and wait for cards, and the places that each needs."""
-        for queued in self._check.waiting():
-            if queued.stage is not Stage.WAITING:
-                continue
-            try:
-                seats = await self._reader.seats(queued)
-            except (BadInput, WorkLimitExceeded):  # its check says why
-                continue
-            if seats:
-                yield queued, seats
 
     async def allowed(self, rules: PodRules) -> NodeSet:
         """Return the nodes to which such pods can go by their rules. Raises BadInput for too many of them."""

@@ -46,6 +46,9 @@ LONGEST_PAUSE_S = 3_600.0
 """Of a template whose nodes do not come."""
 
 
+NOTHING, NOBODY = Growth({}, (), {}, (), {}), Seeking((), {}, None)
+
+
 @dataclass(frozen=True, slots=True)
 class NodesWanted:
     """How many nodes of a template are wanted now."""
@@ -187,6 +190,9 @@ class NodeGrowth(Component):
             for nodes, template in self._templates.known()
             if self._states[nodes.name].paused_until_s <= now_s
         ]
+        if not templates:
+            self._take((), NOTHING, NOBODY)
+            return
         seeking = await self._demand.seeking([nodes for nodes, _ in templates])
         if seeking.next_s is not None:
             self._look_in(seeking.next_s)
@@ -229,8 +235,8 @@ class NodeGrowth(Component):
         While it is looked for, the ledger changes. What was found then is of no one moment, so it is looked for again;
         where something changes all the time, the least of what was found counts.
         """
-        found: list[Growth] = []
-        while len(found) < STALE_TRIES:
+        found: list[Growth] = [] if waiting else [NOTHING]
+        while waiting and len(found) < STALE_TRIES:
             growth = await self._once(templates, waiting)
             if growth.stopped:
                 logger.warning("how many nodes are needed for %d pods and gangs takes too long to find", len(waiting))

@@ -71,11 +71,6 @@ class StandIns(Component):
         """Return the templates of which there is one, or is about to be."""
         return {each.template for each in self._known.values()} | {of for of, _ in self._bodies.values()}
 
-    @property
-    def are_changing(self) -> bool:
-        """Return whether some are still to be created or deleted."""
-        return bool(self._bodies or self._leaving)
-
     # What the watch shows.
 
     def observe(self, pod: Json, gone: bool) -> None:
