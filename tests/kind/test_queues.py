@@ -23,6 +23,7 @@ Json = dict[str, Any]
 EXAMPLES = REPOSITORY / "examples" / "queues"
 IMAGE = "gpuledger.test/kueue:1"
 CARDS_OF_A_NODE = 8
+VISIBILITY = "visibility.kueue.x-k8s.io"
 BATCH, RESEARCH = "team-batch", "team-research"
 
 
@@ -36,10 +37,13 @@ def with_kueue(shown: KindCluster, tmp_path_factory: pytest.TempPathFactory) -> 
     shown.wait(lambda: applied(shown, teams), "Kueue's webhooks take queues")
     shown.wait(lambda: all(map(is_active, shown.objects("clusterqueues.kueue.x-k8s.io"))), "the queues are active")
     yield shown
+    # The API server of Kubernetes 1.34 can keep the discovery of Kueue's own API server for stale, though it answers by
+    # then: as long as that is so, no namespace goes.
+    shown.kubectl("delete", "apiservice", *(f"{version}.{VISIBILITY}" for version in ("v1beta1", "v1beta2")))
     # Kueue's finalizers hold what is in use: first those who use, then what they used, and its manager last.
     for kind in ("Namespace", "ClusterQueue", "AdmissionCheck", "ResourceFlavor"):
         names = [each["metadata"]["name"] for each in teams if each["kind"] == kind]
-        shown.kubectl("delete", kind.lower(), *names, "--timeout=240s")
+        shown.kubectl("delete", kind.lower(), *names, "--timeout=90s")
     shown.kubectl("delete", f"--filename={manifests}", "--ignore-not-found", "--timeout=90s")
     shown.upgrade()  # without these settings
 
