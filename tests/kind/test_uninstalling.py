@@ -18,7 +18,7 @@ def kustomization(directory: Path) -> Path:
     """Return manifests/ as its kustomization.yaml says for this version of Kubernetes."""
     for name in ("crds", "manifests"):
         shutil.copytree(REPOSITORY / name, directory / name)
-    if kubernetes_minor() < FILLS_IN_MINOR:
+    if int(kubernetes_minor().partition(".")[2]) < FILLS_IN_MINOR:
         file = directory / "manifests" / "admission" / "kustomization.yaml"
         written = file.read_text()
         without = "".join(line for line in written.splitlines(keepends=True) if "mutating.yaml" not in line)
