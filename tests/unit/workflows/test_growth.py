@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from builders import cards_of, whole_share
+from effort import times
 from fakes.api_server import ApiServer, Operation, hold_request, lose_answer, refuse
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import PATIENCE_S, OperatorParts
@@ -429,3 +432,68 @@ async def test_of_very_many_pods_the_first_are_served_first_and_others_have_thei
         await pass_time(parts, 2.0)
         [wanted] = parts.workflows.growth.nodes.wanted()
         assert wanted.served == ("uid-pod-1", "uid-pod-2", "uid-pod-3")
+
+
+class Story:
+    """Pods, nodes and operators that come and go, and writes that fail."""
+
+    def __init__(self) -> None:
+        self.api = ApiServer()
+        self.pods = self.nodes = 0
+        self.parts = an_operator(self.api)
+        self.deciding = asyncio.create_task(self.parts.workflows.growth.nodes.run(lambda: True))
+
+    async def step(self, name: str) -> None:
+        """Let one thing happen, and a moment pass."""
+        match name:
+            case "a pod comes":
+                self.pods += 1
+                self.api.put_pod(whole(f"pod-{self.pods}"))
+            case "a pod goes" if waiting := [name for _, name in self.api.pods if name.startswith("pod-")]:
+                self.api.delete_pod(waiting[0])
+            case "a node comes":
+                self.nodes += 1
+                self.api.put_node(a_new_node(f"node-{self.nodes}"))
+            case "a creation fails":
+                self.api.queue(Operation.CREATE_POD, lose_answer())
+            case "a deletion fails":
+                self.api.queue(Operation.DELETE_POD, refuse(Unreachable("down")))
+            case "the operator restarts":
+                await self.end()
+                self.parts = an_operator(self.api)
+                self.deciding = asyncio.create_task(self.parts.workflows.growth.nodes.run(lambda: True))
+        await self.passes(3.0)
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass, and new nodes get their cards."""
+        await pass_time(self.parts, seconds / 2)
+        await self.parts.inventory.worker.idle()
+        await pass_time(self.parts, seconds / 2)
+
+    async def end(self) -> None:
+        self.deciding.cancel()
+        await self.parts.workflows.stop()
+
+
+STEPS = ("a pod comes", "a pod goes", "a node comes", "a creation fails", "a deletion fails", "the operator restarts")
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=10))
+@settings(max_examples=times(10, 300, check=5), suppress_health_check=list(HealthCheck))
+async def test_whatever_happens_there_are_as_many_stand_ins_as_pods_lack_nodes_and_in_the_end_none(
+    steps: list[str],
+) -> None:
+    """Each pod needs all of a node. Nobody binds any, so a node that is there is for one of those that wait."""
+    story = Story()
+    for each in steps:
+        await story.step(each)
+    await story.passes(60.0)
+    waiting = [name for _, name in story.api.pods if name.startswith("pod-")]
+    assert len(stand_ins(story.api)) == max(len(waiting) - story.nodes, 0)
+    assert all(pod["status"].get("conditions") for pod in stand_ins(story.api))
+    for name in waiting:
+        story.api.delete_pod(name)
+    await story.passes(60.0)
+    assert stand_ins(story.api) == []
+    assert [name for name in story.api.nodes if name in story.parts.ledger.arriving] == []
+    await story.end()
