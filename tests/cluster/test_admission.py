@@ -53,6 +53,7 @@ from fakes.objects import DIALECTS
 from gpuledger.configuration.dialects import policies
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request, too_many_containers
+from gpuledger.formats.kubernetes.stand_in import stand_in
 from gpuledger.model.errors import BadInput
 from installation import NAMESPACE, NO_KUBELET, NOTHING_RUNS, REPOSITORY, USER, Installation
 
@@ -384,8 +385,10 @@ def test_nobody_else_creates_a_pod_with_our_annotation_anywhere(user: Connection
         create(user, bare({}, annotations={DEVICES: FORGED}), namespace)
 
 
-def test_our_account_may_create_such_a_pod(ours: Connection) -> None:
-    create(ours, bare({}, annotations={DEVICES: FORGED, HAMI_TOLD: ""}))
+def test_our_account_creates_no_pods_but_stand_ins_for_nodes(ours: Connection) -> None:
+    with refused("gpuledger-own-pods", "no pods but stand-ins for nodes"):
+        create(ours, bare({}, annotations={DEVICES: FORGED, HAMI_TOLD: ""}))
+    create(ours, stand_in("stand-in-a", "a", {"pool": "gpus"}, [], {COUNT: "8"}), NAMESPACE)
 
 
 @pytest.mark.parametrize("name", FOREIGN)

@@ -22,7 +22,7 @@ from control_plane import ControlPlane
 from effort import RUN_SEED
 from fakes.objects import a_node_object
 from gpuledger.agent.simulated import fake_node
-from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
+from gpuledger.formats.annotations import STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from installation import MANIFESTS, NAMESPACE, NO_KUBELET, NOTHING_RUNS, Installation
 from karpenter import POOL, POOL_LABEL, POOLS, TYPES, Karpenter, instance_type, node_pool

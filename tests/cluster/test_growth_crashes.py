@@ -17,7 +17,7 @@ from faults.faulty_cluster import QUIET_S, FaultyCluster, faulty_cluster
 from faults.kinds import Hold
 from faults.requests import Match, Request
 from gpuledger.agent.simulated import fake_node
-from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
+from gpuledger.formats.annotations import STAND_IN_LABEL
 from installation import MANIFESTS, NAMESPACE, NOTHING_RUNS
 
 GPUS, MODEL, LABELS = 4, "A100-40GB", {"pool": "gpus"}

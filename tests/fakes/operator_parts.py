@@ -12,8 +12,8 @@ from gpuledger.configuration.node_templates import NewNodes
 from gpuledger.configuration.settings import Settings
 from gpuledger.controller.kopf_session import ListsRead
 from gpuledger.controller.startup import Operator, subscriptions_of
+from gpuledger.formats.annotations import STAND_IN_LABEL
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
 from gpuledger.formats.scheduler import BindArguments, FilterArguments
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card

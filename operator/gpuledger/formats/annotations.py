@@ -28,6 +28,11 @@ from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard
 from gpuledger.model.share import Share
 
+OWN_NAMESPACE = "gpuledger-system"
+
+STAND_IN_LABEL = "gpuledger.dev/stand-in"
+"""On a stand-in, a pod that stands for a node to come: the name of its template."""
+
 ASKED_LABEL = "kueue.x-k8s.io/queue-name"
 """The LocalQueue that a user names."""
 

@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpuledger.formats.annotations import STAND_IN_LABEL
 from gpuledger.formats.kubernetes.gang import PODGROUPS
 from gpuledger.formats.kubernetes.other import LEASE_DURATION_S, LEASE_NAME, LEASE_NAMESPACE
-from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
 from gpuledger.kube_api import reads, writes
 from gpuledger.kube_api.watch import SILENCE_S, Api, Listed, Listing, all_of, follow
 from gpuledger.model.errors import ApiError, Denied, NotFound

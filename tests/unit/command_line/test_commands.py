@@ -27,6 +27,7 @@ from fakes.kubectl import FakeKubectl
 from gpuledger.command_line.commands import cordon, drain
 from gpuledger.command_line.output import ALLOCATIONS
 from gpuledger.command_line.program import COMMANDS, SECTIONS, main
+from gpuledger.formats.annotations import STAND_IN_LABEL
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.reports.cards import by_node, report_of_stored
 
@@ -64,9 +65,19 @@ def test_top_reads_all_cards_at_once_from_the_servers_memory_and_its_proxy_ends(
     ((proxy, socket, *flags),) = kubectl.calls
     assert (proxy, flags) == ("proxy", ["--kubeconfig", "some/file", "--context", "lab"])
     lists = {("GET", f"{path}?resourceVersion=0", None) for path in (ALLOCATIONS, "/api/v1/nodes")}
-    assert set(kubectl.requests) == lists
+    stand_ins = "/api/v1/namespaces/gpuledger-system/pods?resourceVersion=0&labelSelector=gpuledger.dev%2Fstand-in"
+    assert set(kubectl.requests) == {*lists, ("GET", stand_ins, None)}
     assert not kubectl.proxy_runs
     assert not Path(socket.partition("=")[2]).parent.exists()
+
+
+def test_top_says_which_nodes_are_asked_for_to_people_who_may_know(kubectl: FakeKubectl) -> None:
+    pods = [{"metadata": {"labels": {STAND_IN_LABEL: name}}} for name in ("a", "b", "a")]
+    known = {ALLOCATIONS: a_list(*two_nodes()), "/api/v1/nodes": {"items": []}}
+    kubectl.tell({**known, "/api/v1/namespaces/gpuledger-system/pods": {"items": pods}})
+    said = ["2 nodes of template a asked for, for pods that wait", "1 node of template b asked for, for pods that wait"]
+    assert run("top").stderr.splitlines() == said
+    assert run("top", "-o", "json").stderr == ""
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])

@@ -19,10 +19,11 @@ from fakes.operator_parts import PATIENCE_S, OperatorParts
 from fakes.virtual_time import wall
 from gpuledger.configuration.node_templates import NewNodes, NodeTaint
 from gpuledger.controller import startup
+from gpuledger.formats.annotations import STAND_IN_LABEL
 from gpuledger.formats.kubernetes.gang import GANG_LABEL, MINIMUM_LABEL
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import pod_identity
-from gpuledger.formats.kubernetes.stand_in import NOBODY, STAND_IN_LABEL
+from gpuledger.formats.kubernetes.stand_in import NOBODY
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.errors import BadInput, Denied, EventReason, Unreachable
 from gpuledger.model.share import Holder

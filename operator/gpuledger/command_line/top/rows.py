@@ -15,11 +15,10 @@ from typing import Any
 from gpuledger.command_line.cluster_access import ClusterAccess, Objects
 from gpuledger.command_line.output import FROM_MEMORY, bar, in_reading_order, plural
 from gpuledger.command_line.top import SORTS, VIEWS
+from gpuledger.formats.annotations import OWN_NAMESPACE, STAND_IN_LABEL
 from gpuledger.formats.custom_resource.stored_card import amounts_json
 from gpuledger.formats.dialects.vocabulary import KNOWN_COUNTS
 from gpuledger.formats.kubernetes.gang import NAMING_LABELS, gang_name_of
-from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
-from gpuledger.formats.kubernetes.stand_in import STAND_IN_LABEL
 from gpuledger.formats.quantity import counted_cards
 from gpuledger.model.card import NOTHING, Amounts, CardPhase, total
 from gpuledger.model.errors import BadInput, Denied, NotFound
@@ -68,7 +67,7 @@ def nodes_read(coming: Iterable[Json]) -> list[Json] | None:
 def begin_stand_ins(cluster: ClusterAccess) -> Objects:
     """Start to read the pods by which nodes are asked for."""
     selected = {"labelSelector": STAND_IN_LABEL}
-    return cluster.begin(f"/api/v1/namespaces/{LEASE_NAMESPACE}/pods", FROM_MEMORY | selected)
+    return cluster.begin(f"/api/v1/namespaces/{OWN_NAMESPACE}/pods", FROM_MEMORY | selected)
 
 
 def asked_for(coming: Iterable[Json]) -> list[str]:

@@ -15,7 +15,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gpuledger.formats.annotations import DEVICES_ANNOTATION
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, STAND_IN_LABEL
 from gpuledger.formats.custom_resource.crd import ALL_CONTAINERS, asks, is_zero, literal, mentions, table
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS, LOCK_ANNOTATION
@@ -25,7 +25,7 @@ from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.kubernetes.kept_node import KEEPING, KEPT_ANNOTATION
 from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.other import PREFIX as QUOTA_PREFIX
-from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL, NOBODY, STAND_IN_LABEL
+from gpuledger.formats.kubernetes.stand_in import MANAGED_LABEL, NOBODY
 from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES
 from gpuledger.model.json_object import Json

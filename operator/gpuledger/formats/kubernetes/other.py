@@ -23,6 +23,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from gpuledger.formats.annotations import OWN_NAMESPACE
 from gpuledger.formats.dialects.vocabulary import Dialects, Vocabulary
 from gpuledger.formats.quantity import whole_number
 from gpuledger.model.card import ALL_CORES
@@ -193,7 +194,7 @@ def _counted(words: Vocabulary) -> Iterator[tuple[str, Counted, int]]:
         yield words.cores, Counted.CORES, 1
 
 
-LEASE_NAMESPACE = "gpuledger-system"
+LEASE_NAMESPACE = OWN_NAMESPACE
 LEASE_NAME = "gpuledger-scheduler"
 
 LEASE_DURATION_S = 10

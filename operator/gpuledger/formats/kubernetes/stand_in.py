@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
+from gpuledger.formats.annotations import OWN_NAMESPACE, STAND_IN_LABEL
 from gpuledger.formats.kubernetes.pod import created_at, pod_identity
 from gpuledger.model.clock import rfc3339
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
-
-STAND_IN_LABEL: Final = "gpuledger.dev/stand-in"
-"""On a stand-in: the name of its template."""
 
 MANAGED_LABEL: Final = "gpuledger.dev/managed"
 """On pods with cards, so that they can be selected; admission writes it."""
@@ -64,7 +61,7 @@ def stand_in(name: str, template: str, selector: Mapping[str, str], tolerations:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "labels": {STAND_IN_LABEL: template}},
+        "metadata": {"name": name, "namespace": OWN_NAMESPACE, "labels": {STAND_IN_LABEL: template}},
         "spec": {
             "schedulerName": NOBODY,
             "nodeSelector": dict(selector),
