@@ -386,7 +386,7 @@ def test_nobody_else_creates_a_pod_with_our_annotation_anywhere(user: Connection
 
 
 def test_our_account_creates_no_pods_but_stand_ins_for_nodes(ours: Connection) -> None:
-    with refused("gpuledger-own-pods", "no pods but stand-ins for nodes"):
+    with refused("gpuledger-own-pods", "no pods but stand-ins for nodes, which nobody runs"):
         create(ours, bare({}, annotations={DEVICES: FORGED, HAMI_TOLD: ""}))
     create(ours, stand_in("stand-in-a", "a", {"pool": "gpus"}, [], {COUNT: "8"}), NAMESPACE)
 
