@@ -216,7 +216,7 @@ class NodeGrowth(Component):
             pause_s = state.backoff.next_s()
             state.paused_until_s = now_s + pause_s
             self._look_in(pause_s)
-            text = f"{len(late)} nodes of template {name} were asked for, and did not come within {patience_s:g} s"
+            text = f"nodes of template {name} did not come within {patience_s:g} s, of which {len(late)} were asked for"
             logger.warning("%s; the next try is in %g s", text, pause_s)
             self._tell(state.wanted, f"{text}: see the autoscaler's log; the next try is in {pause_s:g} s")
             for each in late:
@@ -270,7 +270,7 @@ class NodeGrowth(Component):
         for name, state in self._states.items():
             count, was = found.nodes.get(name, 0), state.wanted
             if count and (was is None or was.count != count):
-                logger.info("%d more nodes of template %s are wanted", count, name)
+                logger.info("nodes of template %s that are wanted now: %d", name, count)
             served = found.served.get(name, ())
             state.wanted = NodesWanted(name, count, was.since if was else now, served) if count else None
         known = {nodes.name: (nodes, template) for nodes, template in templates}
