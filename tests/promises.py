@@ -48,7 +48,10 @@ PROMISES = {
     "docs/doctor.md": {"doctor": "`kubectl gpuledger doctor` finds what an installation lacks, and writes nothing."},
     "docs/metrics.md": {"metrics": "Metrics agree with kubectl."},
     "docs/admission.md": {"admission": "What no node can serve is refused at creation, with what to write instead."},
-    "docs/autoscaling.md": {"autoscalers": "Pods with cards ask for what no node lists, and used nodes can be kept."},
+    "docs/autoscaling.md": {
+        "autoscalers": "Pods with cards ask for what no node lists, and used nodes can be kept.",
+        "new nodes": "As many nodes are asked for as the pods that wait need, wherever the operator dies.",
+    },
     "docs/helm.md": {"chart": "The API server takes each object of the chart."},
     "docs/security.md": {
         "forgery": "No annotation takes a card from anyone, and each account can do only what it needs.",

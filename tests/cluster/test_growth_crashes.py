@@ -74,6 +74,7 @@ def add_node(cluster: FaultyCluster, name: str) -> None:
     cluster.register(fake_node(name, GPUS, MODEL))
 
 
+@pytest.mark.promise("new nodes")
 @pytest.mark.parametrize("step", [CREATE, SHOW], ids=["create", "show"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_as_many_are_asked_for_wherever_it_dies(cluster: FaultyCluster, step: Match, moment: Moment) -> None:
@@ -86,6 +87,7 @@ def test_as_many_are_asked_for_wherever_it_dies(cluster: FaultyCluster, step: Ma
     assert are_shown(cluster, 3)
 
 
+@pytest.mark.promise("new nodes")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_new_node_lets_pods_in_after_its_stand_in_is_gone_wherever_it_dies(
     cluster: FaultyCluster, moment: Moment
