@@ -6,6 +6,8 @@ none here.
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from installation import FILLS_IN_MINOR, REPOSITORY
 from kind.cluster import NAMESPACE, KindCluster, restarts, shares
 
 
-def kustomization(directory: Path) -> Path:
-    """Return manifests/ as its kustomization.yaml says for this version of Kubernetes."""
+def kustomization(directory: Path, version: str) -> Path:
+    """Return manifests/ as docs/installing.md says for this version of Kubernetes, such as v1.36.3."""
     for name in ("crds", "manifests"):
         shutil.copytree(REPOSITORY / name, directory / name)
     if int(kubernetes_minor().partition(".")[2]) < FILLS_IN_MINOR:
@@ -24,6 +26,8 @@ def kustomization(directory: Path) -> Path:
         without = "".join(line for line in written.splitlines(keepends=True) if "mutating.yaml" not in line)
         assert without != written
         file.write_text(without)
+    deployment = directory / "manifests" / "deployment.yaml"
+    deployment.write_text(re.sub(r"(/kube-scheduler):v[0-9.]+", rf"\1:{version}", deployment.read_text()))
     return directory / "manifests"
 
 
@@ -42,6 +46,7 @@ def test_uninstalling_keeps_the_ledger_and_the_kustomization_takes_it_over(
     cluster.wait(lambda: not left(), "what Helm has made is gone")
     assert {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")} == held
     assert restarts(cluster.wait_running("app=kept", 5)) == 0
-    cluster.kubectl("apply", "--kustomize", str(kustomization(tmp_path)))
+    version = json.loads(cluster.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"]
+    cluster.kubectl("apply", "--kustomize", str(kustomization(tmp_path, version)))
     cluster.kubectl("rollout", "status", "deployment/gpuledger", f"--namespace={NAMESPACE}", "--timeout=180s")
     assert {name: cards for name, cards in cluster.holders().items() if name.startswith("kept")} == held
