@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
+import pytest
+
+from cluster.claims import create_class
 from cluster.cluster import NODES, Cluster
+from cluster.kubernetes import FILLS_IN, MINOR
+from control_plane import ControlPlane
 from gpuledger.agent.simulated import fake_node
 from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
-from karpenter import CLAIMS, POOL, POOL_LABEL, POOLS, node_claim, node_pool
+from installation import MANIFESTS, NO_KUBELET, NOTHING_RUNS, Installation
+from karpenter import CLAIMS, POOL, POOL_LABEL, POOLS, TYPES, Karpenter, node_claim, node_pool
 
 Json = dict[str, Any]
 
@@ -107,3 +116,31 @@ class KarpenterScene:
     def _ready_cards(self) -> int:
         phases = [(card.get("status") or {}).get("phase") for card in self.cluster.cards().values()]
         return phases.count("Ready")
+
+
+@contextmanager
+def beside_karpenter(
+    settings: Mapping[str, object], kinds: Sequence[str], kustomization: str, types: Sequence[Json] = TYPES
+) -> Iterator[KarpenterScene]:
+    """Run a cluster without nodes, with these kinds of policies and this part of manifests/, beside Karpenter.
+
+    Skips the test where policies fill in no pods.
+    """
+    if not FILLS_IN:
+        pytest.skip(f"policies of Kubernetes {MINOR} fill in no pods")
+    with ControlPlane.run(every_controller=True) as plane:
+        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS, **settings})
+        installation.start()
+        cluster = Cluster(plane, installation)
+        settings_file = str(installation.settings_file)
+        command = [sys.executable, "-m", "gpuledger", "admission-policies", "--settings", settings_file]
+        for kind in kinds:
+            printed = subprocess.check_output([*command, "--kind", kind], text=True)
+            plane.kubectl("apply", "-f", "-", stdin=printed)
+        plane.kubectl("apply", "-k", str(MANIFESTS / kustomization))
+        create_class(cluster)
+        Karpenter(plane, types).start()
+        scene = KarpenterScene(cluster)
+        scene.open()
+        yield scene
+        cluster.close()

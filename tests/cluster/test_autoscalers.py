@@ -6,23 +6,17 @@ nothing happens.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from cluster.claims import CLAIMS, claim, claiming, create_class, request
-from cluster.cluster import COUNT, MEMORY, Cluster, pod
+from cluster.claims import CLAIMS, claim, claiming, request
+from cluster.cluster import COUNT, MEMORY, pod
 from cluster.dry_runs import as_user, bare, create
-from cluster.karpenter_scene import KarpenterScene
-from cluster.kubernetes import FILLS_IN, MINOR
-from control_plane import ControlPlane
+from cluster.karpenter_scene import KarpenterScene, beside_karpenter
 from gpuledger.formats.dialects.vocabulary import HIDING
 from gpuledger.formats.kubernetes.kept_node import KARPENTER, KEEPING, KEPT_ANNOTATION
-from installation import MANIFESTS, NO_KUBELET, NOTHING_RUNS, Installation
-from karpenter import Karpenter
 
 Json = dict[str, Any]
 
@@ -40,22 +34,8 @@ WHOLE = {COUNT: 5}
 @pytest.fixture(scope="module")
 def scene() -> Iterator[KarpenterScene]:
     """Yield a cluster without nodes, with the policies that hide pods."""
-    if not FILLS_IN:
-        pytest.skip(f"policies of Kubernetes {MINOR} fill in no pods")
-    with ControlPlane.run(every_controller=True) as plane:
-        installation = Installation(plane, {**NO_KUBELET, **NOTHING_RUNS})
-        installation.start()
-        cluster = Cluster(plane, installation)
-        command = [sys.executable, "-m", "gpuledger", "admission-policies", "--kind", "mutating"]
-        printed = subprocess.check_output([*command, "--settings", str(installation.settings_file)], text=True)
-        plane.kubectl("apply", "-f", "-", stdin=printed)
-        plane.kubectl("apply", "-k", str(MANIFESTS / "keep-nodes"))
-        create_class(cluster)
-        Karpenter(plane).start()
-        scene = KarpenterScene(cluster)
-        scene.open()
+    with beside_karpenter({}, ["mutating"], "keep-nodes") as scene:
         yield scene
-        cluster.close()
 
 
 @pytest.fixture(autouse=True)

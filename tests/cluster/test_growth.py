@@ -13,19 +13,17 @@ from typing import Any
 
 import pytest
 
-from cluster.claims import CLAIMS, OUR_CLASS, claim, claiming, create_class, request
-from cluster.cluster import COUNT, MEMORY, NODES, Cluster, pod
+from cluster.claims import CLAIMS, OUR_CLASS, claim, claiming, request
+from cluster.cluster import COUNT, MEMORY, NODES, pod
 from cluster.gangs import gang, names
-from cluster.karpenter_scene import GPUS, MODEL, KarpenterScene
-from cluster.kubernetes import FILLS_IN, MINOR
-from control_plane import ControlPlane
+from cluster.karpenter_scene import GPUS, MODEL, KarpenterScene, beside_karpenter
 from effort import RUN_SEED
 from fakes.objects import a_node_object
 from gpuledger.agent.simulated import fake_node
 from gpuledger.formats.annotations import STAND_IN_LABEL
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
-from installation import MANIFESTS, NAMESPACE, NO_KUBELET, NOTHING_RUNS, Installation
-from karpenter import POOL, POOL_LABEL, POOLS, TYPES, Karpenter, instance_type, node_pool
+from installation import NAMESPACE
+from karpenter import POOL, POOL_LABEL, POOLS, TYPES, instance_type, node_pool
 
 Json = dict[str, Any]
 
@@ -40,7 +38,7 @@ TEMPLATE = {
     "cpu": 128,
     "memory": "1Ti",
 }
-SETTINGS = {**NO_KUBELET, **NOTHING_RUNS, "growth": "stand-ins", "growth_delay_s": 1.0, "node_templates": [TEMPLATE]}
+SETTINGS = {"growth": "stand-ins", "growth_delay_s": 1.0, "node_templates": [TEMPLATE]}
 NAMESPACES = "/api/v1/namespaces"
 STOCK, STOCK_PODS = "stock", "/api/v1/namespaces/stock/pods"
 WHOLE_DEVICES = instance_type(STOCK, 30.0, {"cpu": "128", "memory": "1Ti", "pods": "250", COUNT: str(GPUS)})
@@ -52,30 +50,8 @@ UNCONSOLIDATABLE = "Unconsolidatable"
 @pytest.fixture(scope="module")
 def scene() -> Iterator[KarpenterScene]:
     """Yield a cluster without nodes, of whose pods Karpenter sees stand-ins alone."""
-    if not FILLS_IN:
-        pytest.skip(f"policies of Kubernetes {MINOR} fill in no pods")
-    with ControlPlane.run(every_controller=True) as plane:
-        installation = Installation(plane, SETTINGS)
-        installation.start()
-        cluster = Cluster(plane, installation)
-        command = [
-            sys.executable,
-            "-m",
-            "gpuledger",
-            "admission-policies",
-            "--settings",
-            str(installation.settings_file),
-        ]
-        for kind in ("mutating", "validating"):
-            printed = subprocess.check_output([*command, "--kind", kind], text=True)
-            plane.kubectl("apply", "-f", "-", stdin=printed)
-        plane.kubectl("apply", "-k", str(MANIFESTS / "growth"))
-        create_class(cluster)
-        Karpenter(plane, (*TYPES, WHOLE_DEVICES)).start()
-        scene = KarpenterScene(cluster)
-        scene.open()
+    with beside_karpenter(SETTINGS, ["mutating", "validating"], "growth", (*TYPES, WHOLE_DEVICES)) as scene:
         yield scene
-        cluster.close()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from attrs import define
 
@@ -15,13 +15,9 @@ from gpuledger.formats.resource_claims.claims import DRIVER
 from gpuledger.model.card import ALL_CORES, Amounts, Card
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import Dialect, NodeOffer
-from gpuledger.model.request import HostAmounts
 from gpuledger.placement.growth import NodeTemplate
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.inventory import InventoryKeeper
-
-HOSTNAME = "kubernetes.io/hostname"
-"""The label by which nodes differ that are alike."""
 
 
 def rules_of(nodes: NewNodes) -> NodeRules:
@@ -45,13 +41,6 @@ class SeenNode:
         return self.created, self.name
 
 
-@dataclass(frozen=True, slots=True)
-class _Learned:
-    cards: tuple[Card, ...]
-    offer: NodeOffer
-    host: HostAmounts | None
-
-
 @define(eq=False, slots=False)
 class Templates(Component):
     """Follows the nodes that are of a template."""
@@ -60,7 +49,7 @@ class Templates(Component):
 
     def __attrs_post_init__(self) -> None:
         self._nodes: dict[str, SeenNode] = {}
-        self._learned: dict[str, _Learned] = {}  # template -> what its last node was like
+        self._learned: dict[str, NodeTemplate] = {}  # template -> what its last node was like
 
     @property
     def settings(self) -> tuple[NewNodes, ...]:
@@ -95,13 +84,12 @@ class Templates(Component):
         be asked for after the other.
         """
         for each in self.settings:
-            learned = self._learn(each) or (self._described(each) if each.is_described else None)
-            if learned is not None:
+            found = self._learn(each) or (self._described(each) if each.is_described else None)
+            if found is not None:
                 there = sum(node.template == each.name for node in self._nodes.values())
-                at_most = max(each.most_nodes - there, 0)
-                yield each, NodeTemplate(each.name, learned.cards, learned.offer, learned.host, each.labels, at_most)
+                yield each, replace(found, at_most=max(each.most_nodes - there, 0))
 
-    def _described(self, nodes: NewNodes) -> _Learned:
+    def _described(self, nodes: NewNodes) -> NodeTemplate:
         capacity = Amounts(nodes.memory_mib, ALL_CORES, nodes.slots or self._settings.slots_per_card)
         cards = tuple(
             Card(f"{nodes.name}-{index}", "", index, capacity, model=nodes.model) for index in range(nodes.cards)
@@ -111,7 +99,9 @@ class Templates(Component):
         names += [DRIVER] if self._settings.resource_claims else []
         known = {name: amount for name, amount in host.items() if amount is not None}
         capacity_of_host = host_capacity({"status": {"allocatable": known}})
-        return _Learned(cards, NodeOffer(Dialect.NATIVE, frozenset(names)), capacity_of_host)
+        return NodeTemplate(
+            nodes.name, cards, NodeOffer(Dialect.NATIVE, frozenset(names)), capacity_of_host, nodes.labels
+        )
 
     def _also_served(self) -> list[str]:
         names = {
@@ -120,14 +110,15 @@ class Templates(Component):
         }
         return [names[each] for each in self._settings.agent_also_serves if names.get(each)]
 
-    def _learn(self, nodes: NewNodes) -> _Learned | None:
+    def _learn(self, nodes: NewNodes) -> NodeTemplate | None:
         """Return what they are like: as the newest of those with the most cards that there are, or have been."""
         of_template = [each for each in self._nodes.values() if each.template == nodes.name]
         usable = [each for each in of_template if self.takes_pods(each.name) and self.is_complete(each.name)]
         if usable:
             best = max(usable, key=lambda each: (len(self._ledger.entries_of_node(each.name)), each.order)).name
-            cards, offer = [entry.card for entry in self._ledger.entries_of_node(best)], self._ledger.offer(best)
-            self._learned[nodes.name] = _Learned(tuple(cards), offer or NodeOffer(), self._ledger.hosts.capacity(best))
+            cards = tuple(entry.card for entry in self._ledger.entries_of_node(best))
+            offer, host = self._ledger.offer(best) or NodeOffer(), self._ledger.hosts.capacity(best)
+            self._learned[nodes.name] = NodeTemplate(nodes.name, cards, offer, host, nodes.labels)
         return self._learned.get(nodes.name)
 
     def takes_pods(self, node_name: str) -> bool:
