@@ -91,6 +91,7 @@ def set_agent(cluster: Cluster, node: FakeNode, ready: bool) -> None:
     cluster.patch(f"{AGENTS}/{name}/status", {"status": {"phase": "Running", "conditions": [condition]}})
 
 
+@pytest.mark.promise("node changes")
 def test_a_node_whose_agents_pod_is_not_ready_takes_no_pods_and_keeps_those_it_has(cluster: Cluster) -> None:
     """The kubelet still offers the slots: a plugin that hangs keeps its socket."""
     (node,) = cluster.add_nodes(1)

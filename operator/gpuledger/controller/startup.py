@@ -286,29 +286,40 @@ async def serve(operator: Operator, options: RunOptions, started: contextlib.Asy
     started.enter_context(operator.history.written(options.history, streams))
 
 
+Part = tuple[str, Callable[[], Awaitable[None]]]
+"""What runs until the operator ends, with its name."""
+
+
 async def run_parts(operator: Operator, options: RunOptions) -> None:
     """Run until cancelled, or until a ConfigMap changes the settings. A part that fails is started again.
 
     Raises StateRolledBack when nothing that is remembered can be trusted.
     """
+    await wait_first(*(started_again(name, part, operator.clock) for name, part in parts_of(operator, options)))
+
+
+def parts_of(operator: Operator, options: RunOptions) -> list[Part]:
+    """Return the parts that run side by side. Several may follow one path, each what its selector leaves."""
     client, workflows, settings = operator.client, operator.workflows, options.settings
-    parts: dict[str, Callable[[], Awaitable[None]]] = {
-        f"follow {each.kind.paths[0]}": partial(follow_kind, client, each)
+    parts: list[Part] = [
+        (f"follow {each.kind}", partial(follow_kind, client, each))
         for each in operator.subscriptions
         if each.kind.watcher is not Watcher.KOPF
-    }
-    parts["_keep_in_sync"] = partial(_keep_in_sync, operator)
-    parts["_give_room"] = partial(_give_room, operator)
-    parts["_preempt"] = partial(_preempt, operator)
-    parts["history"] = partial(operator.history.run, options.host_name or socket.gethostname())
-    parts["ask_for_nodes"] = partial(workflows.growth.nodes.run, workflows.may_write)
+    ]
+    parts += [
+        ("keep in sync", partial(_keep_in_sync, operator)),
+        ("give room", partial(_give_room, operator)),
+        ("preempt", partial(_preempt, operator)),
+        ("history", partial(operator.history.run, options.host_name or socket.gethostname())),
+        ("ask for nodes", partial(workflows.growth.nodes.run, workflows.may_write)),
+    ]
     if settings.kueue:
-        parts["keep_checks_active"] = partial(keep_checks_active, KubeStore(client), workflows.queues.objects)
+        parts.append(("keep checks active", partial(keep_checks_active, KubeStore(client), workflows.queues.objects)))
     if settings.resource_claims:
-        parts["read_what_pods_name"] = workflows.claims.book.read_what_pods_name
+        parts.append(("read what pods name", workflows.claims.book.read_what_pods_name))
     if config_maps(settings):
-        parts["_follow_settings"] = partial(_until_settings_change, operator, options)
-    await wait_first(*(started_again(name, part, operator.clock) for name, part in parts.items()))
+        parts.append(("follow settings", partial(_until_settings_change, operator, options)))
+    return parts
 
 
 async def _keep_in_sync(operator: Operator) -> None:

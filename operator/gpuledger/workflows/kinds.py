@@ -63,6 +63,9 @@ class Kind:
     silence_s: float = SILENCE_S
     """A watch that shows nothing for so long is broken."""
 
+    def __str__(self) -> str:
+        return " ".join((self.paths[0], *filter(None, (self.fields, self.labels))))
+
     @property
     def plural(self) -> str:
         """Return its name in paths."""

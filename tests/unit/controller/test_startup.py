@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +20,7 @@ from gpuledger.kube_api.reads import ALLOCATIONS, PODS
 from gpuledger.model.errors import ApiError, Conflict, Unreachable
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows import kinds
-from gpuledger.workflows.kinds import Subscription, follow_kind
+from gpuledger.workflows.kinds import Subscription, Watcher, follow_kind
 
 
 def subscription_of(operator: Operator, path: str) -> Subscription:
@@ -84,6 +85,17 @@ async def test_the_first_comparison_is_tried_until_all_pages_of_all_lists_were_r
 
     await startup._until_it_works(compare)
     assert outcomes == []
+
+
+def test_each_kind_is_followed_even_where_several_have_one_path() -> None:
+    """Agents' pods, the operator's and stand-ins are pods of one namespace, told apart by their labels."""
+    operator = OperatorParts(ApiServer()).as_operator()
+    operator = replace(operator, history=cast(Any, SimpleNamespace(run=settle)))
+    names = [name for name, _ in startup.parts_of(operator, startup.RunOptions(settings=operator.settings))]
+    followed = [each.kind for each in operator.subscriptions if each.kind.watcher is not Watcher.KOPF]
+    assert len(set(names)) == len(names)
+    assert [name for name in names if name.startswith("follow ")] == [f"follow {kind}" for kind in followed]
+    assert {kinds.AGENT_PODS, kinds.STAND_INS} <= set(followed)
 
 
 async def test_pods_have_one_watch_that_selects_on_a_field_that_nobody_can_edit() -> None:
