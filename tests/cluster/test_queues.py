@@ -187,17 +187,32 @@ def test_a_job_of_several_pods_starts_with_all_of_them_or_keeps_nothing(queues: 
     queues.wait_running("four")
 
 
+def seats(cluster: Cluster) -> int:
+    """Return how many shares the ledger has of pods that have not come."""
+    return sum("seat" in holder for card in cluster.cards().values() for holder in card["status"]["holders"])
+
+
+@pytest.mark.promise("queues")
 @pytest.mark.parametrize("labels", [{}, GANG], ids=["single pods", "gang"])
-def test_pods_that_come_late_find_the_room_that_was_reserved_for_them(queues: Queues, labels: dict[str, str]) -> None:
+@pytest.mark.parametrize("restart", [False, True], ids=["", "operator killed meanwhile"])
+def test_pods_that_come_late_find_the_room_that_was_reserved_for_them(
+    queues: Queues, labels: dict[str, str], restart: bool
+) -> None:
     cluster, others = queues.cluster, [f"other-{number}" for number in range(4)]
     with cluster.plane.halted("kube-controller-manager"):  # so that no pod of the job comes
         queues.job("both", "other", {COUNT: 2}, 200, pods=2, labels=labels)
         cluster.wait(lambda: queues.condition("both", "Admitted"), "the job is admitted")
+        assert seats(cluster) == 4
+        if restart:
+            cluster.installation.kill_operator()
         cluster.create(*(pod(name, WHOLE) for name in others))
+        if restart:
+            cluster.installation.start_operator()
         for name in others:
             cluster.wait_refused(name, "no card entirely free")
     queues.wait_running("both")
     assert not any(cluster.pod(name)["spec"].get("nodeName") for name in others)
+    assert seats(cluster) == 0
 
 
 def test_no_pod_of_a_workload_is_evicted_for_a_pod_of_higher_priority_outside_of_queues(queues: Queues) -> None:

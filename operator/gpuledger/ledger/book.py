@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from gpuledger.ledger.entry import CardEntry, NodeRoom, Room
 from gpuledger.ledger.hosts import Hosts, MarkedNodes
 from gpuledger.ledger.seats import Promises, Seats
+from gpuledger.ledger.stored_seats import StoredSeats
 from gpuledger.ledger.unaccounted import UnaccountedPods
 from gpuledger.model.card import Card, Topology, topology_of
 from gpuledger.model.clock import BoundedMap, Listeners
@@ -35,9 +36,9 @@ class HoldersByPod:
         self._lowest: int | None = None  # the lowest priority of a holder, if none has changed since it was looked for
 
     def replace(self, entry: CardEntry, holders: Iterable[Holder]) -> Mapping[str, Holder]:
-        """Give a card these holders; return those before, by the pod's UID."""
+        """Give a card these holders; return the pods before, by the pod's UID."""
         uuid, before = entry.card.uuid, entry.holders
-        entry.holders = {holder.pod.uid: holder for holder in holders}
+        entry.hold(holders)
         for uid in before:
             self._cards[uid].discard(uuid)
             if not self._cards[uid]:
@@ -178,6 +179,7 @@ class Ledger:
         self.touches = ChangeLog()
         self.hosts = Hosts(self._touch)
         self.seats = Seats(self._entries, self.hosts, self._touch)
+        self.stored_seats = StoredSeats(self._entries, self.seats)
         self.quotas = self.seats.quotas
         self.promises = Promises(
             self._entries, self.hosts, self._touch, self.quotas.promises_changed, lambda uid: bool(self.holders.of(uid))
@@ -293,7 +295,9 @@ class Ledger:
         (self._with_misfits.add if entry.misfits else self._with_misfits.discard)(uuid)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self.promises.listed(entry, stored.claims)
+            seats = entry.stored_seats
             self.holders.replace(entry, stored.holders)
+            self.stored_seats.listed(entry, seats)
         self.quotas.holders_changed(entry, held)
         self.promises.discount({*held, *claimed})
         entry.known_room = None
@@ -325,11 +329,12 @@ class Ledger:
         return True
 
     def change_unstored(self, uuid: str, pod_uid: str, holder: Holder | None) -> None:
-        """Change a holder of a card that the API server has lost, so that it is restored so; None takes the pod off."""
+        """Change a holder of a card that the API server has lost, so that it is restored so; None takes it off."""
         entry = self._entries.get(uuid)
         if entry is not None and not entry.stored:
-            changed = entry.holders | {pod_uid: holder}
+            changed, seats = entry.listed | {pod_uid: holder}, entry.stored_seats
             before = self.holders.replace(entry, [holder for holder in changed.values() if holder is not None])
+            self.stored_seats.listed(entry, seats)
             self.quotas.holders_changed(entry, before)
             self.promises.discount(before)
             entry.known_room = None
@@ -377,7 +382,7 @@ class Ledger:
         )
 
     def _forget_if_unheld(self, entry: CardEntry) -> None:
-        if not entry.holders:
+        if not entry.listed:
             self._leave_node(entry)
             del self._entries[entry.card.uuid]
             self._with_misfits.discard(entry.card.uuid)

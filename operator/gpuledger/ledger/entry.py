@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpuledger.model.card import Amounts, Card, Topology, total
@@ -92,8 +92,12 @@ class CardEntry:
     reason: str = ""
     cordoned: str = ""
     """Why a person wants no new pods on the card; empty if it may take some."""
+    listed: dict[str, Holder] = field(default_factory=dict)
+    """UID -> what the API server lists as holders, in its order: pods, and stored seats."""
     holders: dict[str, Holder] = field(default_factory=dict)
-    """Pod UID -> holder, in the order in which the API server lists them."""
+    """Pod UID -> holder: those of them that are pods."""
+    stored_seats: dict[str, Holder] = field(default_factory=dict)
+    """UID of a seat -> holder: the others. They count by the seats in memory, whose pod may have them by now."""
     misfits: tuple[Misfit, ...] = ()
     """Shares that are shown on the card and not counted."""
     seats: dict[SeatKey, Share] = field(default_factory=dict)
@@ -104,6 +108,14 @@ class CardEntry:
     """Pod UID -> share whose claim is on its way to the API server."""
     known_room: Room | None = None
     """What `room` found last; None after a change."""
+
+    def hold(self, listed: Iterable[Holder]) -> None:
+        """Take over what the API server lists as holders."""
+        self.listed = {holder.pod.uid: holder for holder in listed}
+        self.stored_seats = {uid: holder for uid, holder in self.listed.items() if holder.seat is not None}
+        self.holders = self.listed
+        if self.stored_seats:
+            self.holders = {uid: holder for uid, holder in self.listed.items() if holder.seat is None}
 
     @property
     def takes_pods(self) -> bool:

@@ -60,6 +60,9 @@ class Seat:
     """The group of which all seats are kept, or none; None for a pod by itself."""
     priority: int = 0
     """Of its pod or group: decides who may displace it."""
+    stored_as: str = ""
+    """The UID under which the API server has it as a holder, or is to have it; empty if it is in memory alone. A pod
+    that takes a seat over has that, too, until its own share is entered in the same place."""
 
     @property
     def placements(self) -> tuple[Placement, ...]:
@@ -87,11 +90,15 @@ class Seats:
         self._with_offers: set[SeatKey] = set()
         self._of_group: dict[SeatGroup, dict[SeatKey, None]] = {}
         self._waiting: Counter[int] = Counter()  # priority -> number of seats of strength WAITING
+        self.stored_as: dict[str, SeatKey] = {}
+        """UID of a seat at the API server -> whose it is. For reading: see `StoredSeats`."""
         self.quotas = Quotas(entries, self._seats)
         self.first_deadline_s = FOREVER
         """Before this time, `expire` has nothing to do."""
         self.on_displaced = Listeners[[Sequence[Seat]]]()
         """Called with the seats of which a pod of higher priority has taken one: of single pods, and whole groups."""
+        self.on_vacated = Listeners[[str]]()
+        """Called with the UID of a seat that the API server has, or is to have, and that was given up."""
 
     def of(self, key: SeatKey) -> Seat | None:
         """Return the seat of a pod, or of one that is to come; None if it has none."""
@@ -106,15 +113,17 @@ class Seats:
     def take(self, *seats: Seat, without: Collection[SeatKey] = NOBODY) -> None:
         """Keep these seats, each in place of an earlier one of its key, and give up those of `without`.
 
-        Offers that are in the way are taken back, except for another offer. Raises ShareRefused, and changes nothing,
+        What the API server has of the earlier one stays where the new one is. Offers that are in the way are taken
+        back, except for another offer. Raises ShareRefused, and changes nothing,
         when a card has no room for a seat or is not there; QuotaExceeded where a namespace would have too much.
         """
         self._check(seats, without)
+        before = {seat.key: self._seats[seat.key].stored_as for seat in seats if seat.key in self._seats}
         for key in (*without, *(seat.key for seat in seats)):
             self.give_up(key)
         for seat in seats:
             self._take_back_offers_for(seat)
-            self._put(seat)
+            self._put(replace(seat, stored_as=seat.stored_as or before[seat.key]) if before.get(seat.key) else seat)
 
     def settle(self, key: SeatKey, node_name: str) -> Placement | None:
         """Keep of a seat what is on one node, and give up the rest; None, and no change, if that is nothing."""
@@ -132,6 +141,12 @@ class Seats:
             self._hosts.take(key, node_name, kept.host)
         return kept
 
+    def restore(self, seat: Seat) -> None:
+        """Keep a seat as the API server has it, in place of an earlier one of its key: the room is there."""
+        if seat.key in self._seats:
+            self._index(self._seats[seat.key], -1)
+        self._put(seat)
+
     def strengthen(self, key: SeatKey, strength: Strength, until_s: float) -> None:
         """Let a seat that is there be of this strength, until then."""
         self._exchange(replace(self._seats[key], strength=strength, until_s=until_s))
@@ -147,6 +162,8 @@ class Seats:
         for placement in seat.placements:
             self._take_off(key, placement)
         self.quotas.seat_changed(key)
+        if seat.stored_as:
+            self.on_vacated(seat.stored_as)
         return True
 
     def expire(self, now_s: float) -> list[Seat]:
@@ -286,6 +303,11 @@ class Seats:
             self._waiting[seat.priority] += number
             if not self._waiting[seat.priority]:
                 del self._waiting[seat.priority]
+        if seat.stored_as:
+            if number > 0:
+                self.stored_as[seat.stored_as] = seat.key
+            elif self.stored_as.get(seat.stored_as) == seat.key:
+                del self.stored_as[seat.stored_as]
         if seat.group is None:
             return
         if number > 0:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Final
 
 from gpuledger.model.card import NOTHING, Amounts, Card, total
@@ -25,11 +26,16 @@ LONGEST_GRACE_KEPT_S: Final = 86_400
 """A longer time to end counts as this one: the API server takes 63 bits of seconds."""
 
 
+SEAT_PREFIX: Final = "seat-"
+"""How the UID of a holder begins that is a seat, and no pod."""
+SEAT_DIGITS: Final = 32
+
+
 class HolderState(StrEnum):
     """Why a share counts. All three count."""
 
     RESERVED = "reserved"
-    """Room kept for a pod that is not bound yet, until a deadline."""
+    """Room kept for a pod that is not bound yet, until a deadline, or for one that is to come: see `StoredSeat`."""
     ALLOCATED = "allocated"
     """The pod is bound, or about to be."""
     RELEASING = "releasing"
@@ -91,17 +97,64 @@ class Share:
         return any(part.claim is not None and part.claim.uid == claim_uid for part in self.containers)
 
 
+class SeatFor(StrEnum):
+    """The kind of object that keeps shares for pods that are to come."""
+
+    WORKLOAD = "workload"
+    """One of Kueue's, of the same namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeatOwner:
+    """The object whose pods a seat is kept for."""
+
+    kind: SeatFor
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSeat:
+    """What the ledger records of a share that is kept for a pod that does not exist yet, beside the share itself."""
+
+    owner: SeatOwner
+    member: str
+    """Which of the owner's pods: unique among them."""
+    cards: int
+    """How many cards the pod gets in all. Where fewer are reserved for it, not all were written."""
+    host: HostAmounts = NO_HOST
+    """CPU and memory that the pod takes of the node."""
+
+    @property
+    def uid(self) -> str:
+        """Return what stands in the place of a pod's UID. No pod has such a one: the API server makes those."""
+        digest = sha256(f"{self.owner.uid}/{self.member}".encode()).hexdigest()
+        return f"{SEAT_PREFIX}{digest[:SEAT_DIGITS]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A share with its owner, as the ledger records it."""
 
     pod: Pod
+    """Of a seat: its UID, and its owner's name."""
     share: Share
     state: HolderState = HolderState.ALLOCATED
     deadline: str | None = None
     """RFC 3339, for `reserved` and `releasing`."""
     attempt: str = ""
     """The attempt to bind that entered it or relies on it: a random name, empty if the journal has not entered it."""
+    seat: StoredSeat | None = None
+    """For whom the share is kept, if its pod does not exist yet."""
+
+    @property
+    def title(self) -> str:
+        """Return the name to show: the pod's, or that of the object which keeps the share for one."""
+        return f"{self.pod} ({self.seat.owner.kind})" if self.seat is not None else str(self.pod)
 
 
 @dataclass(frozen=True, slots=True)

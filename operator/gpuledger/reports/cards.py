@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import attrgetter
 
-from gpuledger.formats.custom_resource.stored_card import amounts_json, cordoned_at_s
+from gpuledger.formats.custom_resource.stored_card import amounts_json, cordoned_at_s, seat_json
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
@@ -103,7 +103,7 @@ class NodeCards:
 
 def report_of(entry: CardEntry, gang_of: Callable[[str], str] = lambda uid: "") -> CardReport:
     """Return the report of a line of the ledger in memory. `gang_of` tells a pod's gang by its UID."""
-    holders = tuple(entry.holders.values())
+    holders = tuple(entry.listed.values())
     gangs = {uid: gang for uid in entry.holders if (gang := gang_of(uid))}
     counted = len(entry.claims), len(entry.misfits)
     return CardReport(entry.card, entry.phase, entry.reason, holders, *counted, gangs, cordoned_at_s(entry.cordoned))
@@ -158,6 +158,7 @@ def _holder_json(holder: Holder, gang: str) -> Json:
         "exclusive": share.exclusive,
         "state": holder.state.value,
         **({"gang": gang} if gang else {}),
+        **({"seat": seat_json(holder.seat)} if holder.seat else {}),
     }
 
 

@@ -420,9 +420,9 @@ class InventoryKeeper(Component):
         self._note_reported(node_name, [entry])  # it may be new, from an operator that has not seen it go
         if node_name in self._left_out.get(entry.card.uuid, ()):
             self._offer_to_others(entry.card.uuid)  # it has gone to another node that reports it
-        if not entry.holders:
+        if not entry.listed:
             self._mark_claimant(entry.card)
-        is_left = not entry.reported and not entry.holders  # its last holder has left, or another operator has made it
+        is_left = not entry.reported and not entry.listed  # its last holder has left, or another operator has made it
         is_other = reported is not None and reported != entry.card
         if is_left or is_other or (entry.open and (entry.phase, entry.reason) != self._phase(entry)):
             self._throttle.call(node_name, self.worker.mark)
@@ -517,7 +517,7 @@ class InventoryKeeper(Component):
             return None
         owner = entry.card.node_name
         may_report_it = owner not in self._facts and not self._all_seen
-        return owner if entry.holders or may_report_it or card.uuid in self.cards.get(owner, {}) else None
+        return owner if entry.listed or may_report_it or card.uuid in self.cards.get(owner, {}) else None
 
     def _report_problems(self, node_name: str, problems: tuple[str, ...]) -> None:
         if problems and self._reported_problems.get(node_name) != problems:
@@ -551,7 +551,7 @@ class InventoryKeeper(Component):
         if self._is_unread(node_name):
             return
         known = map(self._ledger.entry, self.cards.get(node_name, ()))
-        if any(each and each.holders and each.card.node_name != node_name for each in known):
+        if any(each and each.listed and each.card.node_name != node_name for each in known):
             self._read(self._facts[node_name])  # such a card stays in its former node until it is free
         cards = self.cards.get(node_name, {})
         refused: Invalid | None = None
@@ -564,7 +564,7 @@ class InventoryKeeper(Component):
         self._note_reported(node_name, entries)
         for entry in entries:
             is_out_of_use = entry.cordoned and node_name in self._facts  # if it comes back, it is not to take pods
-            if entry.card.uuid not in cards and not entry.holders and not is_out_of_use:
+            if entry.card.uuid not in cards and not entry.listed and not is_out_of_use:
                 await self._delete(entry)
             else:
                 phase, reason = self._phase(entry)

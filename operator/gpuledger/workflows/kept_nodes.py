@@ -68,7 +68,7 @@ class NodeKeeper(Component):
         await self.worker.stop()
 
     def _is_wanted(self, name: str) -> bool:
-        return self._settings.keep_nodes_in_use and any(e.holders for e in self._ledger.entries_of_node(name))
+        return self._settings.keep_nodes_in_use and any(e.listed for e in self._ledger.entries_of_node(name))
 
     def _look(self, name: str) -> None:
         """Have a node written, now or later, if it does not say what it should."""

@@ -30,6 +30,7 @@ from gpuledger.workflows.quota import NamespaceQuotas, QuotaStatusWriter
 from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.repair import Adopter
 from gpuledger.workflows.resource_claims.writes import ResourceClaims
+from gpuledger.workflows.seat_store import SeatStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ class Workflows:
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
+    seat_store: SeatStore
     growth: GrowthParts
     audits: AuditRuns
 
@@ -78,6 +80,7 @@ class Workflows:
             self.pod_condition_writer,
             self.quota_status,
             self.node_keeper,
+            self.seat_store,
             self.growth.stand_ins,
             self.check_messages,
         ):
@@ -100,11 +103,11 @@ def connect(c: Context) -> Workflows:
     releaser = PodReleaser(c, departures, deadlines, claims.ends)
     binder = PodBinder(c, releaser, turns, claims.writer)
     queue = RoomQueue(c, waiting := WaitingPods(c))
-    queues = Queues(c, queue, claims.book)
+    queues = Queues(c, queue, claims.book, seat_store := SeatStore(c, may_write))
     gangs = Gangs(c, waiting, queue, lives, binder)
     stays = (queues.check.leaves_with_workload, claims.book.shares_with_others)
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
-    ahead = AheadNominator(c, queues.reservations)
+    ahead, keeper = AheadNominator(c, queues.reservations), NodeKeeper(c, may_write)
     placer = PodPlacer(c, binder, waiting, gangs, queues.reservations, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
@@ -115,8 +118,7 @@ def connect(c: Context) -> Workflows:
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
-        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter),
-        keeper := NodeKeeper(c, may_write),
+        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seat_store, keeper),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -147,6 +149,7 @@ def connect(c: Context) -> Workflows:
         quotas=quotas,
         node_keeper=keeper,
         growth=growth,
+        seat_store=seat_store,
         quota_status=QuotaStatusWriter(c, quotas, may_write),
         audits=AuditRuns(),
     )

@@ -313,13 +313,13 @@ def _other_line(other: OtherNode) -> Line:
 def _card_line(report: CardReport, cordoned: bool) -> Line:
     card, holders = report.card, report.holders
     numa = "" if card.numa_node is None else str(card.numa_node)
-    held_by = pods_named([str(holder.pod) for holder in holders], most=2)
+    held_by = pods_named([holder.title for holder in holders], most=2)
     extra = (card.model, card.mode, numa, str(report.claims), str(report.conflicts), held_by, report.reason)
     phase = (report.phase or CardPhase.PENDING.value) + NODE_CORDONED * cordoned
     lead = (card.node_name, str(card.index))
     gangs = sorted({f"{h.pod.namespace}/{report.gangs[h.pod.uid]}" for h in holders if h.pod.uid in report.gangs})
     gang = ", ".join(gangs[:GANGS_NAMED]) + (f" +{len(gangs) - GANGS_NAMED}" if len(gangs) > GANGS_NAMED else "")
-    return Line(card.uuid, card.capacity, report.used, 1, len(holders), phase, lead, extra, gang)
+    return Line(card.uuid, card.capacity, report.used, 1, _pods([report]), phase, lead, extra, gang)
 
 
 def _model_line(model: str, cards: Sequence[CardReport]) -> Line:
@@ -338,7 +338,9 @@ def _namespace_lines(reports: Sequence[CardReport]) -> list[Line]:
             cards[namespace] += 1
             nodes.setdefault(namespace, set()).add(report.card.node_name)
         for holder in report.holders:
-            pods.setdefault(holder.pod.namespace, set()).add(holder.pod.uid)
+            of_namespace = pods.setdefault(holder.pod.namespace, set())
+            if holder.seat is None:
+                of_namespace.add(holder.pod.uid)
     return [
         Line(name, NOTHING, used, cards[name], len(pods[name]), "", (), (str(len(nodes[name])),))
         for name, used in by_namespace(reports).items()
@@ -370,7 +372,7 @@ def _states(reports: Sequence[CardReport]) -> str:
 
 
 def _pods(reports: Iterable[CardReport]) -> int:
-    return len({holder.pod.uid for report in reports for holder in report.holders})
+    return len({holder.pod.uid for report in reports for holder in report.holders if holder.seat is None})
 
 
 def _idle(reports: Iterable[CardReport]) -> str:

@@ -21,6 +21,7 @@ from gpuledger import __version__
 from gpuledger.formats.custom_resource.gpu_allocation import GPUAllocation
 from gpuledger.formats.custom_resource.stored_card import CATEGORY, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR, VERSION
 from gpuledger.model.json_object import Json
+from gpuledger.model.share import SEAT_PREFIX, HolderState
 
 VERSION_ANNOTATION: Final = f"{GROUP}/version"
 """The release of the program that a definition comes from."""
@@ -133,12 +134,20 @@ CONTAINERS_WITHIN_THE_POD: Final = Rule(
     field_path=".containers",
 )
 
+# A seat has no pod: its UID says so, and only room that is kept can be one.
+SEATS_ARE_NO_PODS: Final = Rule(
+    rule=f"has(self.seat) == self.podUID.startsWith('{SEAT_PREFIX}') && "
+    f"(!has(self.seat) || self.state == '{HolderState.RESERVED}')",
+    message=f"a seat is reserved, and its UID begins with {SEAT_PREFIX}; that of a pod does not",
+    field_path=".podUID",
+)
+
 # Where each rule sits; inside it, `self` is the value there. That a pod appears once on a card, and a container once
 # in its pod, is no rule but the type of these lists, see `unique_by`.
 RULES: Final[dict[tuple[str, ...], tuple[Rule, ...]]] = {
     (): (NAMED_AFTER_ITS_UUID, UUID_STAYS, STATUS_STAYS, HELD_CARD_STAYS_ON_ITS_NODE, *NOTHING_OVER_CAPACITY),
     ("properties", "status"): (*TOTALS_ARE_SUMS, EXCLUSIVE_HOLDER_IS_ALONE),
-    ("properties", "status", "properties", "holders", "items"): (CONTAINERS_WITHIN_THE_POD,),
+    ("properties", "status", "properties", "holders", "items"): (CONTAINERS_WITHIN_THE_POD, SEATS_ARE_NO_PODS),
 }
 
 # Header, JSON path, type, and 1 for those that only `kubectl get -o wide` shows. A column is one field: "3/10" would

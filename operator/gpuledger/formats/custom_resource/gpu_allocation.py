@@ -16,6 +16,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     MAX_CONFLICTS,
     MAX_CONTAINERS,
     MAX_CORES,
+    MAX_HOST_AMOUNT,
     MAX_INDEX,
     MAX_LINE,
     MAX_LINK_SCORE,
@@ -28,7 +29,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     described,
 )
 from gpuledger.model.card import Card, CardPhase
-from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState
+from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState, SeatFor
 
 # Words of a field that camelCase alone would spell "Uid" and "Mib".
 _SPELLINGS: Final = {"uid": "UID", "mib": "MiB"}
@@ -47,6 +48,7 @@ Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS, json_schema_extra={"format": "i
 SlotsOfOnePod = Annotated[int, Field(ge=1, le=MAX_SLOTS_OF_ONE_POD, json_schema_extra={"format": "int32"})]
 SomeMemoryMiB = Annotated[int, Field(ge=1, le=MAX_MEMORY_MIB, json_schema_extra={"format": "int64"})]
 SomeSlots = Annotated[int, Field(ge=1, le=MAX_SLOTS, json_schema_extra={"format": "int32"})]
+HostAmount = Annotated[int, Field(ge=0, le=MAX_HOST_AMOUNT, json_schema_extra={"format": "int64"})]
 LinkScore = Annotated[int, Field(ge=0, le=MAX_LINK_SCORE, json_schema_extra={"format": "int32"})]
 
 Uid = Annotated[str, Field(min_length=1, max_length=64)]
@@ -197,13 +199,39 @@ class _WholeShare(_Share):
     )
 
 
+class Seat(_Part):
+    """For whom a share is kept whose pod does not exist yet. The pod takes its place when it is bound."""
+
+    kind: SeatFor = Field(description="Kind of the object that keeps it. workload: one of Kueue's.")
+    name: DnsName = Field(description="Name of that object, in the holder's namespace.")
+    uid: Uid = Field(description="UID of that object. A name can return in another object, a UID cannot.")
+    member: EntryName = Field(description="Which of the object's pods: unique among them.")
+    cards: int = Field(
+        ge=1,
+        le=MAX_CARDS_OF_ONE_POD,
+        json_schema_extra={"format": "int32"},
+        description="How many cards the pod gets in total.",
+    )
+    cpu_milli: HostAmount | None = Field(
+        default=None, description="CPU that the pod takes of the node, in thousandths of a core; absent: 0."
+    )
+    memory_mib: HostAmount | None = Field(
+        default=None, description="Memory that the pod takes of the node, in MiB; absent: 0."
+    )
+
+
 class Holder(_WholeShare):
     """A pod that holds a share of the card. It counts in full, whatever its state."""
 
     state: HolderState = Field(
         description="allocated: the pod is bound to the node, or about to be. releasing: the share is being taken "
         "back; the pod is gone and may still run, or its bind failed. reserved: room kept for a pod that waits "
-        "for others to leave."
+        "for others to leave, or for one that is to come."
+    )
+    seat: Seat | None = Field(
+        default=None,
+        description="For whom the share is kept, if its pod does not exist yet: the holder's UID is then its own, "
+        "and its name that of the object which keeps it.",
     )
     attempt: Attempt | None = Field(
         default=None,

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gpuledger.model.card import Amounts, Card, Links, total
 from gpuledger.model.errors import BadInput
+from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import (
     DEFAULT_GRACE_S,
     Claim,
@@ -25,8 +26,11 @@ from gpuledger.model.share import (
     HolderState,
     Misfit,
     Pod,
+    SeatFor,
+    SeatOwner,
     Share,
     StoredCard,
+    StoredSeat,
 )
 
 GROUP: Final = "gpuledger.dev"
@@ -47,6 +51,7 @@ MAX_CARDS_OF_ONE_POD: Final = 1024
 MAX_LINKS: Final = 64
 MAX_MEMORY_MIB: Final = 16 * 1024 * 1024  # 16 TiB
 MAX_CORES: Final = 10_000  # percent of one card, which can be offered several times over
+MAX_HOST_AMOUNT: Final = 2**40
 MAX_SLOTS: Final = 1024
 MAX_SLOTS_OF_ONE_POD: Final = 64
 MAX_INDEX: Final = 1023
@@ -137,7 +142,16 @@ def holder_json(holder: Holder) -> dict[str, Any]:
         entry["attempt"] = holder.attempt
     if holder.deadline:
         entry["deadline"] = holder.deadline
+    if holder.seat is not None:
+        entry["seat"] = seat_json(holder.seat)
     return entry
+
+
+def seat_json(seat: StoredSeat) -> dict[str, Any]:
+    """Return for whom a share is kept, as it is written beside it."""
+    entry: dict[str, Any] = {"kind": seat.owner.kind.value, "name": seat.owner.name, "uid": seat.owner.uid}
+    host = {"cpuMilli": seat.host.cpu_milli, "memoryMiB": seat.host.memory_mib}
+    return entry | {"member": seat.member, "cards": seat.cards} | {name: each for name, each in host.items() if each}
 
 
 def claim_json(claim: Claim) -> dict[str, Any]:
@@ -209,7 +223,7 @@ def used_json(holders: Iterable[Holder]) -> dict[str, int]:
 
 def pods_column(holders: Iterable[Holder]) -> str:
     """Return the holders in one line of bounded length: "default/a, default/b +3"."""
-    names = [str(holder.pod) for holder in holders]
+    names = [holder.title for holder in holders]
     rest = f" +{len(names) - PODS_NAMED}" if len(names) > PODS_NAMED else ""
     named = ", ".join(names[:PODS_NAMED])
     room = PODS_LENGTH - len(rest)
@@ -255,7 +269,14 @@ def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
         state=HolderState(entry["state"]),
         deadline=entry.get("deadline"),
         attempt=entry.get("attempt") or "",
+        seat=_seat(entry["namespace"], entry["seat"]) if "seat" in entry else None,
     )
+
+
+def _seat(namespace: str, entry: Mapping[str, Any]) -> StoredSeat:
+    owner = SeatOwner(SeatFor(entry["kind"]), intern(namespace), intern(entry["name"]), entry["uid"])
+    host = HostAmounts(entry.get("cpuMilli", 0), entry.get("memoryMiB", 0))
+    return StoredSeat(owner, entry["member"], entry["cards"], host)
 
 
 def _container(entry: Mapping[str, Any]) -> ContainerShare:

@@ -171,7 +171,8 @@ class GangPlans(Component):
                 placement = sketch.best(self._chooser, request, {place.placement.node_name})
                 with suppress(ShareRefused):  # of another size, or its quota has too little left
                     if placement is not None:
-                        self._ledger.seats.take(Seat(pod_uid, placement, place.until_s), without={place.key})
+                        seat = Seat(pod_uid, placement, place.until_s, stored_as=place.stored_as)
+                        self._ledger.seats.take(seat, without={place.key})
                         return placement
         return None
 

@@ -138,4 +138,4 @@ class Templates(Component):
 
     def is_used(self, node_name: str) -> bool:
         """Return whether a card of a node is held."""
-        return any(entry.holders for entry in self._ledger.entries_of_node(node_name))
+        return any(entry.listed for entry in self._ledger.entries_of_node(node_name))

@@ -230,14 +230,14 @@ def _without_claims(share: Share) -> Share:
     return replace(share, containers=tuple(replace(part, claim=None) for part in share.containers))
 
 
-def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
+def open_entries(card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder] = ()) -> list[Entry]:
     """Return the entries that still need a write; settle those that are done, withdrawn, or can't fit.
 
-    Goes by what memory knows of the API server's holders. Room that others have on hold does not count here: their
-    entries come later, and are judged then.
+    Goes by what memory knows of the API server's holders, without the stored seats that leave with the write. Room that
+    others have on hold does not count here: their entries come later, and are judged then.
     """
-    leaving = _leaving(card, entries)
-    staying = [holder for uid, holder in card.holders.items() if uid not in leaving]
+    leaving = {*_leaving(card, entries), *(holder.pod.uid for holder in vacated)}
+    staying = [holder for uid, holder in card.listed.items() if uid not in leaving]
     still_open: list[Entry] = []
     for entry in entries:
         if entry.settled.done():
@@ -245,7 +245,7 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
         if isinstance(entry, Add):
             if _settle_add(card, entry, staying):
                 continue
-            if entry.subject not in card.holders:
+            if entry.subject not in card.listed:
                 staying.append(entry.holder)
         elif _is_done(card, entry):
             entry.succeed()
@@ -266,12 +266,12 @@ def open_entries(card: CardEntry, entries: Sequence[Entry]) -> list[Entry]:
 def _leaving(card: CardEntry, entries: Sequence[Entry]) -> set[str]:
     """Return the UIDs of the pods that these entries take off the card."""
     removals = (entry for entry in entries if isinstance(entry, Remove))
-    return {entry.pod_uid for entry in removals if entry.applies_to(card.holders.get(entry.pod_uid))}
+    return {entry.pod_uid for entry in removals if entry.applies_to(card.listed.get(entry.pod_uid))}
 
 
 def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
     uid, share = entry.holder.pod.uid, entry.holder.share
-    present = card.holders.get(uid)
+    present = card.listed.get(uid)
     if present is not None and present.state is HolderState.RELEASING:
         entry.fail(
             ShareRefused(f"an earlier share of pod {entry.holder.pod} on card {share.uuid} is still being released")
@@ -293,11 +293,11 @@ def _settle_add(card: CardEntry, entry: Add, staying: Sequence[Holder]) -> bool:
 def _is_done(card: CardEntry, entry: Entry) -> bool:
     match entry:
         case Remove():
-            return not entry.applies_to(card.holders.get(entry.pod_uid))
+            return not entry.applies_to(card.listed.get(entry.pod_uid))
         case Change():
-            return not entry.applies_to(card.holders.get(entry.holder.pod.uid))
+            return not entry.applies_to(card.listed.get(entry.holder.pod.uid))
         case HandOver():
-            return not entry.applies_to(card.holders.get(entry.subject))
+            return not entry.applies_to(card.listed.get(entry.subject))
         case Describe():
             return card.open and (card.phase, card.reason) == (entry.phase, entry.reason)
         case ShowConflict():
@@ -307,8 +307,10 @@ def _is_done(card: CardEntry, entry: Entry) -> bool:
     raise TypeError(f"unknown entry {entry!r}")
 
 
-def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
+def patch_of(card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder] = ()) -> list[Json]:
     """Return the JSON patch that makes these changes at once, from the holders that memory knows.
+
+    The stored seats that are `vacated` leave with it: a pod's share takes the place of the seat that it had.
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
     tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
@@ -317,7 +319,7 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     if not card.open:
         return _opening_patch(card, entries)
     operations: list[Json] = []
-    holders = dict(card.holders)
+    holders = dict(card.listed)
     places = {uid: place for place, uid in enumerate(holders)}
     for entry in entries:
         if isinstance(entry, Add | Change) and entry.subject in holders:
@@ -327,7 +329,7 @@ def patch_of(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
         elif isinstance(entry, HandOver):
             for bequest in entry.bequests:
                 operations += _bequeath(entry, bequest, holders, places)
-    removals = _removals(entries)
+    removals = {holder.pod.uid: holder for holder in vacated} | _removals(entries)
     for uid in sorted(removals, key=lambda uid: -places[uid]):
         place, old = places[uid], holders.pop(uid)
         operations += _tests(place, old) if removals[uid] else [_test(place, "podUID", old.pod.uid)]
@@ -430,7 +432,7 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
     change_of = {entry.subject: entry for entry in entries if isinstance(entry, Add | Change)}
     holders = [
         change_of[uid].changed(holder) if uid in change_of else holder
-        for uid, holder in card.holders.items()
+        for uid, holder in card.listed.items()
         if uid not in leaving
     ]
     phase, reason = CardPhase.PENDING.value, ""

@@ -73,7 +73,7 @@ def state_rolled_back(what: str, version: int, known_version: int, others: str =
 
 def _has_others(entry: CardEntry, stored: StoredCard) -> bool:
     """Return whether a card has other holders than it was known to have; it has none before its first status."""
-    known = stored.holders is None or {holder.pod.uid: holder for holder in stored.holders} == entry.holders
+    known = stored.holders is None or {holder.pod.uid: holder for holder in stored.holders} == entry.listed
     return entry.stored and not known
 
 
@@ -355,7 +355,7 @@ class _CardWriter:
         if card is None or not card.stored:
             self._card_is_gone(group)
             return []
-        group = open_entries(card, group)
+        group = open_entries(card, group, self._vacated(card, group))
         if any(entry.refusals for entry in group):
             # One by one, each in its turn, so that a bad entry takes no neighbour with it.
             await self._write(group[:1], group[1:])
@@ -373,7 +373,7 @@ class _CardWriter:
         begin_s = self._clock.now_s()
         try:
             stored = await self._store.patch_allocation_status(
-                card.card.object_name, patch_of(card, entries), WRITE_TIMEOUT_S
+                card.card.object_name, patch_of(card, entries, self._vacated(card, entries)), WRITE_TIMEOUT_S
             )
         except Invalid as error:
             self._refused(entries, error)
@@ -400,6 +400,14 @@ class _CardWriter:
         finally:
             self._counts.write_seconds.observe(self._clock.now_s() - begin_s)
             self._counts.write_entries.observe(len(entries))
+
+    def _vacated(self, card: CardEntry, entries: Sequence[Entry]) -> list[Holder]:
+        """Return the stored seats that leave the card with these entries: those of pods that are entered, and nobody's.
+
+        They stay as long as nobody needs the room.
+        """
+        adding = {entry.subject for entry in entries if isinstance(entry, Add)}
+        return self._ledger.stored_seats.vacated(card, adding) if adding and card.stored_seats else []
 
     def _refused(self, entries: list[Entry], error: Invalid) -> None:
         self._counts.refusals.inc()
@@ -450,7 +458,7 @@ class _CardWriter:
                 entry.fail(ShareRefused(f"card {self.uuid} is gone"))
                 continue
             card = self._ledger.entry(self.uuid)
-            present = card.holders.get(entry.subject) if card else None
+            present = card.listed.get(entry.subject) if card else None
             if isinstance(entry, Remove) and entry.applies_to(present):
                 self._ledger.change_unstored(self.uuid, entry.pod_uid, None)
             elif isinstance(entry, Change) and present and entry.applies_to(present):

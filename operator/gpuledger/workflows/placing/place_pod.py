@@ -346,6 +346,7 @@ class PodPlacer(Component):
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
         reserved = self._entered.reserved(pod.uid, request) or self._reservations.given(pod.uid)
+        seat_before = self._ledger.seats.of(pod.uid)
         self._drop_hold(pod.uid)
         if reserved is not None and reserved.node_name in arguments.node_names:
             choice = Choice((reserved,), {})
@@ -371,7 +372,8 @@ class PodPlacer(Component):
         if choice.placements:
             preferred, *spares = choice.placements
             until_s = self._clock.now_s() + self._settings.hold_ttl_s
-            seat = Seat(pod.uid, preferred, until_s, Strength.CHOSEN, tuple(spares), priority=pod.priority)
+            stored_as = seat_before.stored_as if seat_before is not None else ""
+            seat = Seat(pod.uid, preferred, until_s, Strength.CHOSEN, tuple(spares), None, pod.priority, stored_as)
             self._ledger.seats.take_over(seat, yielding=yielding)
             self._held[pod.uid] = SeenPod(pod, resource_version(arguments.pod), request, choice.ranking)
             self._first_pods.chosen(pod, request)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 
 from attrs import define
 
@@ -26,9 +27,18 @@ from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.quotas import Tally
 from gpuledger.ledger.seats import Seat, Strength
 from gpuledger.model.clock import Listeners
-from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound, ShareRefused, WorkLimitExceeded
+from gpuledger.model.errors import (
+    ApiError,
+    BadInput,
+    Conflict,
+    GpuledgerError,
+    NotFound,
+    ShareRefused,
+    WorkLimitExceeded,
+)
 from gpuledger.model.gang import WorkloadName
 from gpuledger.model.json_object import Json
+from gpuledger.model.share import SeatFor, StoredSeat
 from gpuledger.placement.fit import why_it_waits
 from gpuledger.placement.group import Asking, GroupPlanner, Trial
 from gpuledger.placement.sketch import Sketch
@@ -48,6 +58,7 @@ from gpuledger.workflows.queues.workloads import (
     hardest_first,
 )
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
+from gpuledger.workflows.seat_store import SeatStore
 from gpuledger.workflows.tasks import Step, in_slices, run_cooperatively, sleep_backoff
 
 logger = logging.getLogger(__name__)
@@ -74,8 +85,9 @@ class CheckWriter(Component):
         state: CheckState,
         message: str,
         done: Callable[[Workload | None], None],
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Begin to write, after what is being written already.
+        """Begin to write, after what is being written already, and after `first`, which may raise GpuledgerError.
 
         `done` is called with the workload as it is then, None if it could not be written.
         """
@@ -86,7 +98,11 @@ class CheckWriter(Component):
             try:
                 if before is not None:
                     await asyncio.wait([before])
+                if first is not None:
+                    await first()
                 written = await self._write(of, check, state, message)
+            except GpuledgerError as error:
+                logger.info("workload %s: %s", of.name, error)
             finally:
                 if self._writing.get(of.uid) is task:
                     del self._writing[of.uid]
@@ -208,8 +224,11 @@ class CardCheck(Component):
             queued.until_s = now_s + self._reserve_s - age_s
             self._attempts.forget(queued)
             queued.stage = Stage.RESUMED if age_s < self._reserve_s else Stage.READY
-        if queued.workload.is_admitted and not was_admitted:
-            self._reservations.extend(queued.workload.name, now_s + self._reserve_s)
+            if queued.stage is Stage.READY:
+                self._reservations.drop(queued.workload.name)
+        if queued.workload.is_admitted and not was_admitted and queued.stage is Stage.READY:
+            queued.until_s = now_s + self._reserve_s
+            self._reservations.extend(queued.workload.name, queued.until_s)
 
     def listing(self) -> Listed:
         """Note which workloads are known; return what forgets those that are not in the list read since."""
@@ -281,6 +300,8 @@ class CardCheck(Component):
     async def try_now(self, group: QueuedWorkload) -> None:
         """See Groups."""
         queued = group
+        if self._has_seats(queued):
+            return
         pods = self._pods.pods(queued.workload.name) if queued.stage is Stage.RESUMED else {}
         if others := queued.workload.not_ready(self._objects.checks):  # room is not kept while they take their time
             self.say_why(queued, f"{OTHERS}{', '.join(others)}")
@@ -311,6 +332,32 @@ class CardCheck(Component):
         else:
             await self._reserve(queued, seats, trial)
 
+    def _has_seats(self, queued: QueuedWorkload) -> bool:
+        """Return whether seats are stored of a workload whose check says Ready; where it does not, nobody needs them.
+
+        They were made by another operator, or by this one before it was started again.
+        """
+        name = queued.workload.name
+        if queued.stage is Stage.WAITING:
+            self._reservations.drop(name)
+        elif self._reservations.keys_of(name):
+            self._reservations.extend(name, queued.until_s)
+            queued.stage = Stage.READY
+        return queued.stage is Stage.READY
+
+    async def still_wants(self, seat: StoredSeat) -> bool:
+        """Return whether a workload needs a seat that was stored: see SeatStore."""
+        name, uid = WorkloadName(seat.owner.namespace, seat.owner.name), seat.owner.uid
+        queued = self._known.get(uid)
+        if queued is not None:
+            return queued.stage is not Stage.WAITING and self._clock.now_s() < queued.until_s
+        try:
+            now = workload(await self._store.workload(name.namespace, name.name))
+        except NotFound:
+            return False
+        check = now.check(self._objects.checks)
+        return now.uid == uid and now.has_quota and check is not None and check["state"] == CheckState.READY
+
     def _waits_for_selectors(self, queued: QueuedWorkload, why: str) -> None:
         """Have a workload tried again when more of its namespace's selectors may be evaluated: see `_may_have_more`."""
         self._attempts.failed(queued, self._state)
@@ -320,7 +367,8 @@ class CardCheck(Component):
     async def _reserve(self, queued: QueuedWorkload, seats: list[Asking], trial: Trial) -> None:
         """Hold room for all, and say so."""
         name = queued.workload.name
-        until_s = queued.until_s if queued.stage is Stage.RESUMED else self._clock.now_s() + self._reserve_s
+        if queued.stage is not Stage.RESUMED:
+            queued.until_s = self._clock.now_s() + self._reserve_s
         self._reservations.drop(name)
         tally = Tally(self._ledger.quotas)
         exceeded = next(filter(None, (tally.add(key, (place,)) for key, place in trial.placed.items())), None)
@@ -333,7 +381,7 @@ class CardCheck(Component):
         if self._known.get(queued.workload.uid) is not queued:
             return
         try:
-            sketch.commit(until_s, Strength.WAITING, name, queued.workload.priority)
+            sketch.commit(queued.until_s, Strength.WAITING, name, queued.workload.priority)
         except ShareRefused:  # others were faster
             self._attempts.failed(queued, self._state)
         else:
@@ -355,8 +403,10 @@ class CardCheck(Component):
                 self._writer.say(queued.workload, queued.check, CheckState.RETRY, DISPLACED, lambda _: None)
 
     def _is_reserved(self, queued: QueuedWorkload) -> None:
+        name, uid = queued.workload.name, queued.workload.uid
         if queued.stage is Stage.RESUMED:
             queued.stage = Stage.READY
+            self._tasks.start(self._reservations.store_or_drop(name, uid), f"store seats of workload {name}")
             return
         queued.stage = Stage.READY
 
@@ -373,7 +423,9 @@ class CardCheck(Component):
 
         text = RESERVED if self._ledger.seats.of_group(queued.workload.name) else NO_CARDS
         logger.info("workload %s: %s", queued.workload.name, text)
-        self._writer.say(queued.workload, queued.check, CheckState.READY, text, done)
+        self._writer.say(
+            queued.workload, queued.check, CheckState.READY, text, done, partial(self._reservations.store, name, uid)
+        )
 
     def _is_not_reserved(self, queued: QueuedWorkload, text: str) -> None:
         """Say why, unless the check has said Ready before: Kueue would stop the pods that have come by then."""
@@ -440,15 +492,16 @@ class WorkloadRequeuer(Component):
 class Queues:
     """The parts that deal with Kueue. Where it is not turned on, they know nothing and cost next to nothing."""
 
-    def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook) -> None:
+    def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook, seat_store: SeatStore) -> None:
         self.nodes, self.pods, self.objects = (
             NodesByRules(context.settings.kueue or context.settings.growth != "none"),
             WorkloadPods(),
             KueueObjects(context),
         )
         self.reader = SeatReader(context, self.objects, self.nodes, claims)
-        self.reservations, self.writer = Reservations(context), CheckWriter(context)
+        self.reservations, self.writer = Reservations(context, seat_store), CheckWriter(context)
         self.check = CardCheck(context, queue, self.objects, self.reservations, self.pods, self.reader, self.writer)
+        seat_store.ask(SeatFor.WORKLOAD, self.check.still_wants)
         claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else self.check.on_due())
         self.requeuer = WorkloadRequeuer(context, self.check, self.pods, self.writer)
 

@@ -51,18 +51,19 @@ from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import ApiError, BadInput, Conflict, NotFound, ShareRefused
+from gpuledger.model.errors import ApiError, BadInput, Conflict, GpuledgerError, NotFound, ShareRefused
 from gpuledger.model.gang import MOST_MEMBERS, Gang, GroupSeat, SeatGroup, SeatKey, WorkloadName
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import NodeSet, NodeSets
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Pod, are_shares_of
+from gpuledger.model.share import Placement, Pod, SeatFor, SeatOwner, are_shares_of
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
 from gpuledger.workflows.context import Component, Follower
 from gpuledger.workflows.kinds import ADMISSION_CHECKS, CLUSTER_QUEUES, COHORTS, FLAVORS, Subscription
 from gpuledger.workflows.queues.quota_tree import QuotaTree
 from gpuledger.workflows.resource_claims.claims import ClaimBook
+from gpuledger.workflows.seat_store import SeatStore
 from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
 
 
@@ -80,6 +81,8 @@ def pod_set_of(key: SeatKey) -> str:
 class Reservations(Component):
     """Lets pods have the seats of their workloads."""
 
+    _seat_store: SeatStore
+
     def __attrs_post_init__(self) -> None:
         self._taken: set[str] = set()  # UIDs of pods that have come for their seat, and have had it
 
@@ -91,6 +94,18 @@ class Reservations(Component):
     def keys_of(self, name: WorkloadName) -> set[SeatKey]:
         """Return the keys of a workload's seats."""
         return {seat.key for seat in self._ledger.seats.of_group(name)}
+
+    async def store(self, name: WorkloadName, uid: str) -> None:
+        """Have the API server know of what is kept for a workload. Raises as `SeatStore.store` does."""
+        await self._seat_store.store(name, SeatOwner(SeatFor.WORKLOAD, name.namespace, name.name, uid))
+
+    async def store_or_drop(self, name: WorkloadName, uid: str) -> None:
+        """Do the same; where that fails, the workload's pods have to look for cards themselves."""
+        try:
+            await self.store(name, uid)
+        except GpuledgerError as error:
+            logger.info("workload %s: %s", name, error)
+            self.drop(name)
 
     def drop(self, name: WorkloadName) -> None:
         """Give up what is kept for a workload. Idempotent."""
@@ -414,7 +429,7 @@ class QueuedWorkload:
     """Set of pods -> with how many it was admitted."""
     stage: Stage = Stage.WAITING
     until_s: float = 0.0
-    """For how long room is reserved for it, where it is `RESUMED`."""
+    """Until when room is kept for those of its pods that have not come, once its check says Ready."""
     said: str = ""
     """The message that was written last."""
     seats: tuple[int, list[Asking]] = field(default_factory=lambda: (-1, []))

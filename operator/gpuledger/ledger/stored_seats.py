@@ -1,0 +1,118 @@
+"""Seats that the API server has: they outlive the operator, and another one knows of them.
+
+Such a seat is a holder of its cards, under a UID of its own. It counts by the seat in memory, which the pod that comes
+for it takes over; its own share then takes the place of the stored one, in the write that enters it. A stored seat that
+nobody has in memory any more is *vacated*: it leaves with the next share that is entered on its card, or by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.seats import FOREVER, Seat, Seats, Strength
+from gpuledger.model.clock import BoundedMap, Listeners
+from gpuledger.model.gang import GroupSeat, SeatGroup, SeatKey, WorkloadName
+from gpuledger.model.share import Holder, Placement, SeatOwner
+
+GIVEN_UP_KEPT = 16_384
+
+
+def group_of(owner: SeatOwner) -> SeatGroup:
+    """Return the group of an owner's seats."""
+    return WorkloadName(owner.namespace, owner.name)
+
+
+class StoredSeats:
+    """Which seats the API server lists, and on which cards."""
+
+    def __init__(self, entries: Mapping[str, CardEntry], seats: Seats) -> None:
+        self._entries = entries  # card UUID -> its line
+        self._seats = seats
+        self._cards: dict[str, set[str]] = {}  # UID of a seat -> UUIDs of the cards that list it
+        self._given_up: BoundedMap[str, None] = BoundedMap(GIVEN_UP_KEPT)  # UIDs of those that were given up here
+        self.on_learned = Listeners[[str]]()
+        """Called with the UID of a seat that another operator has made, or this one before it was started again."""
+        seats.on_vacated.append(lambda uid: self._given_up.note(uid, None))
+
+    def uids(self) -> list[str]:
+        """Return the UIDs of all seats that the API server lists."""
+        return list(self._cards)
+
+    def on_cards(self, uid: str) -> list[tuple[CardEntry, Holder]]:
+        """Return the cards that list a seat."""
+        entries = (self._entries[uuid] for uuid in self._cards.get(uid, ()))
+        return [(entry, entry.stored_seats[uid]) for entry in entries]
+
+    def store(self, key: SeatKey, uid: str) -> None:
+        """Note under which UID the API server is to have a seat that is there. No other is the same one any more."""
+        other = self._seats.stored_as.get(uid)
+        for each, stored_as in ((other, ""), (key, uid)):
+            seat = self._seats.of(each) if each is not None else None
+            if seat is not None and seat.stored_as != stored_as:
+                self._seats.restore(replace(seat, stored_as=stored_as))
+
+    def whose(self, uid: str) -> SeatKey | None:
+        """Return who has a seat in memory that the API server lists; None if nobody has it any more."""
+        return self._seats.stored_as.get(uid)
+
+    def listed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
+        """Take over which seats the API server lists on a card now."""
+        now, uuid = entry.stored_seats, entry.card.uuid
+        for uid in before.keys() - now.keys():
+            self._cards[uid].discard(uuid)
+            key = self._seats.stored_as.get(uid)
+            if isinstance(key, GroupSeat) and key in entry.seats:  # no pod of ours has come for it: it was taken back
+                self._seats.give_up(key)
+            if not self._cards[uid]:
+                del self._cards[uid]
+                self._given_up.drop(uid)
+        for uid in now.keys() - before.keys():
+            self._cards.setdefault(uid, set()).add(uuid)
+            self._learn(entry, now[uid])
+
+    def learn_again(self) -> None:
+        """Keep all that the API server lists, whatever was given up here: another operator may have made it since."""
+        self._given_up.clear()
+        for uid in self._cards:
+            for entry, holder in self.on_cards(uid):
+                self._learn(entry, holder)
+
+    def vacated(self, entry: CardEntry, taking: Collection[str] = ()) -> list[Holder]:
+        """Return the stored seats that may leave a card when the shares of these pods are entered there.
+
+        They are nobody's any more, or of one of the pods.
+        """
+        found = []
+        for uid, holder in entry.stored_seats.items():
+            key = self._seats.stored_as.get(uid)
+            if key is None or key in taking or key not in entry.seats:
+                found.append(holder)
+        return found
+
+    def is_vacated(self, uid: str) -> bool:
+        """Return whether a seat that the API server lists is nobody's any more, on one of its cards at least."""
+        return any(holder in self.vacated(entry) for entry, holder in self.on_cards(uid))
+
+    def _learn(self, entry: CardEntry, holder: Holder) -> None:
+        uid, stored = holder.pod.uid, holder.seat
+        if stored is None:
+            return
+        group = group_of(stored.owner)
+        key = self._seats.stored_as.get(uid)
+        if key is None:
+            key = GroupSeat(group, stored.member)
+            if uid not in self._given_up and self._seats.of(key) is None:  # else of an earlier object of this name
+                placement = Placement(entry.card.node_name, (holder.share,), stored.host)
+                seat = Seat(key, placement, FOREVER, Strength.WAITING, (), group, holder.pod.priority, uid)
+                self._seats.restore(seat)
+                self.on_learned(uid)
+            return
+        known = self._seats.of(key)
+        if known is None or not isinstance(key, GroupSeat):
+            return
+        place = known.placement
+        if place.node_name == entry.card.node_name and len(place.shares) < stored.cards and key not in entry.seats:
+            shares = sorted((*place.shares, holder.share), key=lambda share: self._entries[share.uuid].card.place)
+            self._seats.restore(replace(known, placement=replace(place, shares=tuple(shares))))
