@@ -160,6 +160,40 @@ def test_a_container_cannot_have_more_than_its_pod(card: Card, amount: str) -> N
         card.write(a_status(a_holder("a", 1024, 10, containers=[share | {amount: share[amount] + 1}])))
 
 
+SEAT = {"kind": "workload", "name": "job", "uid": "uid-of-job", "member": "main/0", "cards": 1}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"podUID": "seat-1", "state": "reserved"},
+        {"podUID": "seat-1", "seat": SEAT},
+    ],
+    ids=["no word for whom", "not reserved"],
+)
+def test_a_seat_is_reserved_and_says_for_whom(card: Card, more: Json) -> None:
+    card.create()
+    with refused("status.holders[0].podUID", "a holder whose UID begins with seat- is no pod"):
+        card.write(a_status(a_holder("a", 1024, 10, **more)))
+
+
+def test_a_seat_counts_like_any_holder_and_a_pods_share_takes_its_place(card: Card) -> None:
+    seat = a_holder("job", CAPACITY["memoryMiB"], podUID="seat-1", state="reserved", seat=SEAT)
+    card.held_by(seat)
+    with refused("status.used.memoryMiB", "on this card"):
+        card.write(a_status(seat, a_holder("other", 1)))
+    card.write(a_status(a_holder("a", CAPACITY["memoryMiB"])))
+    assert card.pods() == ["a"]
+
+
+def test_256_seats_with_64_containers_each_fit(card: Card) -> None:
+    containers = [{"name": f"container-{i}", "memoryMiB": 1, "cores": 0} for i in range(64)]
+    card.create(card.manifest(capacity=CAPACITY | {"number": 1024}))
+    seat = {"state": "reserved", "seat": SEAT | {"name": "j" * 253, "member": "m" * 191}, "containers": containers}
+    card.write(a_status(*(a_holder("job", 1, podUID=f"seat-{i:059}", **seat) for i in range(256))))
+    assert len(card.pods()) == 256
+
+
 def test_containers_that_run_one_after_the_other_can_add_up_to_more_than_the_pod(card: Card) -> None:
     containers = [{"name": name, "memoryMiB": 1024, "cores": 10} for name in ("init", "main")]
     card.held_by(a_holder("a", 1024, 10, containers=containers))

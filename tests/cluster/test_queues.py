@@ -189,7 +189,11 @@ def test_a_job_of_several_pods_starts_with_all_of_them_or_keeps_nothing(queues: 
 
 def seats(cluster: Cluster) -> int:
     """Return how many shares the ledger has of pods that have not come."""
-    return sum("seat" in holder for card in cluster.cards().values() for holder in card["status"]["holders"])
+    return sum(
+        holder["podUID"].startswith("seat-")
+        for card in cluster.cards().values()
+        for holder in card["status"]["holders"]
+    )
 
 
 @pytest.mark.promise("queues")

@@ -88,12 +88,9 @@ def _containers_within_pod(new: Json, _: Json | None) -> bool:
     )
 
 
-def _seats_are_no_pods(new: Json, _: Json | None) -> bool:
-    return all(
-        ("seat" in holder) == holder["podUID"].startswith("seat-")
-        and ("seat" not in holder or holder["state"] == "reserved")
-        for holder in _holders(new)
-    )
+def _seats_are_kept(new: Json, _: Json | None) -> bool:
+    seats = (holder for holder in _holders(new) if holder["podUID"].startswith("seat-"))
+    return all("seat" in seat and seat["state"] == "reserved" for seat in seats)
 
 
 _AMOUNTS = ("memoryMiB", "cores", "number")
@@ -105,7 +102,7 @@ CHECKS: dict[crd.Rule, Check] = {
     crd.HELD_CARD_STAYS_ON_ITS_NODE: _held_card_stays,
     crd.EXCLUSIVE_HOLDER_IS_ALONE: _exclusive_is_alone,
     crd.CONTAINERS_WITHIN_THE_POD: _containers_within_pod,
-    crd.SEATS_ARE_NO_PODS: _seats_are_no_pods,
+    crd.SEATS_ARE_KEPT: _seats_are_kept,
     **dict(zip(crd.NOTHING_OVER_CAPACITY, map(_within_capacity, _AMOUNTS), strict=True)),
     **dict(zip(crd.TOTALS_ARE_SUMS, map(_adds_up, _AMOUNTS), strict=True)),
 }

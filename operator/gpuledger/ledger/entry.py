@@ -112,10 +112,10 @@ class CardEntry:
     def hold(self, listed: Iterable[Holder]) -> None:
         """Take over what the API server lists as holders."""
         self.listed = {holder.pod.uid: holder for holder in listed}
-        self.stored_seats = {uid: holder for uid, holder in self.listed.items() if holder.seat is not None}
+        self.stored_seats = {uid: holder for uid, holder in self.listed.items() if holder.is_seat}
         self.holders = self.listed
         if self.stored_seats:
-            self.holders = {uid: holder for uid, holder in self.listed.items() if holder.seat is None}
+            self.holders = {uid: holder for uid, holder in self.listed.items() if not holder.is_seat}
 
     @property
     def takes_pods(self) -> bool:

@@ -149,12 +149,17 @@ class Holder:
     attempt: str = ""
     """The attempt to bind that entered it or relies on it: a random name, empty if the journal has not entered it."""
     seat: StoredSeat | None = None
-    """For whom the share is kept, if its pod does not exist yet."""
+    """For whom the share is kept, if its pod does not exist yet; of a pod, the seat that it has taken."""
+
+    @property
+    def is_seat(self) -> bool:
+        """Return whether the pod does not exist yet."""
+        return self.pod.uid.startswith(SEAT_PREFIX)
 
     @property
     def title(self) -> str:
         """Return the name to show: the pod's, or that of the object which keeps the share for one."""
-        return f"{self.pod} ({self.seat.owner.kind})" if self.seat is not None else str(self.pod)
+        return f"{self.pod} ({self.seat.owner.kind})" if self.seat is not None and self.is_seat else str(self.pod)
 
 
 @dataclass(frozen=True, slots=True)

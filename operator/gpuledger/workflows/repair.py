@@ -657,7 +657,7 @@ def _names_claims(cards: Iterable[SeenCard]) -> bool:
 
 def _named(cards: Iterable[SeenCard]) -> set[Pod]:
     """Return the pods that the cards name."""
-    holders = {holder.pod for seen in cards for holder in seen.stored.holders or () if holder.seat is None}
+    holders = {holder.pod for seen in cards for holder in seen.stored.holders or () if not holder.is_seat}
     return holders | {misfit.pod for seen in cards for misfit in seen.stored.misfits}
 
 

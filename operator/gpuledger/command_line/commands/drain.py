@@ -192,7 +192,7 @@ class Drain:
 
 
 def _pods_on(card: StoredCard) -> Iterator[Pod]:
-    yield from (holder.pod for holder in card.holders or () if holder.seat is None)
+    yield from (holder.pod for holder in card.holders or () if not holder.is_seat)
     yield from (claim.holder.pod for claim in card.claims)
 
 

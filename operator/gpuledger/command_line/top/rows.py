@@ -339,7 +339,7 @@ def _namespace_lines(reports: Sequence[CardReport]) -> list[Line]:
             nodes.setdefault(namespace, set()).add(report.card.node_name)
         for holder in report.holders:
             of_namespace = pods.setdefault(holder.pod.namespace, set())
-            if holder.seat is None:
+            if not holder.is_seat:
                 of_namespace.add(holder.pod.uid)
     return [
         Line(name, NOTHING, used, cards[name], len(pods[name]), "", (), (str(len(nodes[name])),))
@@ -372,7 +372,7 @@ def _states(reports: Sequence[CardReport]) -> str:
 
 
 def _pods(reports: Iterable[CardReport]) -> int:
-    return len({holder.pod.uid for report in reports for holder in report.holders if holder.seat is None})
+    return len({holder.pod.uid for report in reports for holder in report.holders if not holder.is_seat})
 
 
 def _idle(reports: Iterable[CardReport]) -> str:

@@ -134,11 +134,10 @@ CONTAINERS_WITHIN_THE_POD: Final = Rule(
     field_path=".containers",
 )
 
-# A seat has no pod: its UID says so, and only room that is kept can be one.
-SEATS_ARE_NO_PODS: Final = Rule(
-    rule=f"has(self.seat) == self.podUID.startsWith('{SEAT_PREFIX}') && "
-    f"(!has(self.seat) || self.state == '{HolderState.RESERVED}')",
-    message=f"a seat is reserved, and its UID begins with {SEAT_PREFIX}; that of a pod does not",
+# A seat has no pod: its UID says so, and only room that is kept for somebody can be one.
+SEATS_ARE_KEPT: Final = Rule(
+    rule=f"!self.podUID.startsWith('{SEAT_PREFIX}') || (has(self.seat) && self.state == '{HolderState.RESERVED}')",
+    message=f"a holder whose UID begins with {SEAT_PREFIX} is no pod: it is reserved, and says in seat for whom",
     field_path=".podUID",
 )
 
@@ -147,7 +146,7 @@ SEATS_ARE_NO_PODS: Final = Rule(
 RULES: Final[dict[tuple[str, ...], tuple[Rule, ...]]] = {
     (): (NAMED_AFTER_ITS_UUID, UUID_STAYS, STATUS_STAYS, HELD_CARD_STAYS_ON_ITS_NODE, *NOTHING_OVER_CAPACITY),
     ("properties", "status"): (*TOTALS_ARE_SUMS, EXCLUSIVE_HOLDER_IS_ALONE),
-    ("properties", "status", "properties", "holders", "items"): (CONTAINERS_WITHIN_THE_POD, SEATS_ARE_NO_PODS),
+    ("properties", "status", "properties", "holders", "items"): (CONTAINERS_WITHIN_THE_POD, SEATS_ARE_KEPT),
 }
 
 # Header, JSON path, type, and 1 for those that only `kubectl get -o wide` shows. A column is one field: "3/10" would

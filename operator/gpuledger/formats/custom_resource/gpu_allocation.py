@@ -231,7 +231,7 @@ class Holder(_WholeShare):
     seat: Seat | None = Field(
         default=None,
         description="For whom the share is kept, if its pod does not exist yet: the holder's UID is then its own, "
-        "and its name that of the object which keeps it.",
+        "and its name that of the object which keeps it. Of a pod: the seat that it has taken.",
     )
     attempt: Attempt | None = Field(
         default=None,

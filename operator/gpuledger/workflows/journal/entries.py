@@ -20,7 +20,7 @@ from gpuledger.ledger.entry import CardEntry, why_not
 from gpuledger.model.card import NOTHING, Amounts, CardPhase
 from gpuledger.model.errors import GpuledgerError, ShareRefused
 from gpuledger.model.json_object import Json
-from gpuledger.model.share import Claim, Holder, HolderState, Misfit, Pod, Share
+from gpuledger.model.share import Claim, Holder, HolderState, Misfit, Pod, Share, StoredSeat
 
 
 @dataclass(eq=False)
@@ -70,6 +70,10 @@ class Add(Entry):
         return replace(
             present, attempt=self.holder.attempt, state=kept.state, deadline=kept.deadline, share=self.holder.share
         )
+
+    def sits_in(self, seat: StoredSeat | None) -> None:
+        """Note the stored seat in the place of which the holder is entered."""
+        self.holder = replace(self.holder, seat=seat)
 
     def takes_over_from(self, present: Holder) -> bool:
         """Return whether a holder is an equal one; room that was reserved does not know the claims' names yet."""

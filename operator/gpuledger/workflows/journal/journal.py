@@ -404,10 +404,17 @@ class _CardWriter:
     def _vacated(self, card: CardEntry, entries: Sequence[Entry]) -> list[Holder]:
         """Return the stored seats that leave the card with these entries: those of pods that are entered, and nobody's.
 
-        They stay as long as nobody needs the room.
+        They stay as long as nobody needs the room. Pods note which seat they had.
         """
-        adding = {entry.subject for entry in entries if isinstance(entry, Add)}
-        return self._ledger.stored_seats.vacated(card, adding) if adding and card.stored_seats else []
+        adding = {entry.subject: entry for entry in entries if isinstance(entry, Add)}
+        if not adding or not card.stored_seats:
+            return []
+        found = self._ledger.stored_seats.vacated(card, adding)
+        for holder in found:
+            key = self._ledger.stored_seats.whose(holder.pod.uid)
+            if isinstance(key, str) and key in adding:
+                adding[key].sits_in(holder.seat)
+        return found
 
     def _refused(self, entries: list[Entry], error: Invalid) -> None:
         self._counts.refusals.inc()

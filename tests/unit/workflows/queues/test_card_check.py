@@ -363,7 +363,7 @@ def lose_seats(api: QueueServer) -> None:
     """Take all stored seats off the cards."""
     for card in api.cards.values():
         status = card["status"]
-        status["holders"] = [holder for holder in status["holders"] if "seat" not in holder]
+        status["holders"] = [holder for holder in status["holders"] if holder["state"] == "allocated"]
         amounts = ("memoryMiB", "cores", "number")
         status["used"] = {name: sum(holder[name] for holder in status["holders"]) for name in amounts}
 

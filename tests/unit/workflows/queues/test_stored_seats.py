@@ -42,7 +42,9 @@ def restart(scene: QueueScene) -> None:
 
 def stored(api: QueueServer) -> list[Json]:
     """Return the seats that the API server has."""
-    return [each for card in api.cards.values() for each in card["status"]["holders"] if "seat" in each]
+    return [
+        each for card in api.cards.values() for each in card["status"]["holders"] if each["podUID"].startswith("seat-")
+    ]
 
 
 def members(api: QueueServer) -> list[str]:
@@ -95,6 +97,8 @@ async def test_a_pod_takes_the_place_of_its_seat_in_one_write_that_changes_no_su
     for number in range(4):
         await scene.bind(f"job-{number}", "job", limits)
         assert len(stored(api)) == 3 - number
+        [holder] = [h for c in api.cards.values() for h in c["status"]["holders"] if h["pod"] == f"job-{number}"]
+        assert holder["seat"]["name"] == "job"
         assert sums(api) == used
     assert len(api.patches()) == written + 4
 
