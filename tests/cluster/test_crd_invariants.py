@@ -189,7 +189,8 @@ def test_a_seat_counts_like_any_holder_and_a_pods_share_takes_its_place(card: Ca
 def test_256_seats_with_64_containers_each_fit(card: Card) -> None:
     containers = [{"name": f"container-{i}", "memoryMiB": 1, "cores": 0} for i in range(64)]
     card.create(card.manifest(capacity=CAPACITY | {"number": 1024}))
-    seat = {"state": "reserved", "seat": SEAT | {"name": "j" * 253, "member": "m" * 191}, "containers": containers}
+    longest = SEAT | {"name": "j" * 253, "member": "m" * 191}
+    seat: dict[str, Any] = {"state": "reserved", "seat": longest, "containers": containers}
     card.write(a_status(*(a_holder("job", 1, podUID=f"seat-{i:059}", **seat) for i in range(256))))
     assert len(card.pods()) == 256
 
