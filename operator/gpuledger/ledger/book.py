@@ -295,9 +295,9 @@ class Ledger:
         (self._with_misfits.add if entry.misfits else self._with_misfits.discard)(uuid)
         if stored.holders is not None:  # a status can't be removed: without one this is a new object, to be restored
             self.promises.listed(entry, stored.claims)
-            seats = entry.stored_seats
+            seats, sitting = entry.stored_seats, entry.sitting
             self.holders.replace(entry, stored.holders)
-            self.stored_seats.listed(entry, seats)
+            self.stored_seats.listed(entry, seats, sitting)
         self.quotas.holders_changed(entry, held)
         self.promises.discount({*held, *claimed})
         entry.known_room = None
@@ -332,9 +332,9 @@ class Ledger:
         """Change a holder of a card that the API server has lost, so that it is restored so; None takes it off."""
         entry = self._entries.get(uuid)
         if entry is not None and not entry.stored:
-            changed, seats = entry.listed | {pod_uid: holder}, entry.stored_seats
+            changed, seats, sitting = entry.listed | {pod_uid: holder}, entry.stored_seats, entry.sitting
             before = self.holders.replace(entry, [holder for holder in changed.values() if holder is not None])
-            self.stored_seats.listed(entry, seats)
+            self.stored_seats.listed(entry, seats, sitting)
             self.quotas.holders_changed(entry, before)
             self.promises.discount(before)
             entry.known_room = None

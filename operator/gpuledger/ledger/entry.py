@@ -98,6 +98,8 @@ class CardEntry:
     """Pod UID -> holder: those of them that are pods."""
     stored_seats: dict[str, Holder] = field(default_factory=dict)
     """UID of a seat -> holder: the others. They count by the seats in memory, whose pod may have them by now."""
+    sitting: dict[str, Holder] = field(default_factory=dict)
+    """Pod UID -> holder: the pods among them that have taken a stored seat."""
     misfits: tuple[Misfit, ...] = ()
     """Shares that are shown on the card and not counted."""
     seats: dict[SeatKey, Share] = field(default_factory=dict)
@@ -116,6 +118,7 @@ class CardEntry:
         self.holders = self.listed
         if self.stored_seats:
             self.holders = {uid: holder for uid, holder in self.listed.items() if not holder.is_seat}
+        self.sitting = {uid: holder for uid, holder in self.holders.items() if holder.seat is not None}
 
     @property
     def takes_pods(self) -> bool:

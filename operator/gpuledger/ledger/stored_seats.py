@@ -13,15 +13,16 @@ from dataclasses import replace
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.seats import FOREVER, Seat, Seats, Strength
 from gpuledger.model.clock import BoundedMap, Listeners
-from gpuledger.model.gang import GroupSeat, SeatGroup, SeatKey, WorkloadName
-from gpuledger.model.share import Holder, Placement, SeatOwner
+from gpuledger.model.gang import GroupSeat, ReservationName, SeatGroup, SeatKey, WorkloadName
+from gpuledger.model.share import Holder, Placement, SeatFor, SeatOwner, StoredSeat
 
 GIVEN_UP_KEPT = 16_384
 
 
 def group_of(owner: SeatOwner) -> SeatGroup:
     """Return the group of an owner's seats."""
-    return WorkloadName(owner.namespace, owner.name)
+    kind = ReservationName if owner.kind is SeatFor.RESERVATION else WorkloadName
+    return kind(owner.namespace, owner.name)
 
 
 class StoredSeats:
@@ -31,9 +32,12 @@ class StoredSeats:
         self._entries = entries  # card UUID -> its line
         self._seats = seats
         self._cards: dict[str, set[str]] = {}  # UID of a seat -> UUIDs of the cards that list it
+        self._sitting: dict[str, dict[str, set[tuple[str, str]]]] = {}  # owner UID -> member -> pod and card UUID
         self._given_up: BoundedMap[str, None] = BoundedMap(GIVEN_UP_KEPT)  # UIDs of those that were given up here
         self.on_learned = Listeners[[str]]()
         """Called with the UID of a seat that another operator has made, or this one before it was started again."""
+        self.on_sitting = Listeners[[SeatOwner]]()
+        """Called with the owner of a seat that a pod's share has taken, or leaves."""
         seats.on_vacated.append(lambda uid: self._given_up.note(uid, None))
 
     def uids(self) -> list[str]:
@@ -57,8 +61,14 @@ class StoredSeats:
         """Return who has a seat in memory that the API server lists; None if nobody has it any more."""
         return self._seats.stored_as.get(uid)
 
-    def listed(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
-        """Take over which seats the API server lists on a card now."""
+    def sitting(self, owner_uid: str) -> dict[str, str]:
+        """Return the pods that hold shares in the place of an owner's seats: member -> UID of the pod."""
+        return {member: next(iter(pods))[0] for member, pods in self._sitting.get(owner_uid, {}).items()}
+
+    def listed(self, entry: CardEntry, before: Mapping[str, Holder], sitting: Mapping[str, Holder]) -> None:
+        """Take over which seats the API server lists on a card now, and who has taken some."""
+        if sitting or entry.sitting:
+            self._sit(entry, sitting)
         now, uuid = entry.stored_seats, entry.card.uuid
         for uid in before.keys() - now.keys():
             self._cards[uid].discard(uuid)
@@ -71,6 +81,20 @@ class StoredSeats:
         for uid in now.keys() - before.keys():
             self._cards.setdefault(uid, set()).add(uuid)
             self._learn(entry, now[uid])
+
+    def _sit(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
+        uuid = entry.card.uuid
+        for uid, seat in _seats_of(before, entry.sitting):
+            of_owner = self._sitting[seat.owner.uid]
+            of_owner[seat.member].discard((uid, uuid))
+            if not of_owner[seat.member]:
+                del of_owner[seat.member]
+            if not of_owner:
+                del self._sitting[seat.owner.uid]
+            self.on_sitting(seat.owner)
+        for uid, seat in _seats_of(entry.sitting, before):
+            self._sitting.setdefault(seat.owner.uid, {}).setdefault(seat.member, set()).add((uid, uuid))
+            self.on_sitting(seat.owner)
 
     def learn_again(self) -> None:
         """Keep all that the API server lists, whatever was given up here: another operator may have made it since."""
@@ -116,3 +140,8 @@ class StoredSeats:
         if place.node_name == entry.card.node_name and len(place.shares) < stored.cards and key not in entry.seats:
             shares = sorted((*place.shares, holder.share), key=lambda share: self._entries[share.uuid].card.place)
             self._seats.restore(replace(known, placement=replace(place, shares=tuple(shares))))
+
+
+def _seats_of(holders: Mapping[str, Holder], others: Mapping[str, Holder]) -> list[tuple[str, StoredSeat]]:
+    """Return the seats of holders that are not among others: UID of the pod, and its seat."""
+    return [(uid, each.seat) for uid, each in holders.items() if uid not in others and each.seat is not None]

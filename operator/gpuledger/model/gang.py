@@ -47,7 +47,19 @@ class WorkloadName(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-SeatGroup = GangName | WorkloadName
+class ReservationName(NamedTuple):
+    """Which GPUReservation."""
+
+    namespace: str
+    name: str
+    kind: str = "reservation"
+    """Tells it from a workload of the same name: tuples of equal parts are equal."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+SeatGroup = GangName | WorkloadName | ReservationName
 """Pods for which room is kept together."""
 
 
@@ -60,9 +72,14 @@ class GroupSeat(NamedTuple):
 
     def __str__(self) -> str:
         """Return the name to show where other seats have that of a pod."""
-        why = "kept for a member" if isinstance(self.group, GangName) else "reserved for a pod of this workload"
-        return f"{self.group} ({why})"
+        return f"{self.group} ({_WHY_KEPT[type(self.group)]})"
 
+
+_WHY_KEPT: dict[type[SeatGroup], str] = {
+    GangName: "kept for a member",
+    WorkloadName: "reserved for a pod of this workload",
+    ReservationName: "a reservation",
+}
 
 SeatKey = str | GroupSeat
 """Whose seat: a pod's UID, or a pod that is to come."""

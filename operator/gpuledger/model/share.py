@@ -102,6 +102,8 @@ class SeatFor(StrEnum):
 
     WORKLOAD = "workload"
     """One of Kueue's, of the same namespace."""
+    RESERVATION = "reservation"
+    """A GPUReservation of the same namespace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.growth.growth import GrowthParts
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.kept_nodes import NodeKeeper
+from gpuledger.workflows.kept_seats import KeptSeats
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
 from gpuledger.workflows.observe_cluster import ClusterObserver, DemandHistory
 from gpuledger.workflows.pending.pod_condition import PodConditionWriter, PodWarner, RefusedByScheduler
@@ -30,7 +31,6 @@ from gpuledger.workflows.quota import NamespaceQuotas, QuotaStatusWriter
 from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.repair import Adopter
 from gpuledger.workflows.resource_claims.writes import ResourceClaims
-from gpuledger.workflows.seat_store import SeatStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class Workflows:
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
-    seat_store: SeatStore
+    seats: KeptSeats
     growth: GrowthParts
     audits: AuditRuns
 
@@ -80,7 +80,7 @@ class Workflows:
             self.pod_condition_writer,
             self.quota_status,
             self.node_keeper,
-            self.seat_store,
+            self.seats.store,
             self.growth.stand_ins,
             self.check_messages,
         ):
@@ -103,12 +103,12 @@ def connect(c: Context) -> Workflows:
     releaser = PodReleaser(c, departures, deadlines, claims.ends)
     binder = PodBinder(c, releaser, turns, claims.writer)
     queue = RoomQueue(c, waiting := WaitingPods(c))
-    queues = Queues(c, queue, claims.book, seat_store := SeatStore(c, may_write))
+    queues = Queues(c, queue, claims.book, seats := KeptSeats(c, may_write))
     gangs = Gangs(c, waiting, queue, lives, binder)
     stays = (queues.check.leaves_with_workload, claims.book.shares_with_others)
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
-    ahead, keeper = AheadNominator(c, queues.reservations), NodeKeeper(c, may_write)
-    placer = PodPlacer(c, binder, waiting, gangs, queues.reservations, claims, ahead, preemption)
+    ahead, keeper = AheadNominator(c, seats.takers), NodeKeeper(c, may_write)
+    placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write)
@@ -117,8 +117,8 @@ def connect(c: Context) -> Workflows:
     pod_condition_writer = PodConditionWriter(c, explainer.pods)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
-        *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, queues.reservations, refused),
-        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seat_store, keeper),
+        *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, seats.takers, refused),
+        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, keeper),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -149,7 +149,7 @@ def connect(c: Context) -> Workflows:
         quotas=quotas,
         node_keeper=keeper,
         growth=growth,
-        seat_store=seat_store,
+        seats=seats,
         quota_status=QuotaStatusWriter(c, quotas, may_write),
         audits=AuditRuns(),
     )

@@ -42,7 +42,7 @@ from gpuledger.model.request import PodRequest
 from gpuledger.model.share import Placement, Pod
 from gpuledger.placement.policy import StepBudget
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.queues.workloads import Reservations
+from gpuledger.workflows.kept_seats import SeatTakers
 from gpuledger.workflows.reporting import AheadOutcome
 
 _Rank = tuple[int, str, int, str]
@@ -134,7 +134,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 class AheadNominator(Component):
     """Follows which pods queue, and what kube-scheduler asks."""
 
-    _reservations: Reservations
+    _seat_takers: SeatTakers
 
     def __attrs_post_init__(self) -> None:
         self._least_nodes = self._settings.nominate_ahead_nodes if self._settings.nodes_offered == 1 else 0
@@ -222,7 +222,7 @@ class AheadNominator(Component):
         """Read a pod that can be nominated; return None for one that can't be."""
         if was_tried(pod) or nominated_node(pod) or has_claims(pod):
             return None
-        if self._reservations.are_for(pod):
+        if self._seat_takers.are_for(pod):
             return None
         demands = demands_on_nodes(pod)
         try:

@@ -46,12 +46,12 @@ from gpuledger.workflows.binding.bind_pod import Bind, OpenBindRequest, PodBinde
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import PodRefused
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.kept_seats import SeatTakers
 from gpuledger.workflows.namespace_allowances import CostlyQuestions
 from gpuledger.workflows.pending.queue import ClaimRequeuer
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.placing.nominate_ahead import AheadNominator
 from gpuledger.workflows.preemption.preempt import Preemption
-from gpuledger.workflows.queues.workloads import Reservations
 from gpuledger.workflows.quota import QuotaGate
 from gpuledger.workflows.resource_claims.claims import ClaimAllocationLock
 from gpuledger.workflows.resource_claims.writes import ResourceClaims
@@ -216,7 +216,7 @@ class PodPlacer(Component):
     _binder: PodBinder
     _waiting: WaitingPods
     _gangs: Gangs
-    _reservations: Reservations
+    _seat_takers: SeatTakers
     _claims: ResourceClaims
     _ahead: AheadNominator
     _preemption: Preemption
@@ -294,7 +294,7 @@ class PodPlacer(Component):
         node_name = self._settled_node(pod, request)
         if node_name is not None:
             return self._same_node(pod, node_name, arguments.node_names)
-        self._reservations.take(arguments.pod, pod, request, arguments.node_names, gang)
+        self._seat_takers.take(arguments.pod, pod, request, arguments.node_names, gang)
         refusal, found = self._quota_gate.refuses(pod, request), None
         if refusal is not None and gang is None:
             self._drop_hold(pod.uid)
@@ -345,7 +345,7 @@ class PodPlacer(Component):
         return sorted(arguments.node_names, key=lambda name: order.get(name, len(order)))
 
     def _place(self, arguments: FilterArguments, pod: Pod, request: PodRequest) -> FilterResult:
-        reserved = self._entered.reserved(pod.uid, request) or self._reservations.given(pod.uid)
+        reserved = self._entered.reserved(pod.uid, request) or self._seat_takers.given(pod.uid)
         seat_before = self._ledger.seats.of(pod.uid)
         self._drop_hold(pod.uid)
         if reserved is not None and reserved.node_name in arguments.node_names:

@@ -45,6 +45,7 @@ from gpuledger.placement.sketch import Sketch
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.events import MemberRefused, PodRefused, SelectorsAllowed
+from gpuledger.workflows.kept_seats import KeptSeats
 from gpuledger.workflows.kinds import DENIED, WORKLOADS, Subscription
 from gpuledger.workflows.pending.queue import Attempts, RoomQueue
 from gpuledger.workflows.queues.workloads import (
@@ -58,7 +59,6 @@ from gpuledger.workflows.queues.workloads import (
     hardest_first,
 )
 from gpuledger.workflows.resource_claims.claims import ClaimBook, Kind
-from gpuledger.workflows.seat_store import SeatStore
 from gpuledger.workflows.tasks import Step, in_slices, run_cooperatively, sleep_backoff
 
 logger = logging.getLogger(__name__)
@@ -492,16 +492,16 @@ class WorkloadRequeuer(Component):
 class Queues:
     """The parts that deal with Kueue. Where it is not turned on, they know nothing and cost next to nothing."""
 
-    def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook, seat_store: SeatStore) -> None:
+    def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook, seats: KeptSeats) -> None:
         self.nodes, self.pods, self.objects = (
             NodesByRules(context.settings.kueue or context.settings.growth != "none"),
             WorkloadPods(),
             KueueObjects(context),
         )
         self.reader = SeatReader(context, self.objects, self.nodes, claims)
-        self.reservations, self.writer = Reservations(context, seat_store), CheckWriter(context)
+        self.reservations, self.writer = Reservations(context, seats.takers, seats.store), CheckWriter(context)
         self.check = CardCheck(context, queue, self.objects, self.reservations, self.pods, self.reader, self.writer)
-        seat_store.ask(SeatFor.WORKLOAD, self.check.still_wants)
+        seats.store.ask(SeatFor.WORKLOAD, self.check.still_wants)
         claims.on_appeared.append(lambda kind, name: None if kind is Kind.CLAIMS else self.check.on_due())
         self.requeuer = WorkloadRequeuer(context, self.check, self.pods, self.writer)
 

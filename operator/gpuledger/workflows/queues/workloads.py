@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from sys import intern
@@ -51,19 +51,18 @@ from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.kube_api.writes import KubeStore
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.clock import Clock, Listeners
-from gpuledger.model.errors import ApiError, BadInput, Conflict, GpuledgerError, NotFound, ShareRefused
-from gpuledger.model.gang import MOST_MEMBERS, Gang, GroupSeat, SeatGroup, SeatKey, WorkloadName
+from gpuledger.model.errors import ApiError, BadInput, Conflict, GpuledgerError, NotFound
+from gpuledger.model.gang import MOST_MEMBERS, GroupSeat, SeatKey, WorkloadName
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import NodeSet, NodeSets
-from gpuledger.model.request import PodRequest
-from gpuledger.model.share import Placement, Pod, SeatFor, SeatOwner, are_shares_of
+from gpuledger.model.share import SeatFor, SeatOwner
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
 from gpuledger.workflows.context import Component, Follower
+from gpuledger.workflows.kept_seats import SeatStore, SeatTakers
 from gpuledger.workflows.kinds import ADMISSION_CHECKS, CLUSTER_QUEUES, COHORTS, FLAVORS, Subscription
 from gpuledger.workflows.queues.quota_tree import QuotaTree
 from gpuledger.workflows.resource_claims.claims import ClaimBook
-from gpuledger.workflows.seat_store import SeatStore
 from gpuledger.workflows.tasks import in_slices, run_cooperatively, sleep_backoff
 
 
@@ -79,17 +78,13 @@ def pod_set_of(key: SeatKey) -> str:
 
 @define(eq=False, slots=False)
 class Reservations(Component):
-    """Lets pods have the seats of their workloads."""
+    """What is kept for workloads between their admission and the coming of their pods."""
 
+    _takers: SeatTakers
     _seat_store: SeatStore
 
     def __attrs_post_init__(self) -> None:
-        self._taken: set[str] = set()  # UIDs of pods that have come for their seat, and have had it
-
-    def are_for(self, found_pod: JsonMapping) -> bool:
-        """Return whether room is kept for the workload of a pod."""
-        named = workload_of(found_pod)
-        return named is not None and bool(self._ledger.seats.of_group(named[0]))
+        self._takers.finders.append(self._for)
 
     def keys_of(self, name: WorkloadName) -> set[SeatKey]:
         """Return the keys of a workload's seats."""
@@ -118,62 +113,11 @@ class Reservations(Component):
         for seat in self._ledger.seats.of_group(name):
             self._ledger.seats.strengthen(seat.key, seat.strength, until_s)
 
-    def take(
-        self, found_pod: JsonMapping, pod: Pod, request: PodRequest, node_names: Collection[str], gang: Gang | None
-    ) -> None:
-        """Let a pod have a seat that is kept for one like it, as its own, or as a place that is kept for its gang.
-
-        A pod gets one seat, once; if kube-scheduler would not let it go there, nobody has it any more.
-        """
+    def _for(self, found_pod: JsonMapping) -> list[Seat]:
+        """Return the seats of a pod's workload that are for pods of its set."""
         named = workload_of(found_pod)
-        if named is None or pod.uid in self._taken:
-            return
-        name, pod_set = named
-        seats = self._ledger.seats.of_group(name)
-        alike = [seat for seat in seats if pod_set_of(seat.key) == pod_set and self._is_like(seat, request)]
-        if not alike:
-            return
-        if gang is not None:
-            self._become(name, gang.name)
-            return
-        self._taken.add(pod.uid)
-        seat = min(alike, key=lambda each: each.placement.node_name not in node_names)
-        if seat.placement.node_name in node_names:
-            with suppress(ShareRefused):  # the card is gone
-                self._ledger.seats.take(replace(seat, key=pod.uid), without={seat.key})
-        self._ledger.seats.give_up(seat.key)
-
-    def given(self, pod_uid: str) -> Placement | None:
-        """Return the placement of a seat that a pod has got from its group, None if it has none."""
-        seat = self._ledger.seats.of(pod_uid)
-        return seat.placement if seat is not None and seat.group is not None else None
-
-    def forget_pending(self, pod_uid: str) -> None:
-        """See PendingPodTracker."""
-        self._taken.discard(pod_uid)
-
-    def known_pending(self) -> set[str]:
-        """See PendingPodTracker."""
-        return set(self._taken)
-
-    def _become(self, name: WorkloadName, group: SeatGroup) -> None:
-        """Let the seats of a workload be those of a gang."""
-        seats = {seat.key: seat for seat in self._ledger.seats.of_group(name)}
-        given = [
-            replace(seat, key=GroupSeat(group, key.member), group=group)
-            for key, seat in seats.items()
-            if isinstance(key, GroupSeat)
-        ]
-        with suppress(ShareRefused):  # a card is gone; the gang looks for others
-            self._ledger.seats.take(*given, without=seats)
-        self.drop(name)
-
-    def _is_like(self, seat: Seat, request: PodRequest) -> bool:
-        """Return whether a seat is what a pod with this request would get there."""
-        shares, node_name = seat.placement.shares, seat.placement.node_name
-        if not shares:  # of a node that only counts its cards
-            return seat.placement.host == request.host
-        return are_shares_of(shares, request, self._ledger.node_room(node_name).cards)
+        seats = self._ledger.seats.of_group(named[0]) if named is not None else []
+        return [seat for seat in seats if named is not None and pod_set_of(seat.key) == named[1]]
 
 
 logger = logging.getLogger(__name__)

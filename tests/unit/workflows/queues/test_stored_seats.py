@@ -20,7 +20,7 @@ from fakes.queue_server import QueueServer
 from fakes.virtual_time import settle
 from gpuledger.model.errors import Invalid
 from gpuledger.model.gang import GroupSeat, WorkloadName
-from gpuledger.workflows.seat_store import SUSPECT_DELAY_S
+from gpuledger.workflows.kept_seats import SUSPECT_DELAY_S
 
 Json = dict[str, Any]
 
@@ -55,7 +55,7 @@ async def rest(scene: QueueScene, seconds: float = 2 * SUSPECT_DELAY_S) -> None:
     """Let time pass, and what is left of seats be taken back."""
     await asyncio.sleep(seconds)
     await scene.work()
-    await scene.parts.workflows.seat_store.worker.idle()
+    await scene.parts.workflows.seats.store.worker.idle()
     scene.parts.watch()
 
 
@@ -197,7 +197,7 @@ async def test_what_another_operator_takes_back_is_free_here_too(api: QueueServe
     scene.parts.watch()
     assert scene.reserved("job") == ["node-a"] * 4
     first.workflows.queues.reservations.drop(first.workflows.queues.check.all()[0].workload.name)
-    await first.workflows.seat_store.worker.idle()
+    await first.workflows.seats.store.worker.idle()
     scene.parts.watch()
     assert scene.reserved("job") == []
 
