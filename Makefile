@@ -188,9 +188,12 @@ krew: $(READY) ## make the plugin's archive for krew and its manifest, into buil
 
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: CRD, policies, the chart's files, manifests/, reference, gRPC
-	@echo "==> crds/gpuledger.dev_gpuallocations.yaml"
-	crd=$$($(BIN)/gpuledger crd)
-	printf '%s\n' "$$crd" > crds/gpuledger.dev_gpuallocations.yaml
+	@for kind in GPUAllocation GPUReservation; do
+		file=crds/gpuledger.dev_$$(tr '[:upper:]' '[:lower:]' <<< $$kind)s.yaml
+		echo "==> $$file"
+		crd=$$($(BIN)/gpuledger crd --kind $$kind)
+		printf '%s\n' "$$crd" > $$file
+	done
 	$(BIN)/python tools/chart.py
 	for kind in validating mutating agents; do
 		file=manifests/admission/$$kind.yaml

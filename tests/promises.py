@@ -43,6 +43,7 @@ PROMISES = {
     "docs/queues.md": {
         "queues": "A job is admitted when all of its pods have cards, and queues reclaim what they lent."
     },
+    "docs/reservations.md": {"reservations": "What is reserved goes to pods of its owner, and outlives the operator."},
     "docs/quota.md": {"quotas": "No namespace has more than its quota."},
     "docs/audit.md": {"audit": "The audit compares the ledger with the cluster, and repairs what differs."},
     "docs/doctor.md": {"doctor": "`kubectl gpuledger doctor` finds what an installation lacks, and writes nothing."},

@@ -29,7 +29,7 @@ from gpuledger.configuration.settings import RESOURCES, Settings, adapter_of
 from gpuledger.formats.admission.policies import as_yaml
 from gpuledger.formats.admission.rules import mutations
 from gpuledger.formats.admission.webhook import WebhookAddress
-from gpuledger.formats.custom_resource import crd
+from gpuledger.formats.custom_resource import crd, gpu_reservation
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.model.errors import BadInput
 
@@ -136,6 +136,7 @@ def chart_files() -> dict[Path, str]:
     """Return path -> text of what the code, or a file written by hand, gives the chart."""
     files = {
         "crd.yaml": crd.as_yaml(),
+        "reservations_crd.yaml": gpu_reservation.as_yaml(),
         "validating.yaml": policies(IN_FILES, frozenset({"validating"})),
         "validating_with_kueue.yaml": policies(replace(IN_FILES, kueue=True), frozenset({"validating"})),
         "mutating.yaml": policies(IN_FILES, frozenset({"mutating"})),

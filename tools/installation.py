@@ -78,7 +78,8 @@ class Installation:
         """
         if self.plane.status_of(f"{self.plane.server}{CARDS}") != HTTPStatus.OK:
             self.plane.kubectl("apply", "-f", "-", stdin=_manifests(self.plane, whole))
-            self.plane.wait_established("gpuallocations.gpuledger.dev")
+            for plural in ("gpuallocations", "gpureservations"):
+                self.plane.wait_established(f"{plural}.gpuledger.dev")
             # Nothing here runs containers: the Deployment's two programs are started as processes instead.
             self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")
         self.kubeconfig = self.plane.kubeconfig_of_service_account(NAMESPACE, ACCOUNT)

@@ -75,6 +75,9 @@ class Operation(StrEnum):
     READ_WORKLOAD = "read workload"
     SAY_CHECK = "change status of workload"
     SAY_ACTIVE = "change status of admission check"
+    READ_RESERVATION = "read reservation"
+    SAY_RESERVATION = "change status of reservation"
+    READ_PRIORITY_CLASS = "read priority class"
 
 
 WRITES = frozenset(
@@ -95,6 +98,7 @@ WRITES = frozenset(
         Operation.WRITE_CLAIM,
         Operation.SAY_CHECK,
         Operation.SAY_ACTIVE,
+        Operation.SAY_RESERVATION,
     }
 )
 
@@ -104,6 +108,7 @@ _CARDS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
 _POD = r"/api/v1/namespaces/([^/]+)/pods/([^/]+)"
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _CLAIM = "/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)"
+_RESERVATION = r"/apis/gpuledger.dev/v1alpha1/namespaces/([^/]+)/gpureservations/([^/]+)"
 _WORKLOAD = rf"{_KUEUE}/namespaces/([^/]+)/workloads/([^/]+)"
 _ROUTES = (
     ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
@@ -127,6 +132,9 @@ _ROUTES = (
     ("GET", _WORKLOAD, Operation.READ_WORKLOAD),
     ("PATCH", rf"{_WORKLOAD}/status", Operation.SAY_CHECK),
     ("PATCH", rf"{_KUEUE}/admissionchecks/([^/]+)/status", Operation.SAY_ACTIVE),
+    ("GET", _RESERVATION, Operation.READ_RESERVATION),
+    ("PATCH", rf"{_RESERVATION}/status", Operation.SAY_RESERVATION),
+    ("GET", "/apis/scheduling.k8s.io/v1/priorityclasses/([^/]+)", Operation.READ_PRIORITY_CLASS),
     ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
     ("LIST", _CARDS, Operation.LIST_CARDS),
     ("LIST", "/api/v1/pods", Operation.LIST_PODS),
@@ -146,6 +154,7 @@ _CONTENT_TYPES = {
     Operation.WRITE_CLAIM: MERGE_PATCH,
     Operation.SAY_CHECK: MERGE_PATCH,
     Operation.SAY_ACTIVE: MERGE_PATCH,
+    Operation.SAY_RESERVATION: MERGE_PATCH,
 }
 
 

@@ -284,6 +284,10 @@ class Settings:
         60.0,
         "After how long an admitted workload of which a pod finds no cards is evicted and queued again; 0: never.",
     )
+    reservations: bool = option(True, "Whether GPUReservations keep cards for pods that are to come.")
+    reservation_longest_s: float = option(
+        86_400.0, "How long a GPUReservation lasts at most, from its creation, whatever it says; 0: as long as it says."
+    )
     native_gangs: bool = option(
         False, "Whether gpuledger's kube-scheduler runs Kubernetes' own cycle for groups, which feature gates turn on."
     )

@@ -44,6 +44,7 @@ from gpuledger.workflows.kinds import (
     OPERATOR_PODS,
     PODS,
     QUOTAS,
+    RESERVATIONS,
     STAND_INS,
     Subscription,
     Watcher,
@@ -157,6 +158,9 @@ def subscriptions_of(
         found.append(Subscription(LEASE, workflows.context.leadership.observe))
     if settings.kueue:
         found += queue_subscriptions(workflows.queues.objects, workflows.queues.check)
+    if settings.reservations:
+        kept = workflows.reservations
+        found.append(Subscription(RESERVATIONS, kept.observe, kept.listing))
     if settings.resource_claims:
         found += workflows.claims.book.subscriptions.values()
     return found

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
+from gpuledger.formats.custom_resource.reservation import API_VERSION, PLURAL
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient
@@ -279,5 +280,28 @@ class KueueRequests:
         await self._client.request("PATCH", f"{ADMISSION_CHECKS}/{name}/status", dict(patch), content_type=MERGE_PATCH)
 
 
-class KubeStore(KubeReads, KubeWrites, KueueRequests):
+RESERVATIONS = f"/apis/{API_VERSION}/{PLURAL}"
+
+
+class ReservationRequests:
+    """Requests about GPUReservations."""
+
+    _client: KubeClient
+
+    async def reservation(self, namespace: str, name: str) -> Json:
+        """Return a GPUReservation."""
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+        return await self._client.request("GET", path)
+
+    async def patch_reservation_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Json:
+        """Change a reservation's status by a merge patch; return it. Raises Conflict for an older version."""
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
+        return await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
+
+    async def priority_class(self, name: str) -> Json:
+        """Return a PriorityClass; its name has to be one that an object can have."""
+        return await self._client.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+
+
+class KubeStore(KubeReads, KubeWrites, KueueRequests, ReservationRequests):
     """All requests to the API server behind the protocols of the workflows."""

@@ -81,6 +81,8 @@ class StoredSeats:
         for uid in now.keys() - before.keys():
             self._cards.setdefault(uid, set()).add(uuid)
             self._learn(entry, now[uid])
+            if now[uid] in self.vacated(entry):  # it was given up while it was being written
+                self._seats.on_vacated(uid)
 
     def _sit(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
         uuid = entry.card.uuid

@@ -78,20 +78,25 @@ class SeatStore(Component):
         await self.worker.stop()
 
     async def store(self, group: SeatGroup, owner: SeatOwner) -> None:
-        """Enter the seats of a group. After an error some may be there: the caller gives up the seats, or repeats it.
+        """Enter the seats of a group that the API server does not have yet.
 
-        Seats on nodes whose cards are only counted stay in memory. Raises ShareRefused where a card has no room, or
+        After an error it may have some of them: the caller gives up the others, or all, or repeats it. Seats on nodes whose cards are only counted stay in memory. Raises ShareRefused where a card has no room, or
         what the API server says.
         """
         holders = []
         for seat in self._ledger.seats.of_group(group):
             place = seat.placement
-            if isinstance(seat.key, GroupSeat) and place.shares:
+            if isinstance(seat.key, GroupSeat) and place.shares and not self._is_stored(seat):
                 stored = StoredSeat(owner, seat.key.member, len(place.shares), place.host)
                 self._ledger.stored_seats.store(seat.key, stored.uid)
                 pod = Pod(stored.uid, owner.namespace, owner.name, seat.priority)
                 holders += [Holder(pod, share, HolderState.RESERVED, seat=stored) for share in place.shares]
         await gather_all([self._journal.add(holder, WRITE_TIMEOUT_S) for holder in holders])
+
+    def _is_stored(self, seat: Seat) -> bool:
+        """Return whether the API server has all of a seat."""
+        there = {entry.card.uuid for entry, _ in self._ledger.stored_seats.on_cards(seat.stored_as)}
+        return bool(seat.stored_as) and there.issuperset(share.uuid for share in seat.placement.shares)
 
     def _suspect_soon(self, uid: str) -> None:
         self._tasks.after(SUSPECT_DELAY_S, self._suspect, uid)
@@ -112,6 +117,8 @@ class SeatStore(Component):
         for entry, holder in stored.on_cards(uid):
             if holder in stored.vacated(entry):
                 await self._journal.remove(entry.card.uuid, uid, holder)
+        if stored.is_vacated(uid):  # it was entered once more meanwhile
+            self.worker.mark(uid)
 
     async def _look_for_owner(self, uid: str) -> None:
         """Give a seat up that was not written in full, or whose object does not want it any more."""

@@ -114,6 +114,9 @@ CLAIM_OBJECTS = {
     for plural in ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
 }
 # No pod gets what is reserved for others.
+RESERVATIONS = Kind(
+    (writes.RESERVATIONS,), absent="its CRD is not installed: docs/reservations.md", pause_s=60.0, start_wait_s=5.0
+)
 WORKLOADS, ADMISSION_CHECKS, FLAVORS, CLUSTER_QUEUES, COHORTS = (
     Kind((path,), absent="Kueue is not installed", pause_s=5.0, start_wait_s=wait_s)
     for path, wait_s in (

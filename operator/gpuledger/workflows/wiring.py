@@ -30,6 +30,7 @@ from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaStatusWriter
 from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.repair import Adopter
+from gpuledger.workflows.reservations import ReservationKeeper
 from gpuledger.workflows.resource_claims.writes import ResourceClaims
 
 
@@ -65,6 +66,7 @@ class Workflows:
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
     seats: KeptSeats
+    reservations: ReservationKeeper
     growth: GrowthParts
     audits: AuditRuns
 
@@ -81,6 +83,7 @@ class Workflows:
             self.quota_status,
             self.node_keeper,
             self.seats.store,
+            self.reservations,
             self.growth.stand_ins,
             self.check_messages,
         ):
@@ -104,6 +107,7 @@ def connect(c: Context) -> Workflows:
     binder = PodBinder(c, releaser, turns, claims.writer)
     queue = RoomQueue(c, waiting := WaitingPods(c))
     queues = Queues(c, queue, claims.book, seats := KeptSeats(c, may_write))
+    reservations = ReservationKeeper(c, queue, queues.nodes, claims.book, seats, may_write)
     gangs = Gangs(c, waiting, queue, lives, binder)
     stays = (queues.check.leaves_with_workload, claims.book.shares_with_others)
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
@@ -118,7 +122,7 @@ def connect(c: Context) -> Workflows:
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, seats.takers, refused),
-        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, keeper),
+        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, reservations, keeper),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -150,6 +154,7 @@ def connect(c: Context) -> Workflows:
         node_keeper=keeper,
         growth=growth,
         seats=seats,
+        reservations=reservations,
         quota_status=QuotaStatusWriter(c, quotas, may_write),
         audits=AuditRuns(),
     )

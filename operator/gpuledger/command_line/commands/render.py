@@ -15,11 +15,20 @@ file_option = click.option(
 
 
 @click.command()
-def crd() -> None:
-    """Print the CustomResourceDefinition of GPUAllocation."""
-    from gpuledger.formats.custom_resource.crd import as_yaml
+@click.option(
+    "--kind",
+    type=click.Choice(["all", "GPUAllocation", "GPUReservation"]),
+    default="all",
+    show_default=True,
+    help="Which of them to print.",
+)
+def crd(kind: str) -> None:
+    """Print the CustomResourceDefinitions."""
+    from gpuledger.formats.custom_resource import crd as of_cards
+    from gpuledger.formats.custom_resource import gpu_reservation as of_reservations
 
-    click.echo(as_yaml(), nl=False)
+    texts = {"GPUAllocation": of_cards.as_yaml, "GPUReservation": of_reservations.as_yaml}
+    click.echo("---\n".join(text() for name, text in texts.items() if kind in ("all", name)), nl=False)
 
 
 @click.command("admission-policies")

@@ -212,53 +212,72 @@ def _without_null(schema: Json) -> Json:
     return some | own
 
 
-def _open_api_schema() -> Json:
-    schema = structural(GPUAllocation.model_json_schema(by_alias=True))
-    for path, rules in RULES.items():
-        place = schema
+Column = tuple[str, str, str, int]
+"""Header, JSON path, type, and 1 for those that only `kubectl get -o wide` shows."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A kind of ours."""
+
+    kind: str
+    plural: str
+    singular: str
+    short_name: str
+    scope: str
+    schema: Json
+    """In the structural form."""
+    rules: Mapping[tuple[str, ...], Sequence[Rule]]
+    """Path in the schema -> the rules of what is there."""
+    columns: Sequence[Column]
+    selectable: Sequence[str] = ()
+
+
+def definition(of: Definition) -> Json:
+    """Build a CustomResourceDefinition."""
+    for path, rules in of.rules.items():
+        place = of.schema
         for step in path:
             place = place[step]
         place["x-kubernetes-validations"] = [rule.as_json() for rule in rules]
-    return schema
-
-
-def _columns() -> list[Json]:
-    return [
+    columns = [
         {"name": name, "type": kind, "jsonPath": path} | ({"priority": priority} if priority else {})
-        for name, path, kind, priority in COLUMNS
+        for name, path, kind, priority in of.columns
     ]
-
-
-def custom_resource_definition() -> Json:
-    """Build the CustomResourceDefinition."""
+    selectable = {"selectableFields": [{"jsonPath": path} for path in of.selectable]} if of.selectable else {}
+    version = {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {"status": {}},
+        **selectable,
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": of.schema},
+    }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}", "annotations": {VERSION_ANNOTATION: __version__}},
+        "metadata": {"name": f"{of.plural}.{GROUP}", "annotations": {VERSION_ANNOTATION: __version__}},
         "spec": {
             "group": GROUP,
-            "scope": "Cluster",
+            "scope": of.scope,
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": SINGULAR,
-                "shortNames": [SHORT_NAME],
+                "kind": of.kind,
+                "listKind": f"{of.kind}List",
+                "plural": of.plural,
+                "singular": of.singular,
+                "shortNames": [of.short_name],
                 "categories": [CATEGORY],
             },
-            "versions": [
-                {
-                    "name": VERSION,
-                    "served": True,
-                    "storage": True,
-                    "subresources": {"status": {}},
-                    "selectableFields": [{"jsonPath": path} for path in SELECTABLE],
-                    "additionalPrinterColumns": _columns(),
-                    "schema": {"openAPIV3Schema": _open_api_schema()},
-                }
-            ],
+            "versions": [version],
         },
     }
+
+
+def custom_resource_definition() -> Json:
+    """Build the CustomResourceDefinition of GPUAllocation."""
+    schema = structural(GPUAllocation.model_json_schema(by_alias=True))
+    return definition(Definition(KIND, PLURAL, SINGULAR, SHORT_NAME, "Cluster", schema, RULES, COLUMNS, SELECTABLE))
 
 
 class _Yaml(yaml.SafeDumper):

@@ -61,13 +61,13 @@ Word = Annotated[str, Field(max_length=32)]
 Line = Annotated[str, Field(max_length=MAX_LINE)]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
     """Settings that all parts share; unknown fields are skipped, a newer release may have written them."""
 
     model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True, frozen=True)
 
 
-class Capacity(_Part):
+class Capacity(Part):
     """The amounts that the card offers in total."""
 
     memory_mib: SomeMemoryMiB = Field(description="Memory of the card, in MiB.")
@@ -77,7 +77,7 @@ class Capacity(_Part):
     number: SomeSlots = Field(description="Slots of the card: how many shares of it can exist at once.")
 
 
-class CardSpec(_Part):
+class CardSpec(Part):
     """The card, as its node reports it."""
 
     # One owner, as for the status: else each link of each card has an entry of its own in metadata.managedFields.
@@ -122,7 +122,7 @@ class CardSpec(_Part):
     )
 
 
-class Used(_Part):
+class Used(Part):
     """The sum over the holders."""
 
     memory_mib: MemoryMiB = Field(description="Memory held, in MiB. Always the sum over the holders.")
@@ -135,7 +135,7 @@ def unique_by(key: str) -> JsonDict:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-class ResourceClaimRef(_Part):
+class ResourceClaimRef(Part):
     """A ResourceClaim in the namespace of its pod."""
 
     name: DnsName = Field(description="Name of the ResourceClaim.")
@@ -146,7 +146,7 @@ class ResourceClaimRef(_Part):
     )
 
 
-class ContainerShare(_Part):
+class ContainerShare(Part):
     """One container's part of the card."""
 
     name: EntryName = Field(
@@ -162,7 +162,7 @@ class ContainerShare(_Part):
     )
 
 
-class _Share(_Part):
+class _Share(Part):
     """A pod and what it takes of the card, however it came to it."""
 
     pod_uid: Uid = Field(description="UID of the pod. A name can return in another pod, a UID cannot.")
@@ -199,7 +199,7 @@ class _WholeShare(_Share):
     )
 
 
-class Seat(_Part):
+class Seat(Part):
     """For whom a share is kept whose pod does not exist yet. The pod takes its place when it is bound."""
 
     kind: SeatFor = Field(description="Kind of the object that keeps it. workload: one of Kueue's.")
@@ -267,7 +267,7 @@ class Conflict(_Share):
     why: Line = Field(description="Why the share is not counted.")
 
 
-class CardStatus(_Part):
+class CardStatus(Part):
     """Which pods hold the card. Written by gpuledger; the API server rejects a holder that does not fit."""
 
     # One owner for the whole status: metadata.managedFields stays the same size, however many holders there are.
@@ -302,7 +302,7 @@ class CardStatus(_Part):
     )
 
 
-class GPUAllocation(_Part):
+class GPUAllocation(Part):
     """One GPU of the cluster, and every share of it that pods hold.
 
     The status is the ledger. A pod is entered here before it is bound to a node, and the API server refuses an entry

@@ -14,6 +14,7 @@ from gpuledger.formats.custom_resource.stored_card import (
     holder_json,
     misfit_json,
     pods_column,
+    seat_json,
     used_json,
 )
 from gpuledger.ledger.entry import CardEntry, why_not
@@ -68,7 +69,12 @@ class Add(Entry):
         """Return an equal holder as it is afterwards: what is allocated does not become reserved again."""
         kept = present if present.state is HolderState.ALLOCATED else self.holder
         return replace(
-            present, attempt=self.holder.attempt, state=kept.state, deadline=kept.deadline, share=self.holder.share
+            present,
+            attempt=self.holder.attempt,
+            state=kept.state,
+            deadline=kept.deadline,
+            share=self.holder.share,
+            seat=self.holder.seat or present.seat,
         )
 
     def sits_in(self, seat: StoredSeat | None) -> None:
@@ -471,7 +477,7 @@ def _test(place: int, name: str, value: str) -> Json:
 
 
 def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
-    """Return operations that change state, deadline, attempt and the claims of the containers, where they differ."""
+    """Return operations that change state, deadline, attempt, seat and the containers' claims, where they differ."""
     path = f"/status/holders/{place}"
     operations = _tests(place, old)
     if new.attempt != old.attempt:
@@ -480,6 +486,8 @@ def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
         operations.append({"op": "replace", "path": f"{path}/containers", "value": holder_json(new)["containers"]})
     if new.state is not old.state:
         operations.append({"op": "replace", "path": f"{path}/state", "value": new.state.value})
+    if new.seat is not None and new.seat != old.seat:
+        operations.append({"op": "add", "path": f"{path}/seat", "value": seat_json(new.seat)})
     if new.deadline and new.deadline != old.deadline:
         operations.append({"op": "add", "path": f"{path}/deadline", "value": new.deadline})
     elif old.deadline and not new.deadline:

@@ -494,7 +494,7 @@ class Queues:
 
     def __init__(self, context: Context, queue: RoomQueue, claims: ClaimBook, seats: KeptSeats) -> None:
         self.nodes, self.pods, self.objects = (
-            NodesByRules(context.settings.kueue or context.settings.growth != "none"),
+            NodesByRules(context.settings.kueue or context.settings.reservations or context.settings.growth != "none"),
             WorkloadPods(),
             KueueObjects(context),
         )
