@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -176,10 +179,73 @@ def test_a_template_that_can_not_be_had_stops_nothing_else(cluster: Cluster) -> 
     odd: list[Json] = [{"cpu": "1"}, {COUNT: 1, PERCENT: 1_000}, {}]
     for number, limits in enumerate(odd):
         reserve(cluster, f"odd-{number}", limits, "Refused")
-    for name, template in (("null", {"spec": {"containers": None}}), ("text", {"spec": {"containers": "x"}})):
+    long = {"spec": {"containers": [container({COUNT: 1}) | {"name": "x" * 40_000}]}}
+    templates = {
+        "null": {"spec": {"containers": None}},
+        "text": {"spec": {"containers": "x"}},
+        "nothing": {"spec": {"containers": [None]}},
+        "labels": {"metadata": {"labels": 1}, "spec": {}},
+        "long": long,
+    }
+    for name, template in templates.items():
         body = a_reservation(name, WHOLE)
         body["spec"]["template"] = template
         cluster.request("POST", RESERVATIONS, body)
         wait_for(cluster, name, "Refused")
     reserve(cluster, "web", WHOLE, count=4)
     assert cluster.request("GET", PODS)["items"] == []
+
+
+# kubectl gpuledger reserve
+
+
+def command(cluster: Cluster, *arguments: str, status: int = 0) -> str:
+    """Run `gpuledger reserve`; return what it prints."""
+    run = [sys.executable, "-m", "gpuledger", "reserve", *arguments, "--kubeconfig", str(cluster.plane.kubeconfig)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+@pytest.mark.promise("reservations")
+def test_what_a_deployment_is_about_to_need_is_reserved_by_a_command(cluster: Cluster) -> None:
+    labels = {"app": "chat"}
+    spec = {"schedulerName": "gpuledger", "containers": [container(HALF)]}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    body = {
+        "metadata": {"name": "chat"},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    cluster.request("POST", path, body)
+    try:
+        assert "chat makes 0 pods: --count says" in command(cluster, "deploy/chat", status=2)
+        told = command(cluster, "deploy/chat", "--count", "3", "--for", "8h")
+        assert told.startswith(f"reservation/chat created, for 3 pods: {COUNT}: 1, {PERCENT}: 50\n")
+        wait_for(cluster, "chat", "Reserved")
+        assert "there is a reservation 'chat' already" in command(cluster, "deploy/chat", "--count", "1", status=2)
+        found = cluster.request("GET", f"{RESERVATIONS}/chat")
+        assert found["spec"]["owners"] == [{"controller": {"kind": "Deployment", "name": "chat"}}]
+        cluster.create(*(pod(f"stranger-{number}", WHOLE) for number in range(3)))
+        cluster.wait(lambda: sum("nodeName" in each["spec"] for each in cluster.pods().values()) == 2, "two are bound")
+        cluster.patch(f"{path}/chat", {"spec": {"replicas": 3}})
+        wait_for(cluster, "chat", "Taken")
+    finally:
+        cluster.request("DELETE", f"{path}/chat")
+
+
+def test_the_command_says_what_it_would_create_and_what_it_can_not(cluster: Cluster) -> None:
+    cluster.create(mine("like", WHOLE, "like"), pod("bare", WHOLE))
+    printed = command(cluster, "pod/like", "--dry-run", "--in", "1h", "--for", "30m", "--again", "-o", "json")
+    found = json.loads(printed)
+    spec = found["spec"]
+    assert spec["owners"] == [{"selector": {"matchLabels": {"app": "like"}}}]
+    assert (spec["count"], spec["allocateOnce"]) == (1, False)
+    times = [datetime.fromisoformat(spec[each]) for each in ("notBefore", "expires")]
+    assert times[1] - times[0] == timedelta(minutes=30)
+    assert "image" not in printed
+    assert "has no labels" in command(cluster, "pod/bare", status=2)
+    assert "there is no deployment 'none'" in command(cluster, "deploy/none", status=2)
+    assert "'depoly/x' names nothing to reserve for: write deploy/NAME" in command(cluster, "depoly/x", status=2)
+    assert "--for must be a duration, such as 8h" in command(cluster, "pod/like", "--for", "soon", status=2)
+    assert cluster.request("GET", RESERVATIONS)["items"] == []

@@ -28,6 +28,7 @@ SECTIONS = {
         "describe": "A pod's cards, a card's holders, or a node's cards, in full.",
         "explain": "Why pods, gangs, or jobs in a queue wait, node by node.",
         "history": "What happened to a pod, a gang, a card or a node.",
+        "reserve": "Reserve GPUs for pods that are to come.",
         "cordon": "Keep new pods off cards or a node.",
         "drain": "Cordon cards, and evict the pods that hold them.",
         "uncordon": "Let cordoned cards take new pods again.",
@@ -43,7 +44,7 @@ SECTIONS = {
     "Install and run": {
         "admission-policies": "Print the admission policies on pods and nodes that match the settings.",
         "agent": "Run the node agent: report this node's GPUs, and give containers their cards.",
-        "crd": "Print the CustomResourceDefinition of GPUAllocation.",
+        "crd": "Print the CustomResourceDefinitions.",
         "fake-nodes": "Register simulated nodes, as a node agent and its kubelet would.",
         "mps-daemon": "Run NVIDIA's MPS daemons for this node's GPUs, and watch them.",
         "run": "Run the operator: keep the ledger, and serve kube-scheduler as its extender.",

@@ -24,6 +24,19 @@ def picked(found: JsonMapping, names: Collection[str]) -> Json:
     return {name: found[name] for name in names if name in found}
 
 
+_OF_POD = (
+    *("schedulerName", "priorityClassName", "resources", "overhead", "runtimeClassName", "resourceClaims"),
+    *("nodeSelector", "affinity", "tolerations"),
+)
+_OF_CONTAINER = ("name", "resources", "restartPolicy")
+
+
+def placed_by(pod_spec: JsonMapping) -> Json:
+    """Return what of a pod's spec decides about its cards and nodes: templates are kept in memory, and can be long."""
+    containers = {kind: [picked(each, _OF_CONTAINER) for each in pod_spec.get(kind) or ()] for kind in CONTAINERS}
+    return {**picked(pod_spec, _OF_POD), **containers}
+
+
 def all_containers(pod: JsonMapping) -> tuple[JsonMapping, ...]:
     """Return all containers of a pod, the init containers first."""
     spec = pod.get("spec") or {}

@@ -80,8 +80,9 @@ class SeatStore(Component):
     async def store(self, group: SeatGroup, owner: SeatOwner) -> None:
         """Enter the seats of a group that the API server does not have yet.
 
-        After an error it may have some of them: the caller gives up the others, or all, or repeats it. Seats on nodes whose cards are only counted stay in memory. Raises ShareRefused where a card has no room, or
-        what the API server says.
+        After an error it may have some of them: the caller gives up the others, or all, or repeats it. Seats on nodes
+        whose cards are only counted stay in memory. Raises ShareRefused where a card has no room, or what the API
+        server says.
         """
         holders = []
         for seat in self._ledger.seats.of_group(group):

@@ -34,6 +34,7 @@ from gpuledger.placement.group import Asking, GroupPlanner, Plan
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.kept_seats import KeptSeats
+from gpuledger.workflows.list_and_watch import skipping_bad_objects
 from gpuledger.workflows.pending.queue import Attempts, RoomQueue
 from gpuledger.workflows.queues.workloads import NodesByRules
 from gpuledger.workflows.resource_claims.claims import ClaimBook
@@ -90,7 +91,7 @@ class KeptReservation:
 def _kept(found: Reservation) -> KeptReservation:
     owner = SeatOwner(SeatFor.RESERVATION, *found.name[:2], found.uid)
     members = {str(number): StoredSeat(owner, str(number), 1).uid for number in range(found.count)}
-    return KeptReservation(found, members, set(found.taken))
+    return KeptReservation(found, members, set(found.taken), problem=found.problem)
 
 
 @define(eq=False, slots=False)
@@ -121,12 +122,14 @@ class ReservationKeeper(Component):
 
     def observe(self, object_: Json, gone: bool) -> None:
         """Observe a reservation."""
-        uid = str(object_["metadata"]["uid"])
-        known = self._known.get(uid)
         if gone:
-            self._forget(uid)
+            self._forget(str(object_["metadata"]["uid"]))
             return
-        now = reservation(object_)
+        with skipping_bad_objects("gpureservation", object_, self._counts):
+            self._take(reservation(object_))
+
+    def _take(self, now: Reservation) -> None:
+        uid, known = now.uid, self._known.get(now.uid)
         if known is not None and known.found.generation == now.generation:
             known.found = now if now.version >= known.found.version else known.found
             known.taken |= now.taken

@@ -12,10 +12,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+import orjson
+
 from gpuledger.formats.custom_resource.stored_card import GROUP, VERSION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import ReservationName
-from gpuledger.model.json_object import Json, JsonMapping
+from gpuledger.model.json_object import Json, JsonMapping, placed_by
 
 KIND: Final = "GPUReservation"
 PLURAL: Final = "gpureservations"
@@ -24,6 +26,8 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 MOST_MEMBERS: Final = 256
 MOST_OWNERS: Final = 16
 MESSAGE_LENGTH: Final = 1024
+LONGEST_BYTES: Final = 32 * 1024
+"""Of a template, as JSON: it stays in memory for as long as the reservation exists."""
 
 
 class Phase(StrEnum):
@@ -68,7 +72,7 @@ class Reservation:
     count: int
     owners: tuple[Owner, ...]
     pod: Json
-    """Its template as a pod of its namespace."""
+    """Its template as a pod of its namespace, as far as cards and nodes depend on it."""
     priority_class: str
     allocate_once: bool
     not_before: datetime | None
@@ -77,6 +81,8 @@ class Reservation:
     """The members that have been taken so far."""
     status: Json
     """As it was written last."""
+    problem: str = ""
+    """Why it can't be had, if that is known already."""
 
 
 def reservation(found: JsonMapping) -> Reservation:
@@ -84,18 +90,7 @@ def reservation(found: JsonMapping) -> Reservation:
     try:
         metadata, spec, status = found["metadata"], found["spec"], found.get("status") or {}
         name = ReservationName(str(metadata["namespace"]), str(metadata["name"]))
-        template = spec["template"]
-        given = template.get("metadata") or {}
-        pod: Json = {
-            "metadata": {
-                "name": name.name,
-                "namespace": name.namespace,
-                "uid": str(metadata["uid"]),
-                "labels": dict(given.get("labels") or {}),
-                "annotations": dict(given.get("annotations") or {}),
-            },
-            "spec": dict(template["spec"]),
-        }
+        pod, problem = _template(spec["template"], metadata)
         return Reservation(
             name=name,
             uid=str(metadata["uid"]),
@@ -105,15 +100,32 @@ def reservation(found: JsonMapping) -> Reservation:
             count=max(0, min(int(spec.get("count", 1)), MOST_MEMBERS)),
             owners=tuple(map(_owner, spec["owners"][:MOST_OWNERS])),
             pod=pod,
-            priority_class=str(template["spec"].get("priorityClassName") or ""),
+            priority_class=str(pod["spec"].get("priorityClassName") or ""),
             allocate_once=bool(spec.get("allocateOnce", True)),
             not_before=_time(spec.get("notBefore")),
             expires=_time(spec.get("expires")),
             taken=frozenset(map(str, status.get("takenMembers") or ())),
             status=dict(status),
+            problem=problem,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"the reservation can't be read: {error!r}") from error
+
+
+def _template(template: JsonMapping, metadata: JsonMapping) -> tuple[Json, str]:
+    """Return a reservation's template as a pod; and why it is none, if so: the API server has not looked at it."""
+    own = {name: str(metadata[name]) for name in ("name", "namespace", "uid")}
+    nothing: Json = {"metadata": {**own, "labels": {}, "annotations": {}}, "spec": {}}
+    try:
+        given = template.get("metadata") or {}
+        words = {kind: dict(given.get(kind) or {}) for kind in ("labels", "annotations")}
+        pod: Json = {"metadata": {**own, **words}, "spec": placed_by(template["spec"])}
+        length = len(orjson.dumps(pod))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return nothing, f"its template is not that of a pod: {error!r}"
+    if length > LONGEST_BYTES:
+        return nothing, f"its template has {length:,} bytes about cards and nodes, of at most {LONGEST_BYTES:,}"
+    return pod, ""
 
 
 def _owner(found: JsonMapping) -> Owner:

@@ -18,7 +18,7 @@ from gpuledger.formats.kubernetes.other import condition_of, is_true, shortened
 from gpuledger.formats.quantity import amount
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import WorkloadName
-from gpuledger.model.json_object import CONTAINERS, Json, JsonMapping, picked
+from gpuledger.model.json_object import Json, JsonMapping, picked, placed_by
 
 GROUP = "kueue.x-k8s.io/v1beta2"
 
@@ -163,13 +163,6 @@ WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 POD_SET_LABEL = "kueue.x-k8s.io/podset"
 
 
-OF_POD = (
-    *("schedulerName", "priorityClassName", "resources", "overhead", "runtimeClassName", "resourceClaims"),
-    *("nodeSelector", "affinity", "tolerations"),
-)
-OF_CONTAINER = ("name", "resources", "restartPolicy")
-"""The fields that are read of the pods of a workload."""
-
 LONGEST_BYTES = 128 * 1024
 """Of that, for all of its sets of pods, as JSON: they stay in memory for as long as the workload has quota."""
 
@@ -298,9 +291,8 @@ def workload_text(found: JsonMapping) -> bytes:
 def _picked_set(pod_set: JsonMapping) -> JsonMapping:
     template = pod_set.get("template") or {}
     spec = template.get("spec") or {}
-    containers = {kind: [picked(each, OF_CONTAINER) for each in spec.get(kind) or ()] for kind in CONTAINERS}
     metadata = picked(template.get("metadata") or {}, ("annotations", "labels"))
-    pod = {"metadata": metadata, "spec": {**picked(spec, OF_POD), **containers}}
+    pod = {"metadata": metadata, "spec": placed_by(spec)}
     return {**picked(pod_set, ("name", "count")), "template": pod}
 
 
