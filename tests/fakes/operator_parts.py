@@ -181,7 +181,7 @@ class OperatorParts:
             "GPUAllocation": self.observer.allocation,
             "ResourceQuota": self.workflows.quotas.observe,
             "Workload": self.workflows.queues.check.observe,
-            "GPUReservation": self.workflows.reservations.observe,
+            "GPUReservation": self.workflows.reservations.book.observe,
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import KINDS, OWNERS, Named, no_such
+from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.formats.kubernetes.gang import gang_name_of
 from gpuledger.formats.kubernetes.pod import bound_node, created_at, is_finished
 from gpuledger.formats.kubernetes.workload import GROUP, GROUP_LABEL
@@ -19,6 +20,7 @@ GROUPS = {
     **dict.fromkeys(("job", "cronjob"), "/apis/batch/v1"),
     **dict.fromkeys(("deployment", "statefulset", "replicaset", "daemonset"), "/apis/apps/v1"),
     "workload": f"/apis/{GROUP}",
+    "gpureservation": f"/apis/{API_VERSION}",
 }
 """Kind -> the path of its version in the API."""
 

@@ -159,8 +159,8 @@ def subscriptions_of(
     if settings.kueue:
         found += queue_subscriptions(workflows.queues.objects, workflows.queues.check)
     if settings.reservations:
-        kept = workflows.reservations
-        found.append(Subscription(RESERVATIONS, kept.observe, kept.listing))
+        book = workflows.reservations.book
+        found.append(Subscription(RESERVATIONS, book.observe, book.listing))
     if settings.resource_claims:
         found += workflows.claims.book.subscriptions.values()
     return found

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
+from gpuledger.formats.custom_resource.reservation import PLURAL as RESERVATIONS
 from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.gang import PODGROUPS
@@ -81,6 +82,9 @@ OPERATOR = (
     *_each("patch", "resourceclaims/binding", RESOURCE),
     *_each("get list watch create patch delete", PLURAL, GROUP),
     *_each("patch", f"{PLURAL}/status", GROUP),
+    *_each("get list watch", RESERVATIONS, GROUP),
+    *_each("patch", f"{RESERVATIONS}/status", GROUP),
+    *_each("get", "priorityclasses", "scheduling.k8s.io"),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
     *_each("get list watch update", "leases", LEASES, namespace=LEASE_NAMESPACE, name=LEASE_NAME),
     *_each("list watch", "jobs", "batch", namespace=LEASE_NAMESPACE),

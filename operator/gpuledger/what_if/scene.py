@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from gpuledger.formats.custom_resource.reservation import KIND as RESERVATION
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.inspection import shape_problems, words_of_group
 from gpuledger.formats.kubernetes.gang import GroupWords, name_of, pod_group
@@ -191,7 +192,7 @@ def take_document(document: object, file: str, found: Scene) -> None:
     except BadInput as error:
         found.problems.append(Remark(file, f"{kind} {name}", str(error)))
         return
-    if not templates:
+    if not templates or kind == RESERVATION:  # whose template is of pods that others make
         found.notes.append(Remark(file, f"{kind} {name}".strip(), SKIPPED))
         return
     if not name:

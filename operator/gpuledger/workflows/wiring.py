@@ -30,7 +30,7 @@ from gpuledger.workflows.queues.reclaim import Reclaimer
 from gpuledger.workflows.quota import NamespaceQuotas, QuotaStatusWriter
 from gpuledger.workflows.release import PodReleaser, ReleaseDeadlines, ReleaseTimes, TerminationReports
 from gpuledger.workflows.repair import Adopter
-from gpuledger.workflows.reservations import ReservationKeeper
+from gpuledger.workflows.reservations import Reservations
 from gpuledger.workflows.resource_claims.writes import ResourceClaims
 
 
@@ -66,7 +66,7 @@ class Workflows:
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
     seats: KeptSeats
-    reservations: ReservationKeeper
+    reservations: Reservations
     growth: GrowthParts
     audits: AuditRuns
 
@@ -83,7 +83,7 @@ class Workflows:
             self.quota_status,
             self.node_keeper,
             self.seats.store,
-            self.reservations,
+            self.reservations.status,
             self.growth.stand_ins,
             self.check_messages,
         ):
@@ -103,11 +103,10 @@ def connect(c: Context) -> Workflows:
     release_times = ReleaseTimes(settings.release_delay_s, settings.longest_release_s)
     departures = ReleaseDeadlines(ends=ends, times=release_times, clock=clock)
     deadlines = Deadlines(clock=clock, least_s=settings.preemption_timeout_s)
-    releaser = PodReleaser(c, departures, deadlines, claims.ends)
-    binder = PodBinder(c, releaser, turns, claims.writer)
-    queue = RoomQueue(c, waiting := WaitingPods(c))
-    queues = Queues(c, queue, claims.book, seats := KeptSeats(c, may_write))
-    reservations = ReservationKeeper(c, queue, queues.nodes, claims.book, seats, may_write)
+    binder = PodBinder(c, releaser := PodReleaser(c, departures, deadlines, claims.ends), turns, claims.writer)
+    queue, seats = RoomQueue(c, waiting := WaitingPods(c)), KeptSeats(c, may_write)
+    queues = Queues(c, queue, claims.book, seats)
+    reservations = Reservations(c, queue, queues.nodes, claims.book, seats, may_write)
     gangs = Gangs(c, waiting, queue, lives, binder)
     stays = (queues.check.leaves_with_workload, claims.book.shares_with_others)
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
@@ -115,14 +114,13 @@ def connect(c: Context) -> Workflows:
     placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
-    growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write)
-    growth.goes_before(preemption)
+    growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     pod_condition_writer = PodConditionWriter(c, explainer.pods)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, seats.takers, refused),
-        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, reservations, keeper),
+        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, reservations.status, keeper),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(

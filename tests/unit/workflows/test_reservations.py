@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,9 +18,10 @@ from fakes.objects import GPU, PERCENTAGE, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, OperatorParts
 from fakes.reservation_server import ReservationServer, a_reservation
 from fakes.virtual_time import LoopClock, settle, wall
+from gpuledger.formats.custom_resource.reservation import reservation
 from gpuledger.model.clock import rfc3339
 from gpuledger.workflows.kept_seats import SUSPECT_DELAY_S
-from gpuledger.workflows.reservations import MOST_OF_NAMESPACE, TOO_MANY
+from gpuledger.workflows.reservations import MOST_OF_NAMESPACE, READ_PAUSE_S, TOO_MANY
 
 Json = dict[str, Any]
 
@@ -57,7 +58,7 @@ class Scene:
             self.parts.placer.expire_holds()
             await workflows.queue.give_room()
             await settle()
-            await workflows.reservations.worker.idle()
+            await workflows.reservations.status.worker.idle()
             await workflows.seats.store.worker.idle()
         self.parts.watch()
 
@@ -224,7 +225,6 @@ async def test_one_of_the_same_priority_takes_nothing_of_it(scene: Scene) -> Non
     [
         ({"limits": {"cpu": "1"}}, "its template asks for no GPU"),
         ({"limits": {GPU: "1", PERCENTAGE: "x"}}, "x"),
-        ({"priorityClassName": "none"}, "there is no PriorityClass none"),
         ({"priorityClassName": "../../../api/v1/nodes"}, "its priorityClassName is no name"),
         ({"priorityClassName": "system-node-critical"}, "is for parts of the cluster"),
     ],
@@ -234,6 +234,20 @@ async def test_what_can_not_be_had_is_refused_with_the_reason(scene: Scene, spec
     assert (status["phase"], status["reserved"]) == ("Refused", 0)
     assert why in status["conditions"][0]["message"]
     assert (await scene.reserve("web"))["phase"] == "Reserved"
+
+
+async def test_a_priority_class_that_is_not_there_is_waited_for(scene: Scene) -> None:
+    status = await scene.reserve("web", priorityClassName="later")
+    assert (status["phase"], status["conditions"][0]["message"]) == ("Waiting", "there is no PriorityClass later")
+    scene.api.priorities["later"] = 7
+    await scene.later(READ_PAUSE_S + 1)
+    assert scene.api.status("web")["phase"] == "Reserved"
+
+
+async def test_times_without_a_zone_are_utc() -> None:
+    made = ReservationServer().reserve(a_reservation("web"))
+    made["spec"]["expires"] = "2030-01-02T03:04:05"
+    assert reservation(made).expires == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 async def test_only_so_many_of_one_namespace_count(scene: Scene) -> None:

@@ -12,8 +12,7 @@ import click
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import KIND_OF, OWNER_OF, OWNERS, Common, common_options, completed_names, no_such
 from gpuledger.command_line.output import utc_now
-from gpuledger.command_line.owners import path_of
-from gpuledger.formats.custom_resource.reservation import API_VERSION, KIND, PLURAL
+from gpuledger.formats.custom_resource.reservation import API_VERSION, KIND
 from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BadInput, Conflict, NotFound, did_you_mean
 from gpuledger.model.json_object import Json, picked, placed_by
@@ -58,6 +57,8 @@ def reserve(
     gpureservations` shows how far it has come. Your account needs `create` on gpureservations, such as by the
     ClusterRole gpuledger-reserver. Exit status: 0, or 2 after an error.
     """
+    from gpuledger.command_line.owners import path_of
+
     with common.cluster() as cluster:
         namespace = common.namespace_named(cluster)
         if not namespace:
@@ -73,7 +74,7 @@ def reserve(
             body["spec"]["allocateOnce"] = False
         if not dry_run:
             try:
-                body = cluster.create(f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}", body)
+                body = cluster.create(path_of("gpureservation", namespace), body)
             except Conflict:
                 taken = body["metadata"]["name"]
                 raise BadInput(f"there is a reservation {taken!r} already: --name gives another name") from None
@@ -95,6 +96,8 @@ def _lines(body: Json, dry_run: bool) -> Iterator[str]:
 
 def _reservation(cluster: ClusterAccess, like: str, namespace: str, name: str | None, count: int | None) -> Json:
     """Return the object for pods like these. Raises BadInput and ApiError."""
+    from gpuledger.command_line.owners import path_of
+
     word, _, named = like.partition("/")
     kind = KIND_OF.get(word.lower()) or OWNER_OF.get(word.lower()) or ""
     if kind not in KINDS or not named:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -138,7 +138,9 @@ def _owner(found: JsonMapping) -> Owner:
 
 
 def _time(text: object) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(str(text))
+    """Return a time; the API server lets some pass that name no zone."""
+    found = None if text is None else datetime.fromisoformat(str(text))
+    return found if found is None or found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def status_of(

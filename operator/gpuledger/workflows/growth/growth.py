@@ -297,15 +297,14 @@ class GrowthParts:
         queues: Queues,
         inventory: InventoryKeeper,
         is_active: Callable[[], bool],
+        preemption: Preemption,
     ) -> None:
+        """Let pods wait for nodes before others leave for them, where the settings say so."""
         templates, self.stand_ins = Templates(context, inventory), StandIns(context, is_active)
         arrivals = Arrivals(context, templates, self.stand_ins)
         demand = Demand(context, waiting, members, queues.check, queues.reader, queues.nodes, templates)
         self.nodes = NodeGrowth(context, demand, templates, self.stand_ins, arrivals)
         self.followers = (demand, templates, self.stand_ins, arrivals, self.nodes)
         """In the order in which they are told, before what opens nodes to pods."""
-
-    def goes_before(self, preemption: Preemption) -> None:
-        """Have pods wait for nodes before others leave for them, where the settings say so."""
         preemption.waits_for_nodes_s = self.nodes.time_left_s
         self.nodes.on_less_help.append(preemption.wanted.set)
