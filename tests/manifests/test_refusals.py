@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chart import other_value
 from gpuledger.configuration.settings import Settings
 from manifests.helm import BEFORE_POLICIES, CHART, Helm, Json
 
@@ -110,8 +111,9 @@ assert {"node_policy", "preemption", "isolation", "delivery"} <= WORDS.keys()
 
 @pytest.mark.parametrize("name", WORDS)
 def test_the_words_that_a_setting_may_have_are_those_of_the_program(name: str) -> None:
+    beside = {"node_templates": other_value("node_templates")} if name == "growth" else {}
     for word in WORDS[name]:
-        assert getattr(Settings().changed({name: word}), name) == word
+        assert getattr(Settings().changed({**beside, name: word}), name) == word
     with pytest.raises(ValueError, match=name):
         Settings().changed({name: "another"})
 

@@ -32,6 +32,7 @@ class StoredSeats:
         self._entries = entries  # card UUID -> its line
         self._seats = seats
         self._cards: dict[str, set[str]] = {}  # UID of a seat -> UUIDs of the cards that list it
+        self._of_owner: dict[str, set[str]] = {}  # UID of an owner -> those of its seats that are listed
         self._sitting: dict[str, dict[str, set[tuple[str, str]]]] = {}  # owner UID -> member -> pod and card UUID
         self._given_up: BoundedMap[str, None] = BoundedMap(GIVEN_UP_KEPT)  # UIDs of those that were given up here
         self.on_learned = Listeners[[str]]()
@@ -50,12 +51,16 @@ class StoredSeats:
         return [(entry, entry.stored_seats[uid]) for entry in entries]
 
     def store(self, key: SeatKey, uid: str) -> None:
-        """Note under which UID the API server is to have a seat that is there. No other is the same one any more."""
-        other = self._seats.stored_as.get(uid)
-        for each, stored_as in ((other, ""), (key, uid)):
-            seat = self._seats.of(each) if each is not None else None
-            if seat is not None and seat.stored_as != stored_as:
-                self._seats.restore(replace(seat, stored_as=stored_as))
+        """Note under which UID the API server is to have a seat that is there; no other was ever stored under it."""
+        seat = self._seats.of(key)
+        if seat is not None:
+            self._seats.restore(replace(seat, stored_as=uid))
+
+    def members(self, owner_uid: str) -> set[str]:
+        """Return the members of an owner whose seats are listed, and not given up: a pod may have taken them over."""
+        uids = (uid for uid in self._of_owner.get(owner_uid, ()) if self.whose(uid) is not None)
+        seats = (holder.seat for uid in uids for _, holder in self.on_cards(uid))
+        return {seat.member for seat in seats if seat is not None}
 
     def whose(self, uid: str) -> SeatKey | None:
         """Return who has a seat in memory that the API server lists; None if nobody has it any more."""
@@ -78,11 +83,25 @@ class StoredSeats:
             if not self._cards[uid]:
                 del self._cards[uid]
                 self._given_up.drop(uid)
+                self._index(uid, before[uid], -1)
         for uid in now.keys() - before.keys():
             self._cards.setdefault(uid, set()).add(uuid)
+            self._index(uid, now[uid], 1)
             self._learn(entry, now[uid])
             if now[uid] in self.vacated(entry):  # it was given up while it was being written
                 self._seats.on_vacated(uid)
+
+    def _index(self, uid: str, holder: Holder, number: int) -> None:
+        """Put a seat into the index of its owner's, or with -1 take it out."""
+        if holder.seat is None:
+            return
+        owner_uid = holder.seat.owner.uid
+        if number > 0:
+            self._of_owner.setdefault(owner_uid, set()).add(uid)
+            return
+        self._of_owner[owner_uid].discard(uid)
+        if not self._of_owner[owner_uid]:
+            del self._of_owner[owner_uid]
 
     def _sit(self, entry: CardEntry, before: Mapping[str, Holder]) -> None:
         uuid = entry.card.uuid
@@ -108,12 +127,13 @@ class StoredSeats:
     def vacated(self, entry: CardEntry, taking: Collection[str] = ()) -> list[Holder]:
         """Return the stored seats that may leave a card when the shares of these pods are entered there.
 
-        They are nobody's any more, or of one of the pods.
+        They were given up here, or are of one of the pods. Those of another operator are its own.
         """
         found = []
         for uid, holder in entry.stored_seats.items():
-            key = self._seats.stored_as.get(uid)
-            if key is None or key in taking or key not in entry.seats:
+            key = self.whose(uid)
+            is_given_up = key is None and (uid in self._given_up or holder.seat is None)
+            if is_given_up or (key is not None and (key in taking or key not in entry.seats)):
                 found.append(holder)
         return found
 
@@ -129,7 +149,9 @@ class StoredSeats:
         key = self._seats.stored_as.get(uid)
         if key is None:
             key = GroupSeat(group, stored.member)
-            if uid not in self._given_up and self._seats.of(key) is None:  # else of an earlier object of this name
+            if self._seats.of(key) is not None:  # two operators have made one, or it is of an earlier object
+                key = GroupSeat(group, f"{stored.member} {uid}")
+            if uid not in self._given_up:
                 placement = Placement(entry.card.node_name, (holder.share,), stored.host)
                 seat = Seat(key, placement, FOREVER, Strength.WAITING, (), group, holder.pod.priority, uid)
                 self._seats.restore(seat)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from hashlib import sha256
 from typing import Final
 
 from gpuledger.model.card import NOTHING, Amounts, Card, total
@@ -28,7 +27,6 @@ LONGEST_GRACE_KEPT_S: Final = 86_400
 
 SEAT_PREFIX: Final = "seat-"
 """How the UID of a holder begins that is a seat, and no pod."""
-SEAT_DIGITS: Final = 32
 
 
 class HolderState(StrEnum):
@@ -130,12 +128,6 @@ class StoredSeat:
     """How many cards the pod gets in all. Where fewer are reserved for it, not all were written."""
     host: HostAmounts = NO_HOST
     """CPU and memory that the pod takes of the node."""
-
-    @property
-    def uid(self) -> str:
-        """Return what stands in the place of a pod's UID. No pod has such a one: the API server makes those."""
-        digest = sha256(f"{self.owner.uid}/{self.member}".encode()).hexdigest()
-        return f"{SEAT_PREFIX}{digest[:SEAT_DIGITS]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from secrets import token_hex
 
 from attrs import define
 
@@ -24,6 +25,7 @@ from gpuledger.model.gang import Gang, GroupSeat, ReservationName, SeatGroup
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.request import PodRequest
 from gpuledger.model.share import (
+    SEAT_PREFIX,
     Holder,
     HolderState,
     Placement,
@@ -37,6 +39,9 @@ from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
 logger = logging.getLogger(__name__)
+
+UID_BYTES = 16
+"""Random bytes in the UID of a seat: one that was given up and its successor are never taken for each other."""
 
 AT_ONCE = 8
 WRITE_TIMEOUT_S = 15.0
@@ -89,8 +94,9 @@ class SeatStore(Component):
             place = seat.placement
             if isinstance(seat.key, GroupSeat) and place.shares and not self._is_stored(seat):
                 stored = StoredSeat(owner, seat.key.member, len(place.shares), place.host)
-                self._ledger.stored_seats.store(seat.key, stored.uid)
-                pod = Pod(stored.uid, owner.namespace, owner.name, seat.priority)
+                uid = seat.stored_as or SEAT_PREFIX + token_hex(UID_BYTES)
+                self._ledger.stored_seats.store(seat.key, uid)
+                pod = Pod(uid, owner.namespace, owner.name, seat.priority)
                 holders += [Holder(pod, share, HolderState.RESERVED, seat=stored) for share in place.shares]
         await gather_all([self._journal.add(holder, WRITE_TIMEOUT_S) for holder in holders])
 
@@ -122,15 +128,17 @@ class SeatStore(Component):
             self.worker.mark(uid)
 
     async def _look_for_owner(self, uid: str) -> None:
-        """Give a seat up that was not written in full, or whose object does not want it any more."""
+        """Give a seat up that was not written in full, is a second one, or is not wanted any more by its object."""
         listed = self._ledger.stored_seats.on_cards(uid)
         seat = next((holder.seat for _, holder in listed if holder.seat is not None), None)
         if seat is None:
             return
         still_wanted = self._owners.get(seat.owner.kind)
-        is_wanted = len(listed) == seat.cards and still_wanted is not None and await still_wanted(seat)
         key = self._ledger.stored_seats.whose(uid)
-        if not is_wanted and isinstance(key, GroupSeat):
+        is_second = isinstance(key, GroupSeat) and key.member != seat.member
+        is_whole = len(listed) == seat.cards and not is_second
+        is_wanted = is_whole and still_wanted is not None and await still_wanted(seat)
+        if not is_wanted and isinstance(key, GroupSeat) and self._ledger.stored_seats.whose(uid) == key:
             logger.info("%s: what is reserved for %s is given up", seat.owner, seat.member)
             self._ledger.seats.give_up(key)
 

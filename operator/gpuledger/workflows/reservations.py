@@ -71,8 +71,8 @@ class KeptReservation:
     """A reservation, and what is known of it beside its object."""
 
     found: Reservation
-    members: dict[str, str]
-    """Member -> the UID of its seat."""
+    members: tuple[str, ...]
+    """Those that there are."""
     taken: set[str]
     """Members that have been taken."""
     priority: int | None = None
@@ -101,8 +101,7 @@ class KeptReservation:
 
 
 def _kept(found: Reservation) -> KeptReservation:
-    owner = SeatOwner(SeatFor.RESERVATION, *found.name[:2], found.uid)
-    members = {str(number): StoredSeat(owner, str(number), 1).uid for number in range(found.count)}
+    members = tuple(map(str, range(found.count)))
     return KeptReservation(found, members, set(found.taken), problem=found.problem)
 
 
@@ -222,7 +221,7 @@ class ReservationBook(Component):
         kept = self.known.get(owner.uid)
         if kept is None:
             return
-        kept.taken |= self._ledger.stored_seats.sitting(owner.uid).keys() & kept.members.keys()
+        kept.taken |= self._ledger.stored_seats.sitting(owner.uid).keys() & set(kept.members)
         self.on_change(kept)
 
     async def still_wants(self, seat: StoredSeat) -> bool:
@@ -244,8 +243,14 @@ class ReservationBook(Component):
         """Return the members for which there is to be a seat, and is none."""
         if kept.problem or self.is_over(kept) or not self.has_begun(kept):
             return []
-        done, whose = self.done(kept), self._ledger.stored_seats.whose
-        return [member for member, uid in kept.members.items() if member not in done and whose(uid) is None]
+        there = {*self.done(kept), *self.reserved(kept)}
+        return [member for member in kept.members if member not in there]
+
+    def reserved(self, kept: KeptReservation) -> set[str]:
+        """Return the members for which there is a seat, though a pod may be about to take it."""
+        seats = self._ledger.seats.of_group(kept.found.name)
+        own = {seat.key.member for seat in seats if isinstance(seat.key, GroupSeat)}
+        return own | self._ledger.stored_seats.members(kept.found.uid)
 
     def give_up(self, kept: KeptReservation) -> None:
         """Give up the seats that no pod has taken."""
@@ -429,11 +434,11 @@ class ReservationStatus(Component):
         kept = self._book.known.get(uid)
         if kept is None:
             return
-        found, whose = kept.found, self._ledger.stored_seats.whose
+        found = kept.found
         seats = [seat for seat in self._ledger.seats.of_group(found.name) if isinstance(seat.key, GroupSeat)]
         nodes = {seat.placement.node_name for seat in seats}
         sitting = self._ledger.stored_seats.sitting(uid)
-        reserved = sum(whose(its) is not None for member, its in kept.members.items() if member not in sitting)
+        reserved = len(self._book.reserved(kept) - sitting.keys())
         taken = kept.taken if found.allocate_once else sitting.keys()
         phase, why = self._phase(kept, len(taken))
         status = status_of(found, phase, reserved, taken, nodes, why, rfc3339(self._clock.wall()))
