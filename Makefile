@@ -86,7 +86,7 @@ test: $(READY) $(DOCS)/.ready ## pure tests, and of each promise the tests with 
 		$(PYTEST) --durations=10 --durations-min=1 $(TESTS)
 	else
 		status=0
-		$(PYTEST) $(LANE) --durations=10 --durations-min=1 tests --ignore=$(ALONE) --ignore=$(KIND) || status=$$?
+		$(PYTEST) $(LANE) --durations=10 --durations-min=1 tests $(addprefix --ignore=,$(ALONE) $(KIND)) || status=$$?
 		echo "==> tests in $(ALONE), which measure seconds and so run alone"
 		$(PYTEST) $(LANE) -n 0 --durations=10 --durations-min=1 $(ALONE) || status=$$?
 		exit $$status
@@ -95,6 +95,8 @@ test: $(READY) $(DOCS)/.ready ## pure tests, and of each promise the tests with 
 .PHONY: test-all
 test-all: export GPULEDGER_TEST_EFFORT = test-all
 test-all: LANE :=
+# All tests on nodes are many more that measure seconds than those of promises.
+test-all: ALONE += tests/node
 test-all: test ## all tests, with thousands of random lives, large crowds, all crash points and chaos: some hours
 	@for version in 1.34 1.36 1.37; do GPULEDGER_KUBERNETES=$$version $(MAKE) --no-print-directory test-kind; done
 

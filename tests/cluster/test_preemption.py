@@ -265,7 +265,7 @@ def test_many_preemptors_at_once_converge(cluster: PreemptingCluster) -> None:
     half = {COUNT: 1, PERCENT: 50, CORES: 50}
     high = [a_pod(f"high-{number}", half) for number in range(MANY_PREEMPTORS)]
     create(cluster, *high)
-    cluster.wait_bound(*(pod["metadata"]["name"] for pod in high), timeout_s=2 * DEADLINE_S)
+    cluster.wait_bound(*(pod["metadata"]["name"] for pod in high), timeout_s=times(2, 5) * DEADLINE_S)
     cluster.at_rest()
     assert max(Counter(cluster.evictions(since)).values()) == 1
     assert len(cluster.evictions(since)) == MANY_PREEMPTORS
