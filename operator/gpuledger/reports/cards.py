@@ -19,7 +19,7 @@ from gpuledger.formats.custom_resource.stored_card import amounts_json, cordoned
 from gpuledger.formats.node_usage import LONGEST_ANSWER_BYTES
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import NOTHING, Amounts, Card, total
-from gpuledger.model.json_object import Json
+from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, Pod, StoredCard
 
@@ -158,8 +158,19 @@ def _holder_json(holder: Holder, gang: str) -> Json:
         "exclusive": share.exclusive,
         "state": holder.state.value,
         **({"gang": gang} if gang else {}),
-        **({"seat": seat_json(holder.seat)} if holder.seat else {}),
+        **({"seat": seat_json(holder.seat)} if holder.seat and holder.is_seat else {}),
     }
+
+
+def holder_name(found: JsonMapping) -> str:
+    """Return the name to show of a holder in that form: of its pod, or of the object that keeps the share for one."""
+    kept = f" ({found['seat']['kind']})" if "seat" in found else ""
+    return f"{found['namespace']}/{found['pod']}{kept}"
+
+
+def number_of_pods(cards: Iterable[JsonMapping]) -> int:
+    """Return how many pods hold cards that are in this form."""
+    return len({each["podUID"] for card in cards for each in card["holders"] if "seat" not in each})
 
 
 Measured = dict[tuple[str, str, str], ContainerUsage]

@@ -11,6 +11,7 @@ from gpuledger.command_line.options import Common, common_options, completed_nam
 from gpuledger.command_line.output import NO_CARDS, amounts_of, bar, plural, share_text
 from gpuledger.model.json_object import Json
 from gpuledger.model.request import entry_text
+from gpuledger.reports.cards import holder_name
 from gpuledger.reports.tables import Column, Terminal, gathered, nodes_named, pods_named, table, title_of
 
 KINDS_SHOWN = ("pod", "card", "node")
@@ -76,7 +77,7 @@ def all_lines(found: Sequence[Json], terminal: Terminal, by_name: bool, wide: bo
 
 
 def _name(found: Json) -> str:
-    return f"{found['namespace']}/{found['pod']}" if "pod" in found else name_of(found)
+    return holder_name(found) if "pod" in found else name_of(found)
 
 
 def _shown(found: Json) -> Hashable:

@@ -12,6 +12,7 @@ from gpuledger.command_line.objects import kind_of, name_of
 from gpuledger.command_line.options import Common, common_options, completed_names
 from gpuledger.command_line.output import age, utc_now
 from gpuledger.model.json_object import Json
+from gpuledger.reports.cards import holder_name, number_of_pods
 from gpuledger.reports.tables import Cell, Column, Terminal, pods_named, table
 
 
@@ -97,10 +98,10 @@ def _card(found: Json, _: datetime) -> list[Cell]:
         found["model"],
         _part(found, "memoryMiB"),
         _part(found, "cores"),
-        str(len(found["holders"])),
+        str(number_of_pods([found])),
         ((found["phase"] or "Pending", "green" if found["phase"] == "Ready" else "yellow"),),
         _part(found, "number"),
-        pods_named([f"{pod['namespace']}/{pod['pod']}" for pod in found["holders"]], most=2),
+        pods_named(map(holder_name, found["holders"]), most=2),
         "; ".join(mark or "without a reason" for mark in marks if mark is not None),
         found["reason"],
     ]
@@ -117,7 +118,7 @@ def _node(found: Json, _: datetime) -> list[Cell]:
         str(len(cards)),
         _part(found, "memoryMiB"),
         _part(found, "cores"),
-        str(len({pod["podUID"] for card in cards for pod in card["holders"]})),
+        str(number_of_pods(cards)),
         ((state, "green" if state == "Ready" else "yellow"),),
         _part(found, "number"),
         str(sum(not card["holders"] for card in cards)),

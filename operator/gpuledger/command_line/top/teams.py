@@ -72,7 +72,7 @@ def held_by(reports: Iterable[CardReport], team_of: Mapping[str, str] | None) ->
             pod, amounts = holder.pod, holder.share.amounts
             held = found.setdefault(pod.namespace if team_of is None else team_of.get(pod.uid, ""), Held())
             held.amounts += amounts
-            held.pods.add(pod.uid)
+            held.pods |= set() if holder.is_seat else {pod.uid}
             held.cards.add(report.card.uuid)
             kind = kind_of(report.card)
             held.of_kind[kind] = held.of_kind.get(kind, NOTHING) + amounts

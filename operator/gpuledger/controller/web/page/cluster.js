@@ -11,7 +11,7 @@ export const PHASES = {
 const UNKNOWN = { mark: "P", word: "not ready yet", colour: "--pending" };
 export const phaseOf = (card) => PHASES[card.phase] ?? UNKNOWN;
 export const isAlone = (card) => card.holders.some((holder) => holder.exclusive);
-export const podOf = (holder) => `${holder.namespace}/${holder.pod}`;
+export const podOf = (holder) => `${holder.namespace}/${holder.pod}${holder.seat ? ` (${holder.seat.kind})` : ""}`;
 
 const HUES = 10;
 export const AMOUNTS = ["memoryMiB", "cores", "number"];

@@ -55,7 +55,7 @@ function holders(card) {
     el("tbody", {}, card.holders.map((holder) => {
       const notes = [holder.state === "allocated" ? "" : holder.state, holder.exclusive ? "alone" : "", holder.gang ? `gang ${holder.gang}` : ""].filter(Boolean).join(", ");
       return el("tr", {},
-        el("th", { scope: "row" }, podLink(podOf(holder)), notes && el("span", { class: "note", text: notes })),
+        el("th", { scope: "row" }, holder.seat ? podOf(holder) : podLink(podOf(holder)), notes && el("span", { class: "note", text: notes })),
         el("td", { class: "figure", text: number(holder.memoryMiB), title: `${percent(holder.memoryMiB, card.capacity.memoryMiB)} of the card` }),
         el("td", { class: "figure", text: `${holder.cores} %` }),
         el("td", { class: "figure", text: String(holder.number) }),
