@@ -282,6 +282,7 @@ OWN = {
     "delete gpuallocations.gpuledger.dev": "rewrite the ledger",
     "patch gpuallocations.gpuledger.dev/status": "rewrite the ledger",
     "patch resourcequotas/status": "the status of ResourceQuotas",
+    "patch gpureservations.gpuledger.dev/status": "the status of GPUReservations",
     "patch persistentvolumes": "PersistentVolume",
     "update persistentvolumes": "PersistentVolume",
     "patch persistentvolumeclaims": "PersistentVolumeClaim",
