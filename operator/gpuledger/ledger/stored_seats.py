@@ -57,10 +57,17 @@ class StoredSeats:
             self._seats.restore(replace(seat, stored_as=uid))
 
     def members(self, owner_uid: str) -> set[str]:
-        """Return the members of an owner whose seats are listed, and not given up: a pod may have taken them over."""
-        uids = (uid for uid in self._of_owner.get(owner_uid, ()) if self.whose(uid) is not None)
-        seats = (holder.seat for uid in uids for _, holder in self.on_cards(uid))
-        return {seat.member for seat in seats if seat is not None}
+        """Return the members of an owner whose seats are listed in full, and not given up.
+
+        A pod may have taken them over.
+        """
+        found = set()
+        for uid in self._of_owner.get(owner_uid, ()):
+            listed = self.on_cards(uid)
+            seat = listed[0][1].seat
+            if seat is not None and len(listed) == seat.cards and self.whose(uid) is not None:
+                found.add(seat.member)
+        return found
 
     def whose(self, uid: str) -> SeatKey | None:
         """Return who has a seat in memory that the API server lists; None if nobody has it any more."""

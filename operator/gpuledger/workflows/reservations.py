@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from heapq import nsmallest
@@ -438,10 +438,12 @@ class ReservationStatus(Component):
         seats = [seat for seat in self._ledger.seats.of_group(found.name) if isinstance(seat.key, GroupSeat)]
         nodes = {seat.placement.node_name for seat in seats}
         sitting = self._ledger.stored_seats.sitting(uid)
-        reserved = len(self._book.reserved(kept) - sitting.keys())
+        entered = self._ledger.stored_seats.members(uid) - sitting.keys()
+        # Of nodes whose cards are only counted, nothing can be entered.
+        entered |= {seat.key.member for seat in seats if isinstance(seat.key, GroupSeat) and not seat.placement.shares}
         taken = kept.taken if found.allocate_once else sitting.keys()
-        phase, why = self._phase(kept, len(taken))
-        status = status_of(found, phase, reserved, taken, nodes, why, rfc3339(self._clock.wall()))
+        phase, why = self._phase(kept, len(taken), set(kept.members) - {*entered, *self._book.done(kept)})
+        status = status_of(found, phase, len(entered), taken, nodes, why, rfc3339(self._clock.wall()))
         if status == found.status:
             return
         try:
@@ -451,7 +453,8 @@ class ReservationStatus(Component):
             return
         self._book.observe(written, gone=False)
 
-    def _phase(self, kept: KeptReservation, taken: int) -> tuple[Phase, str]:
+    def _phase(self, kept: KeptReservation, taken: int, missing: Collection[str]) -> tuple[Phase, str]:
+        """Return how far it has come, and why no further; `missing` are the members for which nothing is stored."""
         if kept.problem:
             return Phase.REFUSED, kept.problem
         if kept not in self._book.counted(kept.namespace):
@@ -462,7 +465,7 @@ class ReservationStatus(Component):
             return Phase.TAKEN, "all of its pods have come"
         if not self._book.has_begun(kept):
             return Phase.WAITING, f"it begins at {kept.found.not_before}"
-        if self._book.open(kept):
+        if missing:
             return Phase.WAITING, kept.why or "cards are being looked for"
         return Phase.RESERVED, "cards are kept for its pods"
 

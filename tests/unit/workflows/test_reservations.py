@@ -298,6 +298,16 @@ async def test_one_that_goes_while_its_seats_are_being_written_leaves_none(scene
     assert scene.seats() == []
 
 
+async def test_it_is_said_to_be_reserved_once_the_api_server_has_all_of_it(scene: Scene) -> None:
+    answer = asyncio.Event()
+    scene.api.queue(Operation.WRITE_STATUS, None, hold_request(answer))
+    status = await scene.reserve("web", {GPU: "2"})
+    assert (status["phase"], status["reserved"]) == ("Waiting", 0)
+    answer.set()
+    await scene.later(1)
+    assert scene.api.status("web")["phase"] == "Reserved"
+
+
 async def test_what_is_there_already_is_not_written_again_for_what_is_added(scene: Scene) -> None:
     await scene.bind("one", limits={GPU: "3"})
     assert (await scene.reserve("web", count=4))["reserved"] == 1
