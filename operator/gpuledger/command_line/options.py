@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -198,6 +200,18 @@ def errors_shown() -> Iterator[None]:
         raise
     except (GpuledgerError, OSError) as error:
         raise Failed(str(error)) from error
+
+
+DURATION = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
+
+
+def duration_of(text: str) -> timedelta | None:
+    """Return a duration such as 8h or 1d12h; None if the text is none."""
+    found = DURATION.fullmatch(text)
+    if found is None or not text:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 # The objects that a command line names, as kubectl has them: KIND/NAME, KIND NAME, or KIND for all of that kind.

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from gpuledger.formats.custom_resource.reservation import API_VERSION, PLURAL
+from gpuledger.formats.custom_resource.reservation import PLURAL
+from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient
@@ -283,6 +284,10 @@ class KueueRequests:
 RESERVATIONS = f"/apis/{API_VERSION}/{PLURAL}"
 
 
+def _reservation_path(namespace: str, name: str) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
+
+
 class ReservationRequests:
     """Requests about GPUReservations."""
 
@@ -290,12 +295,11 @@ class ReservationRequests:
 
     async def reservation(self, namespace: str, name: str) -> Json:
         """Return a GPUReservation."""
-        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
-        return await self._client.request("GET", path)
+        return await self._client.request("GET", _reservation_path(namespace, name))
 
     async def patch_reservation_status(self, namespace: str, name: str, patch: Mapping[str, Any]) -> Json:
         """Change a reservation's status by a merge patch; return it. Raises Conflict for an older version."""
-        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
+        path = f"{_reservation_path(namespace, name)}/status"
         return await self._client.request("PATCH", path, dict(patch), content_type=MERGE_PATCH)
 
     async def priority_class(self, name: str) -> Json:

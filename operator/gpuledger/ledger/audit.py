@@ -208,7 +208,9 @@ class _Audit:
         """Find holders whose pod has no right to them."""
         for held in self._cards.held.values():
             for card, holder in held:
-                kind, detail = self._holder(card, holder) if not holder.is_seat else (None, "")
+                if holder.is_seat:  # the operator asks its object
+                    continue
+                kind, detail = self._holder(card, holder)
                 if kind is not None:
                     action = None if kind is AuditFindingKind.OTHER_NODE else Judge(holder.pod.uid)
                     yield _finding(kind, card.node_name, card.uuid, holder, detail, action)

@@ -19,6 +19,7 @@ from secrets import token_hex
 
 from attrs import define
 
+from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.seats import Seat
 from gpuledger.model.errors import ShareRefused
 from gpuledger.model.gang import Gang, GroupSeat, ReservationName, SeatGroup
@@ -48,6 +49,18 @@ WRITE_TIMEOUT_S = 15.0
 SUSPECT_DELAY_S = 10.0
 """How long a seat may be there that another operator has made, before its object is read: one that makes it still
 writes it, and what is listed at the start comes in some order."""
+
+
+def untaken(ledger: Ledger, group: SeatGroup) -> list[Seat]:
+    """Return the seats of a group that no pod has taken."""
+    return [seat for seat in ledger.seats.of_group(group) if isinstance(seat.key, GroupSeat)]
+
+
+def drop(ledger: Ledger, group: SeatGroup) -> None:
+    """Give up the seats of a group that no pod has taken. Idempotent."""
+    for seat in untaken(ledger, group):
+        ledger.seats.give_up(seat.key)
+
 
 StillWanted = Callable[[StoredSeat], Awaitable[bool]]
 
@@ -203,7 +216,7 @@ class SeatTakers(Component):
 
     def _become(self, group: SeatGroup, gang: SeatGroup) -> None:
         """Let the seats of a group be those of a gang."""
-        seats = {seat.key: seat for seat in self._ledger.seats.of_group(group) if isinstance(seat.key, GroupSeat)}
+        seats = {seat.key: seat for seat in untaken(self._ledger, group)}
         given = [
             replace(seat, key=GroupSeat(gang, key.member), group=gang)
             for key, seat in seats.items()
@@ -211,8 +224,7 @@ class SeatTakers(Component):
         ]
         with suppress(ShareRefused):  # a card is gone; the gang looks for others
             self._ledger.seats.take(*given, without=seats)
-        for key in seats:
-            self._ledger.seats.give_up(key)
+        drop(self._ledger, group)
 
     def _is_like(self, seat: Seat, request: PodRequest) -> bool:
         """Return whether a seat is what a pod with this request would get there."""

@@ -42,7 +42,7 @@ from gpuledger.placement.fit import compiled, why_it_waits
 from gpuledger.placement.group import Asking, GroupPlanner, Plan
 from gpuledger.reports.explanation import quota_text
 from gpuledger.workflows.context import Component, Context
-from gpuledger.workflows.kept_seats import KeptSeats, SeatStore
+from gpuledger.workflows.kept_seats import KeptSeats, SeatStore, drop, untaken
 from gpuledger.workflows.list_and_watch import skipping_bad_objects
 from gpuledger.workflows.pending.queue import Attempts, RoomQueue
 from gpuledger.workflows.queues.workloads import NodesByRules
@@ -168,7 +168,8 @@ class ReservationBook(Component):
         if known is None:
             here = self._of_namespace.get(namespace, {}).values()
             known = nsmallest(MOST_OF_NAMESPACE, here, key=lambda each: (each.found.created, each.found.uid))
-            self._counting[namespace] = known
+            if known:
+                self._counting[namespace] = known
         return known
 
     def _counts_otherwise(self, namespace: str) -> None:
@@ -254,9 +255,7 @@ class ReservationBook(Component):
 
     def give_up(self, kept: KeptReservation) -> None:
         """Give up the seats that no pod has taken."""
-        for seat in self._ledger.seats.of_group(kept.found.name):
-            if isinstance(seat.key, GroupSeat):
-                self._ledger.seats.give_up(seat.key)
+        drop(self._ledger, kept.found.name)
 
     def all_counted(self) -> list[KeptReservation]:
         """Return the reservations that count."""
@@ -288,9 +287,9 @@ class ReservationKeeper(Component):
         """See Groups. Seats on cards that take no pods any more are given up, to be looked for elsewhere."""
         counted = self._book.all_counted()
         for kept in counted:
-            for seat in self._ledger.seats.of_group(kept.found.name):
+            for seat in untaken(self._ledger, kept.found.name):
                 place, uuids = seat.placement, [share.uuid for share in seat.placement.shares]
-                if isinstance(seat.key, GroupSeat) and not self._ledger.node_room(place.node_name).can_give(uuids):
+                if not self._ledger.node_room(place.node_name).can_give(uuids):
                     self._ledger.seats.give_up(seat.key)
         return [each for each in counted if self._book.open(each)]
 
@@ -357,8 +356,8 @@ class ReservationKeeper(Component):
             logger.info("reservation %s: %s", kept.found.name, error)
             self._rest(kept, PAUSE_S)
             stored = set(self._ledger.stored_seats.uids())
-            for seat in self._ledger.seats.of_group(kept.found.name):
-                if isinstance(seat.key, GroupSeat) and seat.stored_as not in stored:
+            for seat in untaken(self._ledger, kept.found.name):
+                if seat.stored_as not in stored:
                     self._ledger.seats.give_up(seat.key)
         self._book.on_status(kept)
 
@@ -435,7 +434,7 @@ class ReservationStatus(Component):
         if kept is None:
             return
         found = kept.found
-        seats = [seat for seat in self._ledger.seats.of_group(found.name) if isinstance(seat.key, GroupSeat)]
+        seats = untaken(self._ledger, found.name)
         nodes = {seat.placement.node_name for seat in seats}
         sitting = self._ledger.stored_seats.sitting(uid)
         entered = self._ledger.stored_seats.members(uid) - sitting.keys()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import click
 
@@ -14,6 +13,7 @@ from gpuledger.command_line.options import (
     Common,
     common_options,
     completed_names,
+    duration_of,
     one_object,
     operator_option,
 )
@@ -93,15 +93,10 @@ def question(words: Sequence[str], kind: str | None, limit: int) -> dict[str, st
     return asked | {wanted.kind: wanted.name or ""}
 
 
-DURATION = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
-
-
 def begin_of(since: str, now: datetime) -> datetime:
     """Return the moment that a duration or a time stands for; without a zone, it is this machine's. Raises BadInput."""
-    found = DURATION.fullmatch(since)
-    if found and since:
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-        return now - timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    if (duration := duration_of(since)) is not None:
+        return now - duration
     try:
         return datetime.fromisoformat(since).astimezone()
     except (ValueError, OverflowError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,15 +9,22 @@ from datetime import timedelta
 import click
 
 from gpuledger.command_line.cluster_access import ClusterAccess
-from gpuledger.command_line.options import KIND_OF, OWNER_OF, OWNERS, Common, common_options, completed_names, no_such
+from gpuledger.command_line.options import (
+    KIND_OF,
+    OWNER_OF,
+    OWNERS,
+    Common,
+    common_options,
+    completed_names,
+    duration_of,
+    no_such,
+)
 from gpuledger.command_line.output import utc_now
-from gpuledger.formats.custom_resource.reservation import API_VERSION, KIND
+from gpuledger.formats.custom_resource.reservation import KIND, MOST_MEMBERS
+from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BadInput, Conflict, NotFound, did_you_mean
 from gpuledger.model.json_object import Json, picked, placed_by
-
-DURATION = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,8})s)?")
-"""Such as 8h or 1d12h."""
 
 NUMBERS = {"deployment": "replicas", "statefulset": "replicas", "replicaset": "replicas", "job": "parallelism"}
 """Kind -> the field of its spec that says how many pods it makes at a time."""
@@ -34,7 +40,7 @@ KINDS = ("pod", *NUMBERS)
 )
 @click.option("--name", help="Name of the reservation, if it is not that of the object.")
 @click.option(
-    "--count", type=click.IntRange(1, 256), help="For how many pods; by default, as many as the object makes."
+    "--count", type=click.IntRange(1, MOST_MEMBERS), help="For how many pods; by default, as many as the object makes."
 )
 @click.option("--for", "lasts", help="How long, such as 8h or 1d12h; by default, as long as allowed.")
 @click.option("--in", "begins_in", help="After how long it begins, such as 2h; by default at once.")
@@ -112,8 +118,8 @@ def _reservation(cluster: ClusterAccess, like: str, namespace: str, name: str | 
     template = found if kind == "pod" else found["spec"]["template"]
     if count is None:
         count = int(found["spec"].get(NUMBERS.get(kind, ""), 1) or 0)
-    if not 1 <= count <= 256:
-        raise BadInput(f"{kind}/{named} makes {count} pods: --count says for how many to reserve, 1 to 256")
+    if not 1 <= count <= MOST_MEMBERS:
+        raise BadInput(f"{kind}/{named} makes {count} pods: --count says for how many to reserve, 1 to {MOST_MEMBERS}")
     metadata = picked(template.get("metadata") or {}, ("labels", "annotations"))
     return {
         "apiVersion": API_VERSION,
@@ -121,16 +127,16 @@ def _reservation(cluster: ClusterAccess, like: str, namespace: str, name: str | 
         "metadata": {"name": name or named, "namespace": namespace},
         "spec": {
             "count": count,
-            "owners": [_owner(kind, named, metadata)],
+            "owners": [_owner(found, metadata)],
             "template": {"metadata": metadata, "spec": placed_by(template["spec"])},
         },
     }
 
 
-def _owner(kind: str, name: str, metadata: Json) -> Json:
-    if kind != "pod":
-        names = {"statefulset": "StatefulSet", "replicaset": "ReplicaSet"}
-        return {"controller": {"kind": names.get(kind, kind.capitalize()), "name": name}}
+def _owner(found: Json, metadata: Json) -> Json:
+    name = found["metadata"]["name"]
+    if found["kind"] != "Pod":
+        return {"controller": {"kind": found["kind"], "name": name}}
     if not metadata.get("labels"):
         raise BadInput(f"pod/{name} has no labels, by which pods like it could be told: reserve for what makes them")
     return {"selector": {"matchLabels": metadata["labels"]}}
@@ -138,8 +144,7 @@ def _owner(kind: str, name: str, metadata: Json) -> Json:
 
 def _duration(text: str | None, option: str) -> timedelta:
     """Return the duration that an option gives, none if it is not given. Raises BadInput."""
-    found = DURATION.fullmatch(text or "")
-    if text == "" or found is None:
+    found = timedelta() if text is None else duration_of(text)
+    if found is None:
         raise BadInput(f"{option} must be a duration, such as 8h or 1d12h, not {text!r}")
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    return found

@@ -14,14 +14,12 @@ from typing import Any, Final
 
 import orjson
 
-from gpuledger.formats.custom_resource.stored_card import GROUP, VERSION
 from gpuledger.model.errors import BadInput
 from gpuledger.model.gang import ReservationName
 from gpuledger.model.json_object import Json, JsonMapping, placed_by
 
 KIND: Final = "GPUReservation"
 PLURAL: Final = "gpureservations"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 MOST_MEMBERS: Final = 256
 MOST_OWNERS: Final = 16

@@ -59,7 +59,7 @@ from gpuledger.model.share import SeatFor, SeatOwner
 from gpuledger.placement.fit import compiled
 from gpuledger.placement.group import Asking, demand_order
 from gpuledger.workflows.context import Component, Follower
-from gpuledger.workflows.kept_seats import SeatStore, SeatTakers
+from gpuledger.workflows.kept_seats import SeatStore, SeatTakers, drop
 from gpuledger.workflows.kinds import ADMISSION_CHECKS, CLUSTER_QUEUES, COHORTS, FLAVORS, Subscription
 from gpuledger.workflows.queues.quota_tree import QuotaTree
 from gpuledger.workflows.resource_claims.claims import ClaimBook
@@ -104,9 +104,7 @@ class Reservations(Component):
 
     def drop(self, name: WorkloadName) -> None:
         """Give up what is kept for a workload. Idempotent."""
-        for key in self.keys_of(name):
-            if isinstance(key, GroupSeat):  # else a pod has it by now
-                self._ledger.seats.give_up(key)
+        drop(self._ledger, name)
 
     def extend(self, name: WorkloadName, until_s: float) -> None:
         """Extend the workload's reservation."""

@@ -403,13 +403,18 @@ async def test_pods_that_come_do_not_count_twice_for_the_quota(api: QueueServer,
 # After a restart.
 
 
-async def test_a_new_operator_keeps_room_for_the_pods_that_have_not_come_for_the_rest_of_the_time(
-    api: QueueServer, scene: QueueScene
-) -> None:
+async def one_of_three_has_come(scene: QueueScene) -> None:
+    """Let a job of three pods be admitted, and the first of them be bound."""
     scene.submit("job", WHOLE, pods=3)
     await scene.work()
     await scene.admit("job")
     await scene.bind("job-0", "job", WHOLE)
+
+
+async def test_a_new_operator_keeps_room_for_the_pods_that_have_not_come_for_the_rest_of_the_time(
+    api: QueueServer, scene: QueueScene
+) -> None:
+    await one_of_three_has_come(scene)
     await asyncio.sleep(HALF_S)
     written = len(api.called(SAY))
     scene.restart()
@@ -438,10 +443,7 @@ async def test_who_runs_already_is_not_put_back_to_waiting_by_a_new_operator_tha
     api: QueueServer, scene: QueueScene
 ) -> None:
     """Such as after an upgrade from a release that kept seats in memory alone."""
-    scene.submit("job", WHOLE, pods=3)
-    await scene.work()
-    await scene.admit("job")
-    await scene.bind("job-0", "job", WHOLE)
+    await one_of_three_has_come(scene)
     lose_seats(api)
     scene.restart()
     scene.parts.watch()
@@ -456,10 +458,7 @@ async def test_who_runs_already_is_not_put_back_to_waiting_by_a_new_operator_tha
 async def test_what_is_reserved_stays_reserved_though_a_new_operator_finds_a_smaller_quota(
     api: QueueServer, scene: QueueScene
 ) -> None:
-    scene.submit("job", WHOLE, pods=3)
-    await scene.work()
-    await scene.admit("job")
-    await scene.bind("job-0", "job", WHOLE)
+    await one_of_three_has_come(scene)
     scene.restart()
     quota(scene, 1)
     scene.parts.watch()
