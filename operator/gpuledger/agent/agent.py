@@ -25,6 +25,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from gpuledger.agent.config import AgentConfig, agent_config, device_source
+from gpuledger.agent.confirmation import Confirmation
 from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, why_no_limits
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
@@ -46,6 +47,7 @@ from gpuledger.agent.usage.monitor import Monitor, resume_all
 from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.annotations import ENDS_ANNOTATION
+from gpuledger.formats.confirmation import GRANTED_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
 from gpuledger.formats.kubernetes.other import node_event, node_event_once
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
@@ -179,10 +181,13 @@ class Agent:
             node_name, directory, serves_claims, store, lister, self._ledger, self._granting, self._ended.over
         )
         self._orphaned_grants = OrphanedGrants(node_name, self._grants.all, lister, store, self._ended.over)
-        self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION)
+        granted = NodeAnnotation(node_name, store, GRANTED_ANNOTATION)
+        self._granted, self._confirmation = granted, Confirmation(granted.want, self._grants.all, self._ended)
+        # A node that lists cards has to be one that answers for them.
+        self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION, after=granted)
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
-        entries = (self._register, self._ends, self._capacity, serves_claims, self._resource_slices)
+        entries = (granted, self._register, self._ends, self._capacity, serves_claims, self._resource_slices)
         self._on_node: list[Reconciler[Any]] = [each for each in entries if each]
         self._events = NodeEvents(node_name, store)
         comparison = Comparison(
@@ -216,6 +221,7 @@ class Agent:
                 selector = {"fieldSelector": f"metadata.name={self._plan.node_name}"}
                 group.create_task(follow(self._client, NODES, selector, self._observe_node, lambda: lambda _: None))
                 group.create_task(self._look_after_ended_pods())
+                group.create_task(self._confirmation.run())
                 group.create_task(self._tell_if_nothing_is_enforced())
                 group.create_task(self._serve_kubelet())
                 group.create_task(self._look_around())
@@ -241,13 +247,23 @@ class Agent:
         await self._has_cards.wait()
         if not await sees_processes(self._plan.own_pod_uid, self._plan.node_name, self._store):
             logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
-            self._ended.speaks = True
+            self._ended.complete.set()
+            self._granted.want("")
             return
+        if self._plan.own_pod_uid:
+            self._confirmation.begin(await self._node_seen)
+        else:
+            self._granted.want("")
         self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._grants.all() if grant.of_one_pod})
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:
             group.create_task(self._ended.run())
-            group.create_task(follow(self._client, PODS, selector, self._ended.observe, self._ended.listing))
+            group.create_task(follow(self._client, PODS, selector, self._observe_pod, self._ended.listing))
+
+    def _observe_pod(self, pod: dict[str, Any], gone: bool) -> None:
+        self._ended.observe(pod, gone)
+        if pod["metadata"]["uid"] == self._plan.own_pod_uid:
+            self._confirmation.observe(pod, gone)
 
     async def _tell_if_nothing_is_enforced(self) -> None:
         """Tell of a node that keeps nobody to a share, though nobody has chosen that: as soon as it has cards."""
@@ -390,7 +406,7 @@ class Agent:
             problems.append("the kubelet is not connected")
         if not self._register.written:
             problems.append("the node's annotation does not list its cards yet")
-        if self._has_cards.is_set() and not self._ended.speaks:
+        if self._has_cards.is_set() and not self._ended.complete.is_set():
             problems.append("which pods have ended is not known yet")
         return problems
 

@@ -154,8 +154,8 @@ class EndedPods:
         self._wanted = asyncio.Event()
         self._listed = False
         self._sees_pods = False  # whether processes of pods were ever seen in control groups of these
-        self.speaks = False
-        """Whether what it says is complete: all pods were shown once, and those in doubt looked for."""
+        self.complete = asyncio.Event()
+        """Set once what it says is complete: all pods were shown once, and those in doubt looked for."""
 
     def remember(self, node: Json, granted: Iterable[str]) -> None:
         """Observe what this node said before this agent started, and the UIDs of the pods that had cards then."""
@@ -179,6 +179,11 @@ class EndedPods:
             self._doubt(uid, known)
         else:
             self._living[uid] = known
+
+    def look_for(self, pod_uid: str) -> None:
+        """Look for what is left of a pod, unless the API server shows that it may run."""
+        if pod_uid not in self._living:
+            self._doubt(pod_uid, _Known())
 
     def may_run(self) -> frozenset[str]:
         """Return the UIDs of pods that have ended at the API server, and of which something may still run."""
@@ -230,7 +235,8 @@ class EndedPods:
                 return False
             self._conclude(sought, sight)
         self._say(ends_annotation(self._said, {uid: each.containers for uid, each in self._doubtful.items()}))
-        self.speaks = self.speaks or listed
+        if listed:
+            self.complete.set()
         return True
 
     def _conclude(self, sought: Mapping[str, _Known], sight: Sight) -> None:

@@ -150,9 +150,13 @@ class NodeEntry(Reconciler[Value]):
 class NodeAnnotation(NodeEntry[str]):
     """An annotation of the Node; an empty value stands for none."""
 
-    def __init__(self, node_name: str, nodes: KubeWrites, annotation: str) -> None:
+    def __init__(self, node_name: str, nodes: KubeWrites, annotation: str, after: NodeAnnotation | None = None) -> None:
+        """Make one; it is written once the node shows what it should `after` that one."""
         super().__init__(node_name, f"annotation {annotation}")
-        self._nodes, self._annotation = nodes, annotation
+        self._nodes, self._annotation, self._after = nodes, annotation, after
+
+    def _missing(self) -> str | None:
+        return None if self._after is not None and not self._after.written else super()._missing()
 
     def _shown_by(self, node: Json) -> str | None:
         return str((node["metadata"].get("annotations") or {}).get(self._annotation, ""))

@@ -21,6 +21,7 @@ from gpuledger.formats.admission.webhook import (
     validating_webhooks,
 )
 from gpuledger.formats.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, WOKEN_ANNOTATION
+from gpuledger.formats.confirmation import CONFIRM_ANNOTATION
 from gpuledger.formats.dialects.sums import CardModels
 from gpuledger.formats.dialects.vendors import VendorRow, check_names, rows_in_use, vendor_rows
 from gpuledger.formats.dialects.vocabulary import (
@@ -99,8 +100,9 @@ def _own_rows(file: str) -> str:
     return content_of(file, "vendors_file") if file else ""
 
 
-OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION)
-"""All that our own account patches on pods: to wake one, to fence one off, and to correct its annotations."""
+OWN_ANNOTATIONS = (WOKEN_ANNOTATION, RELEASED_ANNOTATION, DEVICES_ANNOTATION, CONFIRM_ANNOTATION)
+"""All that our own account patches on pods: to wake one, to fence one off, to correct its annotations, and to ask an
+agent."""
 
 
 EVERY_KIND = frozenset({"validating", "mutating", "agents"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuledger.model.card import Amounts, Card, Topology, total
+from gpuledger.model.card import Amounts, Card, CardPhase, Topology, total
 from gpuledger.model.gang import SeatKey
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
@@ -121,9 +121,14 @@ class CardEntry:
         self.sitting = {uid: holder for uid, holder in self.holders.items() if holder.seat is not None}
 
     @property
+    def confirmed(self) -> bool:
+        """Return whether all that may be on the card is known: its object is as old as what is on it, or was filled."""
+        return self.open and self.phase != CardPhase.PENDING
+
+    @property
     def takes_pods(self) -> bool:
         """Return whether new shares can be entered, if there is room."""
-        return self.open and self.card.healthy and not self.sick and not self.cordoned
+        return self.confirmed and self.card.healthy and not self.sick and not self.cordoned
 
     def outlook(self) -> tuple[bool, tuple[Misfit, ...], Room]:
         """Return the state that decides on new shares: as long as it is equal, nothing has changed for others."""

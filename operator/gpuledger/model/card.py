@@ -62,7 +62,7 @@ class CardPhase(StrEnum):
     """A card's state, as `kubectl get gpuallocations` shows it."""
 
     PENDING = "Pending"
-    """Known, but its first status is not written yet: nothing is placed on it."""
+    """Its object is new: nothing is placed on it before its node's agent has told what containers have of it."""
     READY = "Ready"
     CORDONED = "Cordoned"
     """A person wants no new pods on the card. Holders stay."""

@@ -41,7 +41,7 @@ class PodNotBound:
 
 @dataclass(frozen=True, slots=True)
 class AgentChanged:
-    """A node's agent has become Ready, or is not any more."""
+    """A node's agent has become Ready, is not any more, or is another one."""
 
     node_name: str
 
@@ -56,6 +56,13 @@ class KubeletChanged:
 @dataclass(frozen=True, slots=True)
 class EndsReported:
     """A node may say something else of pods that have ended."""
+
+    node_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CardsConfirmed:
+    """What containers have of a node's new cards is in the ledger."""
 
     node_name: str
 

@@ -27,6 +27,7 @@ from datetime import datetime, timedelta
 
 from attrs import define
 
+from gpuledger.formats.annotations import OWN_NAMESPACE
 from gpuledger.formats.custom_resource.stored_card import MAX_LINE, new_allocation, stored_card
 from gpuledger.formats.kubernetes.node import (
     AgentPod,
@@ -46,8 +47,9 @@ from gpuledger.model.errors import BadInput, Conflict, EventReason, Invalid, Not
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
 from gpuledger.placement.policy import FALLBACK, Policy, Preference
+from gpuledger.workflows.confirmations import AWAITS, Confirmations
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.events import AgentChanged, KubeletChanged
+from gpuledger.workflows.events import AgentChanged, CardsConfirmed, KubeletChanged
 from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 logger = logging.getLogger(__name__)
@@ -300,6 +302,14 @@ class AgentPods(Component):
         pods = self._pods.get(node_name)
         return pods is not None and not any(pods.values())
 
+    def pod_of(self, node_name: str) -> Pod | None:
+        """Return a node's agent's pod, one that is Ready if there is one; None if it has none."""
+        pods = self._pods.get(node_name)
+        if not pods:
+            return None
+        uid = max(pods, key=lambda uid: pods[uid])
+        return Pod(uid, OWN_NAMESPACE, self._known[uid].name)
+
     def by_node(self) -> dict[str, AgentPod]:
         """Return node name -> its agent's pod, one that is Ready if there is one."""
         return best_by_node(self._known.values())
@@ -310,7 +320,7 @@ class AgentPods(Component):
         if gone:
             self._forget(uid)
         elif agent.node_name:
-            before = self.not_ready(agent.node_name)
+            before = self._state(agent.node_name)
             self._known[uid] = agent
             self._pods.setdefault(agent.node_name, {})[uid] = agent.ready
             self._notify(agent.node_name, before)
@@ -320,19 +330,21 @@ class AgentPods(Component):
         return forgetting(self._known, self._forget)
 
     def _forget(self, uid: str) -> None:
-        agent = self._known.pop(uid, None)
-        if agent is None:
+        if uid not in self._known:
             return
-        node_name = agent.node_name
-        before = self.not_ready(node_name)
+        node_name = self._known[uid].node_name
+        before = self._state(node_name)
         pods = self._pods[node_name]
-        del pods[uid]
+        del pods[uid], self._known[uid]
         if not pods:
             del self._pods[node_name]
         self._notify(node_name, before)
 
-    def _notify(self, node_name: str, before: bool) -> None:
-        if self.not_ready(node_name) != before:
+    def _state(self, node_name: str) -> tuple[bool, Pod | None]:
+        return self.not_ready(node_name), self.pod_of(node_name)
+
+    def _notify(self, node_name: str, before: tuple[bool, Pod | None]) -> None:
+        if self._state(node_name) != before:
             self._events.tell(AgentChanged(node_name))
 
 
@@ -352,6 +364,7 @@ class InventoryKeeper(Component):
 
     _agents: AgentPods
     _starts: StuckKubelets
+    _confirmations: Confirmations
 
     def __attrs_post_init__(self) -> None:
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
@@ -367,6 +380,7 @@ class InventoryKeeper(Component):
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, self._is_active)
         self._events.on(AgentChanged, lambda event: self.reconsider(event.node_name))
         self._events.on(KubeletChanged, lambda event: self.reconsider(event.node_name))
+        self._events.on(CardsConfirmed, lambda event: self.reconsider(event.node_name))
         self._ledger.strangers.on_change.append(self.reconsider)
         self._journal.on_lost.append(self.recheck)
 
@@ -570,6 +584,7 @@ class InventoryKeeper(Component):
                 phase, reason = self._phase(entry)
                 if not (entry.stored and entry.open and (entry.phase, entry.reason) == (phase, reason)):
                     await self._journal.describe(entry.card.uuid, phase, reason)
+        self._confirmations.ask(node_name)
         if refused:
             raise refused  # tried again later: what stands in the way can go away
 
@@ -577,7 +592,9 @@ class InventoryKeeper(Component):
         entry = self._ledger.entry(card.uuid)
         if entry is None or not entry.stored:
             try:
-                self._ledger.load(stored_card(await self._store.create_allocation(new_allocation(card))))
+                created = await self._store.create_allocation(new_allocation(card))
+                self._confirmations.created(card.uuid)
+                self._ledger.load(stored_card(created))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
                 self._ledger.load(stored_card(await self._store.allocation(card.object_name)), is_found=True)
             self._counts.cards_written.inc()
@@ -621,6 +638,8 @@ class InventoryKeeper(Component):
 
     def _phase(self, entry: CardEntry) -> tuple[str, str]:
         node_name = entry.card.node_name
+        if self._confirmations.awaits(entry):
+            return CardPhase.PENDING, AWAITS
         if node_name not in self._facts:
             return CardPhase.UNAVAILABLE, Outage.NODE_GONE.value
         if not entry.reported:

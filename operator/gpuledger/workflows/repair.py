@@ -46,9 +46,8 @@ from gpuledger.ledger.audit import (
     Judge,
     findings,
 )
-from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.card import Amounts, Card
+from gpuledger.model.card import Amounts
 from gpuledger.model.clock import Clock
 from gpuledger.model.errors import BadInput, EventReason, GpuledgerError, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
@@ -57,7 +56,7 @@ from gpuledger.model.request import SeenClaim
 from gpuledger.model.share import Holder, Misfit, Pod, Share
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.context import Component, Context
-from gpuledger.workflows.journal.journal import Journal
+from gpuledger.workflows.journal.adopting import WHY_LENGTH, OpenCards, enter_shares
 from gpuledger.workflows.leadership import Leadership
 from gpuledger.workflows.lifecycles import Deadlines
 from gpuledger.workflows.release import EndReport, PodReleaser, ReleaseDeadlines, ReleaseTimes, end_report_of
@@ -69,41 +68,16 @@ from gpuledger.workflows.tasks import KeyedWorker
 logger = logging.getLogger(__name__)
 
 
-ENTER_TIMEOUT_S = 15.0
-"""How long the API server may take to enter a share."""
-
 SETTLE_S = 2.0
 """How long a pod may be seen bound before its holders are seen: two watches show them, in any order."""
 
 PODS_AT_ONCE = 16
-
-WHY_LENGTH = 256
-"""The CRD's limit."""
 
 
 async def facts_now(store: KubeStore, pod: Pod, read_facts: Callable[[Json], PodFacts]) -> PodFacts | None:
     """Return what matters of a pod as it is now; None if it is gone."""
     found = await store.pod_now(pod)
     return None if found is None else read_facts(found)
-
-
-async def enter_shares(journal: Journal, adoption: Adopt) -> bool:
-    """Enter a bound pod's shares, list as conflicts those that do not fit; return whether all are entered."""
-    entered = [_enter(journal, adoption.pod, share) for share in adoption.shares]
-    return all(await asyncio.gather(*entered))
-
-
-async def _enter(journal: Journal, pod: Pod, share: Share) -> bool:
-    try:
-        await journal.add(Holder(pod, share), ENTER_TIMEOUT_S)
-    except ShareRefused as error:
-        why = str(error).replace(f"card {share.uuid}", "the card")
-        misfit = Misfit(replace(pod, priority=0), share.amounts, why[:WHY_LENGTH])
-        with suppress(ShareRefused):  # a card lists only so many
-            await journal.show_conflict(share.uuid, misfit)
-        return False
-    await journal.clear_conflict(share.uuid, pod.uid)
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +101,7 @@ class Adopter(Component):
 
     def __attrs_post_init__(self) -> None:
         self._leaving: dict[str, asyncio.TimerHandle] = {}  # UID of a stranger that is gone -> when it has left
-        self._cards = _OpenCards(self._ledger)
+        self._cards = OpenCards(self._ledger)
         self._listed: set[str] = set()  # UIDs of the pods in the list that is being read
         self._suspects: dict[str, Pod] = {}  # pod UID -> pod that is to be looked at
         self._unknown: dict[str, _Unknown] = {}  # pod UID -> pod that lacks shares
@@ -309,20 +283,6 @@ class Adopter(Component):
             with suppress(ShareRefused):  # a card lists only so many
                 misfit = Misfit(replace(facts.pod, priority=0), amounts, why[:WHY_LENGTH])
                 await self._journal.show_conflict(card.uuid, misfit)
-
-
-class _OpenCards:
-    """The ledger's cards that take pods."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def card(self, uuid: str) -> Card | None:
-        entry = self._ledger.entry(uuid)
-        return entry.card if entry is not None and entry.open else None
-
-    def cards_of(self, node_name: str) -> Sequence[Card]:
-        return [entry.card for entry in self._ledger.entries_of_node(node_name) if entry.open and entry.reported]
 
 
 AT_ONCE = 32

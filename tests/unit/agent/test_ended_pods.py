@@ -256,11 +256,11 @@ async def test_pods_that_end_together_are_spoken_of_together(node: Node) -> None
 async def test_it_speaks_only_when_all_pods_were_shown_and_looked_for(node: Node) -> None:
     node.ended.observe(a_pod("a"), True)
     await asyncio.sleep(1)
-    assert not node.ended.speaks
+    assert not node.ended.complete.is_set()
     node.show()
-    assert not node.ended.speaks
+    assert not node.ended.complete.is_set()
     await asyncio.sleep(1)
-    assert node.ended.speaks
+    assert node.ended.complete.is_set()
 
 
 async def test_a_restarted_agent_knows_what_was_said_and_looks_for_those_that_have_gone_meanwhile(node: Node) -> None:
@@ -271,7 +271,7 @@ async def test_a_restarted_agent_knows_what_was_said_and_looks_for_those_that_ha
     node.show(a_pod("a"))
     await asyncio.sleep(RUNS_AFTER_S + LONGEST_INTERVAL_S)
     assert node.said[-1] == {"uid-hangs": True, "uid-over": False, "uid-gone": False}
-    assert node.ended.speaks
+    assert node.ended.complete.is_set()
     assert {uid for look in node.looks for uid in look} == {"uid-hangs", "uid-gone"}
 
 
@@ -334,7 +334,7 @@ async def test_nothing_is_said_of_pods_while_processes_cannot_be_seen(node: Node
     node.left = {"uid-a"}
     node.ended.observe(a_pod("a", "Running", RUNS), True)
     await asyncio.sleep(HOUR_S)
-    assert (node.said, node.ended.speaks) == ([], False)
+    assert (node.said, node.ended.complete.is_set()) == ([], False)
     node.error = None
     await asyncio.sleep(HOUR_S)
     assert node.said[-1] == {"uid-a": True}

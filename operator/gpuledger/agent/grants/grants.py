@@ -51,7 +51,15 @@ from gpuledger.formats.annotations import MEMORY_LIMIT_ANNOTATION
 from gpuledger.formats.kubernetes.node import NVIDIA
 from gpuledger.formats.kubernetes.pod import is_finished
 from gpuledger.formats.resource_claims.claims import has_claim
-from gpuledger.formats.runtime.cdi import FILE_PREFIX, CardLimit, Grant, VendorDevices, joined, vendor_devices
+from gpuledger.formats.runtime.cdi import (
+    FILE_PREFIX,
+    CardLimit,
+    Grant,
+    GrantedPart,
+    VendorDevices,
+    joined,
+    vendor_devices,
+)
 from gpuledger.kube_api.reads import KubeReads
 from gpuledger.model.errors import NotKnownYet, StartRefused
 from gpuledger.model.json_object import Json, JsonMapping
@@ -144,6 +152,7 @@ class Grants:
         problem = why_not_together(isolation, cards, containers, by_several_pods=not grant.of_one_pod)
         if problem:
             raise StartRefused(f"{_owner(grant)}: {problem}")
+        held = tuple(cards)  # before what the container may have beyond its share
         cards, why_no_bursts = with_bursts(cards, pod, grant.container, isolation, capabilities.bursts)
         if why_no_bursts:
             logger.warning("%s, %s has no effect: %s", _owner(grant), MEMORY_LIMIT_ANNOTATION, why_no_bursts)
@@ -166,7 +175,9 @@ class Grants:
         edits = container_edits(cards, capabilities.vendor, kept)
         if by_driver:
             edits = without_vendors_limits(edits)
-        grant = replace(grant, uuids=tuple(card.uuid for card in cards), edits=edits, limits=by_driver)
+        shares = tuple(GrantedPart(each.uuid, each.memory_mib, each.cores, each.exclusive) for each in held)
+        uuids = tuple(card.uuid for card in cards)
+        grant = replace(grant, uuids=uuids, edits=edits, limits=by_driver, parts=shares)
         self.files.write(grant, cards)
         logger.info("%s: %s", _owner(grant), ", ".join(grant.uuids))
 

@@ -108,7 +108,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
         return StoredCard(
             card=card,
             resource_version=int(allocation["metadata"]["resourceVersion"]),
-            holders=None if status is None else tuple(_holder(card.uuid, entry) for entry in status["holders"]),
+            holders=None if status is None else tuple(read_holder(card.uuid, entry) for entry in status["holders"]),
             phase="" if status is None else intern(str(status["phase"])),
             reason="" if status is None else intern(status.get("reason") or ""),
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
@@ -247,11 +247,12 @@ def cordoned_at_s(cordoned: str) -> float | None:
 
 
 def _claim(uuid: str, entry: Mapping[str, Any]) -> Claim:
-    reserved = _holder(uuid, {**entry, "state": HolderState.RESERVED})
+    reserved = read_holder(uuid, {**entry, "state": HolderState.RESERVED})
     return Claim(reserved, entry["cards"], tuple(map(intern, entry["victims"])))
 
 
-def _holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
+def read_holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
+    """Return a holder of a card from an element of `status.holders`. Raises KeyError, TypeError and ValueError."""
     return Holder(
         pod=Pod(
             intern(entry["podUID"]),

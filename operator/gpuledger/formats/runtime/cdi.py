@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,12 @@ CLAIM, CLAIM_UID, REQUEST = "gpuledger.dev/claim", "gpuledger.dev/claim-uid", "g
 LIMITS = "gpuledger.dev/limits"
 """UUID=GUARANTEED:MOST of each card whose driver limits the container's memory, in MiB; absent where none does."""
 
+SHARES = "gpuledger.dev/shares"
+"""UUID=MIB:CORES of each card that the container has a part of, UUID=MIB:CORES:alone where it has the card alone."""
+
+_ALONE = "alone"
+_MEMORY, _CORES = "GPULEDGER_MEMORY_MIB", "GPULEDGER_CORES"
+
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 _LISTS = ("env", "deviceNodes", "hooks", "mounts", "additionalGids", "netDevices")
@@ -63,6 +69,16 @@ class CardLimit:
     guaranteed_mib: int
     """Never taken from it for others; 0: nothing is."""
     most_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedPart:
+    """A container's part of a card, by the ledger, when it was granted."""
+
+    uuid: str
+    memory_mib: int
+    cores: int
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,8 @@ class Grant:
     limits: tuple[CardLimit, ...] = ()
     """Set by the driver's own means before the container's first process; empty: not by these."""
     claim: GrantedClaim | None = None
+    parts: tuple[GrantedPart, ...] = ()
+    """What it has of each of its cards, in the same order."""
 
     @property
     def of_one_pod(self) -> bool:
@@ -153,6 +171,8 @@ def grant_file(grant: Grant) -> bytes:
     }
     if grant.limits:
         annotations[LIMITS] = ",".join(f"{each.uuid}={each.guaranteed_mib}:{each.most_mib}" for each in grant.limits)
+    if grant.parts:
+        annotations[SHARES] = ",".join(map(_part_text, grant.parts))
     if grant.claim is not None:
         annotations |= {CLAIM: grant.claim.name, CLAIM_UID: grant.claim.uid, REQUEST: grant.claim.request}
     device = {"name": grant.name, "annotations": annotations, "containerEdits": grant.edits}
@@ -167,6 +187,8 @@ def read_grant(text: bytes) -> Grant:
         (device,) = spec["devices"]
         said = device["annotations"]
         namespace, _, pod = said[POD].partition("/")
+        uuids = tuple(uuid for uuid in said[CARDS].split(",") if uuid)
+        edits = dict(device["containerEdits"])
         return Grant(
             name=str(device["name"]),
             pod_uid=str(said[POD_UID]),
@@ -175,13 +197,34 @@ def read_grant(text: bytes) -> Grant:
             container=str(said[CONTAINER]),
             resource=str(said[RESOURCE]),
             slots=frozenset(slot for slot in said[SLOTS].split(",") if slot),
-            uuids=tuple(uuid for uuid in said[CARDS].split(",") if uuid),
-            edits=dict(device["containerEdits"]),
+            uuids=uuids,
+            edits=edits,
             limits=tuple(_card_limit(each) for each in said.get(LIMITS, "").split(",") if each),
             claim=GrantedClaim(str(said[CLAIM]), str(said[CLAIM_UID]), str(said[REQUEST])) if CLAIM in said else None,
+            parts=tuple(map(_part, said[SHARES].split(","))) if said.get(SHARES) else _parts_told(uuids, edits),
         )
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not one of our CDI files: {error!r}") from error
+
+
+def _part_text(part: GrantedPart) -> str:
+    return f"{part.uuid}={part.memory_mib}:{part.cores}" + (f":{_ALONE}" if part.exclusive else "")
+
+
+def _part(text: str) -> GrantedPart:
+    """Return a container's part of a card in an annotation. Raises ValueError."""
+    uuid, _, amounts = text.partition("=")
+    memory_mib, cores, *alone = amounts.split(":")
+    return GrantedPart(uuid, int(memory_mib), int(cores), alone == [_ALONE])
+
+
+def _parts_told(uuids: Sequence[str], edits: Mapping[str, Any]) -> tuple[GrantedPart, ...]:
+    """Return the parts in a file of a release that wrote them for the container alone. Raises ValueError."""
+    told = dict(str(line).partition("=")[::2] for line in edits.get("env") or ())
+    amounts = zip(*(told.get(name, "").split(",") for name in (_MEMORY, _CORES)), strict=True)
+    if _MEMORY not in told:
+        return ()
+    return tuple(GrantedPart(uuid, int(mib), int(cores)) for uuid, (mib, cores) in zip(uuids, amounts, strict=True))
 
 
 def _card_limit(text: str) -> CardLimit:

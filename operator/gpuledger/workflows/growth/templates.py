@@ -129,7 +129,7 @@ class Templates(Component):
     def is_complete(self, node_name: str) -> bool:
         """Return whether all cards that a node reports are in the ledger, with their first status."""
         entries = [self._ledger.entry(uuid) for uuid in self._inventory.cards.get(node_name, ())]
-        return bool(entries) and all(entry is not None and entry.open for entry in entries)
+        return bool(entries) and all(entry is not None and entry.confirmed for entry in entries)
 
     def empty(self, template: str) -> list[str]:
         """Return the nodes of a template that take pods, and have none with cards."""

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 from gpuledger.command_line.program import main
 from gpuledger.configuration.dialects import OWN_ANNOTATIONS, dialects_of, policies
 from gpuledger.configuration.settings import RESOURCES, Settings
-from gpuledger.formats import annotations
+from gpuledger.formats import annotations, confirmation
 from gpuledger.formats.admission.rules import FOREIGN_ENDINGS
-from gpuledger.formats.annotations import DEVICES_ANNOTATION
 from gpuledger.formats.custom_resource.crd import literal
 from gpuledger.formats.dialects.assignments import FOREIGN_ANNOTATIONS
 from gpuledger.formats.dialects.selection import MODE, USE_UUID
@@ -162,7 +161,7 @@ def test_our_account_may_patch_what_the_program_patches_and_nothing_else() -> No
     text = "".join(file.read_text() for file in source.rglob("*.py"))
     constants = re.findall(r"\.annotate_pod\([\w()]+, (\w+),", text)
     assert len(constants) == text.count(".annotate_pod(")
-    values = {**vars(annotations), "DEVICES_ANNOTATION": DEVICES_ANNOTATION}
+    values = {**vars(annotations), **vars(confirmation)}
     assert {values[name] for name in constants} == set(OWN_ANNOTATIONS)
 
 
