@@ -34,6 +34,7 @@ PROMISES = {
         "operator crashes": "The operator can die at any step: pods are bound once, completely, and nothing is left.",
         "API server outages": "An API server that dies in a burst loses no share and no Binding.",
         "replicas": "A passive replica writes nothing, and takes over.",
+        "lost ledger": "A ledger that was lost comes back closed, and no card is given to a second pod.",
         "restored etcd": "An operator whose etcd was restored ends, and has written nothing.",
         "node changes": "The ledger follows nodes and cards that come, fail, shrink and go.",
     },

@@ -39,7 +39,7 @@ class Command:
 
 COMMANDS = [
     Command("top", "named-1"),
-    Command("get pod web", "default/web"),
+    Command("get pod web", "named-1"),
     Command("explain pod web", "no operator leads", status=2, needs_kubectl=True),
     Command("history pods", "no operator leads", status=2, needs_kubectl=True),
     Command("cordon node named-1", "takes no new pods"),

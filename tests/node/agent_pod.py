@@ -24,7 +24,25 @@ STATE_DIRECTORY = "/var/lib/fake-nvml"
 HAMI_CORE = "/var/lib/hami-core"
 """A directory of the node alone, as /usr is not: the setting hami_core_directory."""
 
+LATE_S = 8
+"""After how long a pod that the kubelet does not take up closes the node."""
+
 Json = dict[str, Any]
+
+
+@contextmanager
+def operator_with(gpu: GpuNode, **settings: object) -> Iterator[None]:
+    """Run the operator with other settings."""
+    before = gpu.installation.settings_file.read_text()
+    try:
+        gpu.change_settings(**settings)
+        gpu.installation.kill_operator()
+        gpu.installation.start_operator()
+        yield
+    finally:
+        gpu.installation.settings_file.write_text(before)
+        gpu.installation.kill_operator()
+        gpu.installation.start_operator()
 
 
 class AgentPod:

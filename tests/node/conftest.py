@@ -16,6 +16,7 @@ from build_control_plane import ensure_binaries, ensure_node_binaries
 from build_steps import BuildError
 from control_plane import ControlPlane, ControlPlaneError
 from local_node import Node, complaint, missing_requirements
+from node.agent_pod import HAMI_CORE, LATE_S, AgentPod, operator_with
 from node.gpu_node import GpuNode
 from node.pods import Pods
 from requirements import require
@@ -26,6 +27,7 @@ OUT_OF_THE_IMAGE = (
     "test_daemonset.py",
     "test_as_pods.py",
     "test_image.py",
+    "test_lost_ledger.py",
     "test_mps_daemons.py",
     "test_second_week.py",
 )
@@ -122,3 +124,26 @@ def gpu(gpu_node: GpuNode) -> Iterator[GpuNode]:
     gpu_node.wait_ready()
     yield gpu_node
     gpu_node.remove_all()
+
+
+@pytest.fixture(scope="module")
+def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
+    """Yield the DaemonSet, made ready to run; no agent runs yet."""
+    require("no image can be built, for want of", next(iter(container_image.missing_requirements()), ""))
+    gpu_node.kill_agent()
+    with operator_with(gpu_node, start_timeout_s=LATE_S, hami_core_directory=HAMI_CORE):
+        agent = AgentPod(gpu_node)
+        try:
+            agent.install()
+        except BuildError as error:
+            pytest.fail(f"The image can't be built.\n{error}", pytrace=False)
+        yield agent
+
+
+@pytest.fixture
+def agent(installed: AgentPod) -> Iterator[AgentPod]:
+    """Yield a new pod of the agent, which serves."""
+    installed.start()
+    yield installed
+    installed.gpu.remove_all()
+    installed.stop()

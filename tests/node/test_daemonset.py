@@ -7,20 +7,17 @@ all goes on after the restart.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from build_steps import BuildError
 from cluster.cluster import NODES
-from container_image import missing_requirements
 from control_plane import ControlPlaneError
 from fakes.shared_library import a_library
 from gpuledger.doctor.examination import Examination, examine
@@ -28,57 +25,16 @@ from gpuledger.doctor.reading import Reading
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
 from gpuledger.kube_api.client import KubeClient
 from node.agent_pod import HAMI_CORE, LABEL, NAME, NAMESPACE, TOKEN, AgentPod, Watch, ended, kubelet_of, stopped
-from node.gpu_node import GpuNode, gpu_pod, one_card
+from node.gpu_node import gpu_pod, one_card
 from node.pods import a_pod
-from requirements import require
 
 NOT_READY = "GPU node agent is not ready"
 HANGS = "node starts no pods: its kubelet or GPU node agent hangs"
 DRIVER_NOT_LOADED = 9
 """NVML's code, as of nvml.h."""
-LATE_S = 8
-"""After how long a pod that the kubelet does not take up closes the node."""
 
 pytestmark = pytest.mark.timeout(300)
 Say = Callable[[str], None]
-
-
-@contextlib.contextmanager
-def operator_with(gpu: GpuNode, **settings: object) -> Iterator[None]:
-    """Run the operator with other settings."""
-    before = gpu.installation.settings_file.read_text()
-    try:
-        gpu.change_settings(**settings)
-        gpu.installation.kill_operator()
-        gpu.installation.start_operator()
-        yield
-    finally:
-        gpu.installation.settings_file.write_text(before)
-        gpu.installation.kill_operator()
-        gpu.installation.start_operator()
-
-
-@pytest.fixture(scope="module")
-def installed(gpu_node: GpuNode) -> Iterator[AgentPod]:
-    """Yield the DaemonSet, made ready to run; no agent runs yet."""
-    require("no image can be built, for want of", next(iter(missing_requirements()), ""))
-    gpu_node.kill_agent()
-    with operator_with(gpu_node, start_timeout_s=LATE_S, hami_core_directory=HAMI_CORE):
-        agent = AgentPod(gpu_node)
-        try:
-            agent.install()
-        except BuildError as error:
-            pytest.fail(f"The image can't be built.\n{error}", pytrace=False)
-        yield agent
-
-
-@pytest.fixture
-def agent(installed: AgentPod) -> Iterator[AgentPod]:
-    """Yield a new pod of the agent, which serves."""
-    installed.start()
-    yield installed
-    installed.gpu.remove_all()
-    installed.stop()
 
 
 def running(agent: AgentPod, count: int = 4) -> dict[str, tuple[str, int]]:

@@ -183,7 +183,7 @@ class EndedPods:
     def look_for(self, pod_uid: str) -> None:
         """Look for what is left of a pod, unless the API server shows that it may run."""
         if pod_uid not in self._living:
-            self._doubt(pod_uid, _Known())
+            self._doubt(pod_uid, _Known(), RUNS_AFTER_S)
 
     def may_run(self) -> frozenset[str]:
         """Return the UIDs of pods that have ended at the API server, and of which something may still run."""
@@ -199,7 +199,7 @@ class EndedPods:
 
         def listed(uids: set[str]) -> None:
             for uid in before - uids:
-                self._doubt(uid, _Known())
+                self._doubt(uid, _Known(), RUNS_AFTER_S)  # etcd may have been put back: others could get its card
             if not self._listed:
                 self._listed = True
                 self._wanted.set()
@@ -278,12 +278,13 @@ class EndedPods:
         used = {claim for known in self._living.values() for claim in known.claims}
         return frozenset(self._prepared() if self._prepared else ()).difference(used)
 
-    def _doubt(self, uid: str, found: _Known) -> None:
+    def _doubt(self, uid: str, found: _Known, ago_s: float = 0.0) -> None:
+        """Look for a pod that has ended so long ago."""
         known = self._living.pop(uid, _Known())
         if uid in self._doubtful or self._said.get(uid) is False:
             return
         containers, claims = known.containers | found.containers, known.claims | found.claims
-        self._doubtful[uid] = _Known(containers, claims, asyncio.get_running_loop().time())
+        self._doubtful[uid] = _Known(containers, claims, asyncio.get_running_loop().time() - ago_s)
         self._wanted.set()
 
 

@@ -376,7 +376,11 @@ class Ledger:
             host=host,
             counted=host.cards if host and self.only_counts(node_name) else None,
             cordoned=frozenset(entry.card.uuid for entry in reported if entry.cordoned and entry.card.healthy),
-            unaccounted=frozenset(entry.card.uuid for entry in takes if entry.card.uuid in closed),
+            unaccounted=frozenset(
+                entry.card.uuid
+                for entry in reported
+                if entry.card.uuid in closed and (entry.takes_pods or not entry.confirmed)
+            ),
             unreported=len(entries) - len(reported),
             topology=self._topologies.of(node_name, cards) if len(cards) > 1 else None,
         )

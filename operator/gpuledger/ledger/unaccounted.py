@@ -1,6 +1,7 @@
 """Cards that a pod may use without a share in the ledger: they take no new share until that is cleared up.
 
-There are two kinds. A *stranger* is a bound pod that another system's device plugin has given cards, or is about to;
+There are three kinds. A card is *not confirmed* as long as its object is new, and its node's agent has not told what
+containers have of it. A *stranger* is a bound pod that another system's device plugin has given cards, or is about to;
 the only source for its cards is the annotation that this plugin reads. On a node of our own agent it gets none: the
 agent starts no container without a share. A *misfit* is a share that was found and does not fit; the API server lists
 it on the card.
@@ -17,6 +18,8 @@ from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.clock import Listeners
 from gpuledger.model.node import Dialect, NodeOffer, UnaccountedPod
 from gpuledger.model.share import Holder, Pod
+
+NOT_CONFIRMED = "its object is new, and its holders are not known yet"
 
 
 class CardLookup(Protocol):
@@ -110,10 +113,15 @@ class UnaccountedPods:
         """Return whether a card takes no new share for this reason."""
         if entry.misfits or entry.card.node_name not in self._of_node:
             return bool(entry.misfits)
-        return entry.card.uuid in self.closed(entry.card.node_name)
+        return entry.card.uuid in self._unaccounted(entry.card.node_name)
 
     def closed(self, node_name: str) -> dict[str, str]:
         """Return the cards of a node that take no new share for this reason: UUID -> why, for people."""
+        entries = self._cards.entries_of_node(node_name)
+        found = {each.card.uuid: each.reason or NOT_CONFIRMED for each in entries if each.open and not each.confirmed}
+        return self._unaccounted(node_name) | found
+
+    def _unaccounted(self, node_name: str) -> dict[str, str]:
         entries = self._cards.entries_of_node(node_name)
         found = {
             entry.card.uuid: f"a share of pod {entry.misfits[0].pod} does not fit on it: {entry.misfits[0].why}"

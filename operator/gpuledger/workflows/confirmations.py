@@ -7,6 +7,10 @@ first. Then come bound pods that have no container yet, by their annotation; nob
 meanwhile. A container whose pod the API server does not know counts like that of a pod that was deleted by force: until
 the agent reports that nothing of it is left.
 
+After etcd was put back, cards can be as old as ever, and yet lack what was given out since. Then the agent reports that
+something runs of a pod that has no share there (formats/annotations.py). That closes the node's cards, too, until the
+agent has told what the pod has.
+
 The phase at the API server is the memory of it all: an operator that comes later finds a card Pending, and asks anew.
 Where another system's device plugin serves a node, or an agent of an earlier release, nobody answers, and nobody is
 asked.
@@ -21,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from attrs import define
 
+from gpuledger.formats.annotations import read_ends
 from gpuledger.formats.confirmation import CONFIRM_ANNOTATION, Answer, answer_of, read_answer
 from gpuledger.formats.kubernetes.pod import is_finished, pod_identity, scheduler_of
 from gpuledger.ledger.adoption import Adopt, lacks_cards, missing_shares
@@ -32,7 +37,7 @@ from gpuledger.model.node import AnnotatedCard, PodFacts
 from gpuledger.model.share import Pod, Share
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.events import AgentChanged, CardsConfirmed
+from gpuledger.workflows.events import AgentChanged, ConfirmationChanged
 from gpuledger.workflows.journal.adopting import OpenCards, enter_shares
 from gpuledger.workflows.tasks import KeyedWorker
 
@@ -81,6 +86,8 @@ class Confirmations(Component):
     def __attrs_post_init__(self) -> None:
         self._seen: dict[str, _Seen] = {}  # name of a node whose agent answers -> its answer
         self._questions: dict[str, _Question] = {}  # node name -> the last question
+        self._reported: dict[str, frozenset[str]] = {}  # node name -> UIDs of pods of which it says that something runs
+        self._doubtful: set[str] = set()  # names of nodes on which something runs that has no share
         self._confirmed: set[str] = set()  # UUIDs of cards that are to open: their phase is not written yet
         self._cards = OpenCards(self._ledger)
         self.worker = KeyedWorker(self._work, NODES_AT_ONCE, self._is_active)
@@ -89,6 +96,7 @@ class Confirmations(Component):
     def observe_node(self, node: Json) -> None:
         """See Follower. Raises nothing: an answer that can't be read is none."""
         name, text = node["metadata"]["name"], answer_of(node)
+        self._note_running(name, node)
         before = self._seen.get(name)
         if text is None:
             self._seen.pop(name, None)
@@ -98,8 +106,9 @@ class Confirmations(Component):
 
     def forget_node(self, node_name: str) -> None:
         """See Follower."""
-        self._seen.pop(node_name, None)
-        self._questions.pop(node_name, None)
+        for each in (self._seen, self._questions, self._reported):
+            each.pop(node_name, None)
+        self._doubtful.discard(node_name)
 
     def observe_card(self, entry: CardEntry) -> None:
         """See Follower."""
@@ -112,8 +121,10 @@ class Confirmations(Component):
 
     def awaits(self, entry: CardEntry) -> bool:
         """Return whether a card has to stay closed until its node's agent has answered."""
-        if entry.confirmed or entry.card.uuid in self._confirmed:
+        if entry.card.uuid in self._confirmed:
             return False
+        if entry.confirmed:
+            return entry.card.node_name in self._doubtful
         has_waited = entry.phase == CardPhase.PENDING and entry.reason == AWAITS
         return has_waited or entry.card.node_name in self._seen
 
@@ -140,9 +151,10 @@ class Confirmations(Component):
         elif seen.answer is not None and answered == question.token:
             await self._enter(node_name, seen.answer)
             self._confirmed |= waiting
+            self._doubtful.discard(node_name)
             logger.info("node %s: its agent has confirmed what %d new cards are used for", node_name, len(waiting))
             del self._questions[node_name]
-            self._events.tell(CardsConfirmed(node_name))
+            self._events.tell(ConfirmationChanged(node_name))
         elif pod.uid != question.pod.uid or self._was_crossed(question, answered):
             await self._ask(node_name, pod, waiting, answered)
 
@@ -164,6 +176,25 @@ class Confirmations(Component):
             self._questions.pop(node_name, None)
             raise
         self._tasks.after(ASK_AGAIN_S, self.worker.mark, node_name)
+
+    def _note_running(self, node_name: str, node: Json) -> None:
+        """Close a node's cards, if it says for the first time that something runs of a pod that has no share there."""
+        try:
+            running = frozenset(uid for uid, runs in (read_ends(node) or {}).items() if runs)
+        except BadInput:
+            return  # which is logged where ends are followed
+        new = running - self._reported.get(node_name, frozenset())
+        self._reported[node_name] = running
+        unknown = [uid for uid in new if not self._holds(uid, node_name)]
+        if unknown and answer_of(node) is not None:
+            logger.warning("node %s: %d pods run there that have no share: its agent is asked", node_name, len(unknown))
+            self._confirmed -= {entry.card.uuid for entry in self._ledger.entries_of_node(node_name)}
+            self._questions.pop(node_name, None)
+            self._doubtful.add(node_name)
+            self._events.tell(ConfirmationChanged(node_name))
+
+    def _holds(self, pod_uid: str, node_name: str) -> bool:
+        return any(card.node_name == node_name for card, _ in self._ledger.holders.of(pod_uid))
 
     def _read(self, node_name: str, text: str) -> Answer | None:
         try:

@@ -61,8 +61,8 @@ class EndsReported:
 
 
 @dataclass(frozen=True, slots=True)
-class CardsConfirmed:
-    """What containers have of a node's new cards is in the ledger."""
+class ConfirmationChanged:
+    """Cards of a node wait for its agent's word on what containers have, or have it."""
 
     node_name: str
 

@@ -49,7 +49,7 @@ from gpuledger.model.share import Pod
 from gpuledger.placement.policy import FALLBACK, Policy, Preference
 from gpuledger.workflows.confirmations import AWAITS, Confirmations
 from gpuledger.workflows.context import Component
-from gpuledger.workflows.events import AgentChanged, CardsConfirmed, KubeletChanged
+from gpuledger.workflows.events import AgentChanged, ConfirmationChanged, KubeletChanged
 from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 logger = logging.getLogger(__name__)
@@ -380,7 +380,7 @@ class InventoryKeeper(Component):
         self.worker = KeyedWorker(self._sync, NODES_AT_ONCE, self._is_active)
         self._events.on(AgentChanged, lambda event: self.reconsider(event.node_name))
         self._events.on(KubeletChanged, lambda event: self.reconsider(event.node_name))
-        self._events.on(CardsConfirmed, lambda event: self.reconsider(event.node_name))
+        self._events.on(ConfirmationChanged, lambda event: self.reconsider(event.node_name))
         self._ledger.strangers.on_change.append(self.reconsider)
         self._journal.on_lost.append(self.recheck)
 

@@ -15,7 +15,7 @@ from gpuledger.agent.grants.grants import NodeCapabilities
 from gpuledger.agent.grants.starts import PATIENCE_S
 from gpuledger.agent.isolation.choice import GrantedCard, Installed, Isolation
 from gpuledger.formats.annotations import DEVICES_ANNOTATION
-from gpuledger.formats.runtime.cdi import CardLimit, Grant, VendorDevices
+from gpuledger.formats.runtime.cdi import CardLimit, Grant, GrantedPart, VendorDevices
 from gpuledger.formats.runtime.limit_hook import ANSWERS, SCRIPT
 from gpuledger.model.errors import Denied, NotKnownYet, StartRefused, Unreachable
 from gpuledger.model.share import HolderState
@@ -379,3 +379,32 @@ async def test_many_identical_pods_at_once_are_never_swapped(node: AgentNode) ->
     names = await asyncio.gather(*(node.start(pod, "main") for pod in pods))
     for number, name in enumerate(names):
         assert node.delivered(name) == (f"uid-p{number}", "main", node.uuids(number % 4))
+
+
+async def test_a_start_waits_for_a_pod_that_the_api_server_does_not_know_and_that_leaves_too_little(
+    node: AgentNode,
+) -> None:
+    """As after etcd was put back, before the operator has asked: the ledger does not count it."""
+    lost, most = node.bind("lost", {"main": [0]}), node.cards[0].capacity.memory_mib
+    await node.admit(lost)
+    name = await node.start(lost, "main")
+    (grant,) = node.grants.all()
+    node.grants.write(replace(grant, parts=(GrantedPart(node.cards[0].uuid, most - 50, 0),)))
+    node.may_run.add("uid-lost")
+    pod = node.bind("next", {"main": [0]})
+    await node.admit(pod)
+    with pytest.raises(NotKnownYet, match="does not know any more"):
+        await node.start(pod, "main")
+    node.may_run.clear()
+    assert node.delivered(await node.start(pod, "main")) == ("uid-next", "main", node.uuids(0))
+    assert node.delivered(name) is not None
+
+
+async def test_a_start_does_not_wait_for_one_that_leaves_enough(node: AgentNode) -> None:
+    lost = node.bind("lost", {"main": [0]})
+    await node.admit(lost)
+    await node.start(lost, "main")
+    node.may_run.add("uid-lost")
+    pod = node.bind("next", {"main": [0]})
+    await node.admit(pod)
+    assert node.delivered(await node.start(pod, "main")) == ("uid-next", "main", node.uuids(0))

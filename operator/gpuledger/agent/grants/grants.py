@@ -143,9 +143,11 @@ class Grants:
         """Complete a grant, which says only whose it is, and bring it to its container: cards in order of their index.
 
         `starts`: the container, or the first one of several, starts now; `containers`: so many of a pod use the grant
-        at the same time. Raises NotKnownYet if the node lacks what is to keep the shares apart; StartRefused if that
+        at the same time. Raises NotKnownYet if the node lacks what is to keep the shares apart, or if something runs on
+        a card that the ledger does not count; StartRefused if that
         can't keep so many to one amount, or for another reason; OSError.
         """
+        self._check_room(grant, cards)
         capabilities = self._capabilities()
         environment = _environment(pod, grant.container)
         isolation = self._isolation(grant, pod, cards, capabilities, opts_out(environment))
@@ -180,6 +182,25 @@ class Grants:
         grant = replace(grant, uuids=uuids, edits=edits, limits=by_driver, parts=shares)
         self.files.write(grant, cards)
         logger.info("%s: %s", _owner(grant), ", ".join(grant.uuids))
+
+    def _check_room(self, grant: Grant, cards: Sequence[GrantedCard]) -> None:
+        """Look for a pod that the API server does not know any more, and that leaves too little of a card.
+
+        The ledger counts it, unless etcd was put back: then its share is not there before the operator has asked. Of
+        each pod its largest container counts, which is never more than the ledger has for it. Raises NotKnownYet.
+        """
+        gone = self._may_run()
+        for card in cards if gone else ():
+            taken: dict[str, GrantedPart] = {}
+            for other in self.files.all():
+                for part in other.parts if other.pod_uid != grant.pod_uid else ():
+                    if part.uuid == card.uuid:
+                        largest = taken.get(other.pod_uid, part)
+                        taken[other.pod_uid] = max(part, largest, key=lambda each: (each.exclusive, each.memory_mib))
+            used_mib = card.memory_mib + sum(part.memory_mib for part in taken.values())
+            alone = card.exclusive or any(part.exclusive for part in taken.values())
+            if taken.keys() & gone and (alone or used_mib > card.capacity_mib > 0):
+                raise NotKnownYet(f"card {card.uuid} is in use by a pod that the API server does not know any more")
 
     def forget(self, is_over: Callable[[Grant], bool]) -> None:
         """Remove what is over, with everything that belongs to it; but nothing under a container that may run."""

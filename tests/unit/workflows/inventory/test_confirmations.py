@@ -1,7 +1,7 @@
 """A card whose object is new takes no pods before its node's agent has told what containers have of it."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from builders import a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Fault, Operation, refuse
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
-from gpuledger.formats.annotations import DEVICES_ANNOTATION, devices_annotation
+from gpuledger.formats.annotations import DEVICES_ANNOTATION, ENDS_ANNOTATION, devices_annotation, ends_annotation
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION, answer_text, asked
 from gpuledger.model.card import Card
 from gpuledger.model.errors import BindFailed, Unreachable
@@ -48,9 +48,12 @@ class Agent:
         await rest(self.parts)
 
 
-def put_node(api: ApiServer, granted: str | None = "", cards: Iterable[Card] = CARDS) -> None:
+def put_node(
+    api: ApiServer, granted: str | None = "", cards: Iterable[Card] = CARDS, runs: Mapping[str, bool] | None = None
+) -> None:
     """Write node-a; `granted` is what its agent says, None for an agent that answers nothing."""
     node = a_node_object("node-a", tuple(cards))
+    node["metadata"]["annotations"][ENDS_ANNOTATION] = ends_annotation(runs or {})
     if granted is not None:
         node["metadata"]["annotations"][GRANTED_ANNOTATION] = granted or answer_text("")
     api.put_node(node)
@@ -60,7 +63,7 @@ async def rest(parts: OperatorParts) -> None:
     """Wait until nothing is left to do."""
     for _ in range(3):
         await parts.idle()
-        await parts.inventory._confirmations.worker.idle()  # noqa: SLF001 - no other part has it
+        await parts.inventory._confirmations.worker.idle()
     await parts.idle()
 
 
@@ -78,9 +81,7 @@ def a_bound_pod(name: str, memory_mib: int = 1_000, *annotated: Card) -> dict[st
 
 
 def holders(api: ApiServer, card: Card) -> dict[str, tuple[int, HolderState]]:
-    return {
-        holder.pod.uid: (holder.share.amounts.memory_mib, holder.state) for holder in api.card(card).holders or ()
-    }
+    return {holder.pod.uid: (holder.share.amounts.memory_mib, holder.state) for holder in api.card(card).holders or ()}
 
 
 @pytest.fixture
@@ -270,3 +271,48 @@ async def test_no_card_is_chosen_while_it_is_closed(parts: OperatorParts) -> Non
     parts.api.put_pod(a_pod_object("binds"))
     with pytest.raises(BindFailed):
         await parts.bind("binds", "node-a")
+
+
+# Something runs that the ledger does not count, as after etcd was put back.
+
+
+@pytest.fixture
+async def agent(parts: OperatorParts) -> Agent:
+    """Return an agent that has confirmed its cards."""
+    agent = Agent(parts)
+    await rest(parts)
+    await agent.answers()
+    return agent
+
+
+async def test_a_pod_without_a_share_of_which_something_runs_closes_its_node_and_then_counts(agent: Agent) -> None:
+    api, parts = agent.api, agent.parts
+    first = agent.question
+    put_node(api, answer_text(first), runs={"uid-lost": True})
+    await rest(parts)
+    assert (phases(api), agent.question != first) == ({CLOSED}, True)
+    put_node(api, answer_text(agent.question, [a_holder("uid-lost", a_share(CARD, 4_000))]), runs={"uid-lost": True})
+    await rest(parts)
+    assert (phases(api), holders(api, CARD).keys()) == ({OPEN}, {"uid-lost"})
+
+
+async def test_a_pod_whose_share_is_being_released_closes_nothing(agent: Agent) -> None:
+    api, parts = agent.api, agent.parts
+    api.put_card(CARD, a_holder("uid-forced", a_share(CARD)), phase="Ready")
+    await rest(parts)
+    question = agent.question
+    put_node(api, answer_text(question), runs={"uid-forced": True})
+    await rest(parts)
+    assert (phases(api), agent.question) == ({OPEN}, question)
+
+
+async def test_one_that_has_nothing_of_a_card_is_asked_for_once(agent: Agent) -> None:
+    api, parts = agent.api, agent.parts
+    put_node(api, answer_text(agent.question), runs={"uid-other": True})
+    await rest(parts)
+    question = agent.question
+    put_node(api, answer_text(question), runs={"uid-other": True})
+    await rest(parts)
+    put_node(api, answer_text(question), runs={"uid-other": True, "uid-ended": False})
+    await rest(parts)
+    assert (phases(api), agent.question) == ({OPEN}, question)
