@@ -257,6 +257,8 @@ def test_a_share_gets_a_new_node_about_as_fast_as_a_stock_pod_and_shares_need_fe
 ) -> None:
     """In one run, one after the other: a pod that needs a node, and pods that want a part of a card each."""
     cluster, stock = scene.cluster, Stock(scene)
+    # The stock scheduler would bind an agent's pod to each new node, and no kubelet is there to make it Ready.
+    cluster.plane.kubectl("delete", "daemonset", "gpuledger-agent", "--namespace", "gpuledger-system")
     cluster.plane.start_default_scheduler()
     scene.let_go("100%")
     ours_s, stock_s = [], []

@@ -6,12 +6,12 @@ seen: the worst case, which `etcdutl snapshot restore --bump-revision` avoids.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from cluster.cluster import COUNT, MEMORY, Cluster, Json, pod, uuids
+from cluster.etcd_copies import copy_etcd, restore_etcd
 from cluster.shared import UNDISTURBED_S, cluster_on
 from cluster.test_audit import run_audit
 from control_plane import ControlPlane
@@ -40,27 +40,6 @@ def restart_both(cluster: Cluster) -> None:
 
 def half_a_card(name: str) -> Json:
     return pod(name, {COUNT: 1, MEMORY: HALF_MIB})
-
-
-def copy_etcd(cluster: Cluster) -> None:
-    """Keep a copy of all that etcd has."""
-    plane = cluster.plane
-    plane.stop_etcd()
-    shutil.copytree(plane.directory / "etcd", plane.directory / "etcd-copy")
-    plane.start_etcd()
-    cluster.close()
-
-
-def restore_etcd(cluster: Cluster) -> None:
-    """Put the copy in the place of etcd's data, with the API server stopped meanwhile."""
-    plane = cluster.plane
-    plane.stop_api_server()
-    plane.stop_etcd()
-    shutil.rmtree(plane.directory / "etcd")
-    (plane.directory / "etcd-copy").rename(plane.directory / "etcd")
-    plane.start_etcd()
-    plane.start_api_server()
-    cluster.close()
 
 
 def holders(cluster: Cluster) -> dict[str, set[str]]:

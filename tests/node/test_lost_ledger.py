@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.cluster import ALLOCATIONS, NODES, PODS
+from cluster.etcd_copies import copy_etcd, restore_etcd
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION
 from node.agent_pod import AgentPod, ended
 from node.gpu_node import GpuNode, gpu_container, gpu_pod, one_card
@@ -96,6 +97,40 @@ def test_a_container_whose_pod_the_api_server_does_not_know_keeps_its_card_until
         gpu.node.start_kubelet()
     gpu.cluster.wait(lambda: bound(gpu) == {"next"}, "the card is free once the container has ended", 120)
     assert ended(pid)
+
+
+def test_after_etcd_was_put_back_a_pod_that_it_does_not_know_keeps_its_card_until_it_ends(
+    agent: AgentPod, say: Say
+) -> None:
+    """The card is as old as ever, and the ledger agrees with the pods: only the agent knows of the container."""
+    gpu = agent.gpu
+    card = gpu.state.cards[0].uuid
+    only = {"nvidia.com/use-gpuuuid": card}
+    copy_etcd(gpu.cluster)
+    gpu.wait_ready()
+    gpu.create(gpu_pod("lost", gpu_container("main", one_card(MOST_MIB), STUBBORN), annotations=only))
+    gpu.wait_running("lost")
+    pid = gpu.node.container_pids(gpu.node.container_id("default", "lost", "main"))[0]
+    gpu.node.kill_kubelet()
+    try:
+        gpu.installation.kill_operator()
+        restore_etcd(gpu.cluster)
+        restored_s = time.monotonic()
+        assert users(gpu)[card] == []
+        gpu.installation.start_operator()
+        gpu.cluster.wait(lambda: "lost" in users(gpu)[card], "the container counts")
+        say(f"a container of which etcd knows nothing counts {time.monotonic() - restored_s:.1f} s after the restore")
+        gpu.create(gpu_pod("next", one_card(MOST_MIB), annotations=only))
+        end_s = time.monotonic() + WATCHED_S
+        while time.monotonic() < end_s:
+            assert not ended(pid)
+            assert bound(gpu) == set()
+            time.sleep(0.5)
+    finally:
+        gpu.node.start_kubelet()
+    gpu.cluster.wait(lambda: bound(gpu) == {"next"}, "the card is free once the container has ended", 120)
+    assert ended(pid)
+    gpu.wait_running("next")
 
 
 def test_a_card_opens_by_one_write_of_the_node(agent: AgentPod) -> None:

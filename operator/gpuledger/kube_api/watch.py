@@ -105,17 +105,23 @@ async def follow(
     `changed(object, gone)` is called for each; if it raises, that object is left out. `listing()` is called before a
     list is read, and what it returns after that, with the UIDs that were in it: so that what went unseen is known
     from what came meanwhile. With the `version` of a list that was read elsewhere, what has changed since is shown
-    first.
+    first. After a connection broke, everything is listed again if etcd was put back to before that version: a watch
+    from it would show nothing until as much has happened again.
     """
     clock = asyncio.get_running_loop().time
-    pauses = Backoff(PAUSE_S, LONGEST_PAUSE_S)
+    pauses, broke = Backoff(PAUSE_S, LONGEST_PAUSE_S), False
     while True:
         begin_s = math.inf
         try:
+            if version and broke and await _version_now(client, path, parameters) < int(version):
+                logger.warning("%s: the API server's data was restored from an older state; listing again", path)
+                version = ""
+            broke = False
             if not version:
                 version = await _list(client, path, parameters, changed, listing())
             begin_s = clock()
-            version = await _watch(client, path, {**parameters, "resourceVersion": version}, changed, silence_s)
+            watch = {**parameters, "resourceVersion": version}
+            version, broke = await _watch(client, path, watch, changed, silence_s)
             pause_s = PAUSE_S if clock() < begin_s + PAUSE_S else 0.0  # a server that ends each watch at once
         except _TooOld:
             version, pause_s = "", None
@@ -123,7 +129,7 @@ async def follow(
             status = error.status if isinstance(error, ApiError) else 0
             if while_served and status == NOT_SERVED:
                 return
-            version, pause_s = ("", None) if status == TOO_OLD else (version, PAUSE_S)
+            version, pause_s, broke = ("", None, False) if status == TOO_OLD else (version, PAUSE_S, True)
             logger.info("watching %s failed, retrying: %r", path, error)
         except Exception:
             version, pause_s = "", None
@@ -131,6 +137,12 @@ async def follow(
         if clock() > begin_s + LONGEST_PAUSE_S:
             pauses.reset()
         await asyncio.sleep(pauses.next_s() if pause_s is None else pause_s)
+
+
+async def _version_now(client: Api, path: str, parameters: Mapping[str, str]) -> int:
+    """Return the version of the API server's data, by the shortest list that there is."""
+    page = await client.request("GET", path, parameters={**parameters, "limit": "1"})
+    return int(page["metadata"]["resourceVersion"])
 
 
 async def _list(
@@ -165,8 +177,8 @@ async def _watch(
     parameters: dict[str, str],
     changed: Callable[[Json, bool], None],
     silence_s: float,
-) -> str:
-    """Return the version to go on from, when the server ends the watch or the connection breaks."""
+) -> tuple[str, bool]:
+    """Return the version to go on from, when the server ends the watch or the connection breaks, and whether it did."""
     version = parameters["resourceVersion"]
     query = {**parameters, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
     try:
@@ -186,4 +198,5 @@ async def _watch(
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         logger.info("the watch of %s broke, continuing it: %r", path, error)
         await asyncio.sleep(PAUSE_S)
-    return version
+        return version, True
+    return version, False

@@ -27,6 +27,7 @@ from attrs import define
 
 from gpuledger.formats.annotations import read_ends
 from gpuledger.formats.confirmation import CONFIRM_ANNOTATION, Answer, answer_of, read_answer
+from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from gpuledger.formats.kubernetes.pod import is_finished, pod_identity, scheduler_of
 from gpuledger.ledger.adoption import Adopt, lacks_cards, missing_shares
 from gpuledger.ledger.entry import CardEntry
@@ -85,6 +86,7 @@ class Confirmations(Component):
 
     def __attrs_post_init__(self) -> None:
         self._seen: dict[str, _Seen] = {}  # name of a node whose agent answers -> its answer
+        self._ours: dict[str, bool] = {}  # node name -> whether an agent of ours lists its cards
         self._questions: dict[str, _Question] = {}  # node name -> the last question
         self._reported: dict[str, frozenset[str]] = {}  # node name -> UIDs of pods of which it says that something runs
         self._doubtful: set[str] = set()  # names of nodes on which something runs that has no share
@@ -98,7 +100,8 @@ class Confirmations(Component):
         name, text = node["metadata"]["name"], answer_of(node)
         self._note_running(name, node)
         before = self._seen.get(name)
-        if text is None:
+        self._ours[name] = is_ours = REGISTER_ANNOTATION in (node["metadata"].get("annotations") or {})
+        if text is None or not is_ours:
             self._seen.pop(name, None)
         elif before is None or before.text != text:
             self._seen[name] = _Seen(text, self._read(name, text))
@@ -106,7 +109,7 @@ class Confirmations(Component):
 
     def forget_node(self, node_name: str) -> None:
         """See Follower."""
-        for each in (self._seen, self._questions, self._reported):
+        for each in (self._seen, self._ours, self._questions, self._reported):
             each.pop(node_name, None)
         self._doubtful.discard(node_name)
 
@@ -126,7 +129,8 @@ class Confirmations(Component):
         if entry.confirmed:
             return entry.card.node_name in self._doubtful
         has_waited = entry.phase == CardPhase.PENDING and entry.reason == AWAITS
-        return has_waited or entry.card.node_name in self._seen
+        is_of_others = entry.reported and not self._ours.get(entry.card.node_name, True)
+        return (has_waited and not is_of_others) or entry.card.node_name in self._seen
 
     def ask(self, node_name: str) -> None:
         """Have a node's agent asked, if cards of it wait for that. Their first status has been written."""

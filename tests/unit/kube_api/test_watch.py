@@ -56,12 +56,16 @@ class Server:
         self.asked: list[tuple[str, str]] = []
         """Each request so far: `list` with its continue token, or `watch` with the version to go on from."""
         self.times_s: list[float] = []
+        self.version_now = 1_000_000
+        """What a list of one object says, which is no request that tests look at."""
 
     async def request(
         self, method: str, path: str, *, parameters: Mapping[str, str], longest_bytes: int | None = None
     ) -> Json:
         assert (method, path, parameters["fieldSelector"]) == ("GET", PATH, SELECTOR["fieldSelector"])
         assert "watch" not in parameters
+        if parameters["limit"] == "1":
+            return page(self.version_now)
         return dict(cast(Json, await self._answer("list", parameters.get("continue", ""))))
 
     @contextlib.asynccontextmanager
@@ -279,3 +283,15 @@ async def test_following_ends_when_it_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("answer", [[aiohttp.ClientError("reset")], Unreachable("away")])
+async def test_after_etcd_was_put_back_everything_is_listed_again(answer: Answer) -> None:
+    """A watch from a version that is still to come shows nothing until as much has happened again."""
+    server, follower = Server(page(7, found("a", 3), found("b", 7)), answer, page(4, found("a", 3))), Follower()
+    server.version_now = 4
+    task = asyncio.create_task(follow(cast(KubeClient, server), PATH, SELECTOR, follower.changed, follower.listing))
+    await asyncio.sleep(5 * PAUSE_S)
+    assert server.asked == [("list", ""), ("watch", "7"), ("list", ""), ("watch", "4")]
+    assert follower.listings == [{"uid-a", "uid-b"}, {"uid-a"}]
+    task.cancel()

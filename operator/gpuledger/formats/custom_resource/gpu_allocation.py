@@ -274,10 +274,10 @@ class CardStatus(Part):
     model_config = ConfigDict(json_schema_extra={"x-kubernetes-map-type": "atomic"})
 
     phase: CardPhase = Field(
-        description="Pending: just found, the operator still looks up its holders. Ready: takes pods. Unhealthy: the "
-        "node reports a fault. Unavailable: its node no longer offers it. Cordoned: an administrator has set the "
-        "annotation gpuledger.dev/cordoned, or cordoned-node. Unaccounted: a pod may use the card without a share in "
-        "the ledger. Only a Ready card takes new pods."
+        description="Pending: its object is new, and its node's agent has not told yet what containers have of it. "
+        "Ready: takes pods. Unhealthy: the node reports a fault. Unavailable: its node no longer offers it. Cordoned: "
+        "an administrator has set the annotation gpuledger.dev/cordoned, or cordoned-node. Unaccounted: a pod may use "
+        "the card without a share in the ledger. Only a Ready card takes new pods."
     )
     reason: Line | None = Field(default=None, description="Why the card is not Ready, in words.")
     used: Used = Field(description="What the holders take together, out of spec.capacity.")
