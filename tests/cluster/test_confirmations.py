@@ -1,0 +1,132 @@
+"""Many nodes come back at once after the ledger was lost: each costs one write of its Node, and none is given twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+
+import pytest
+
+from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, MERGE_PATCH, NODES, Cluster, phase, pod
+from cluster.shared import SharedPlane
+from cluster.test_agents_and_kubelets import AGENTS, set_agent
+from gpuledger.agent.simulated import FakeNode
+from gpuledger.formats.confirmation import GRANTED_ANNOTATION, answer_text, asked
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.kube_api.client import KubeClient
+from gpuledger.model.share import Holder
+from gpuledger.workflows.kinds import AGENT_SELECTOR
+
+MANY, FEW = 500, 12
+LIMIT_S = 30.0
+NODES_LOST_S = 4 * LIMIT_S
+
+
+class FakeAgents:
+    """Agents of many nodes, in this process: a pod for each, and answers with what was held before the loss."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.granted: dict[str, list[Holder]] = {}
+        """Node name -> the shares of its containers."""
+
+    def add(self, node: FakeNode) -> None:
+        """Create an agent's pod that is Ready, on a node that says that its agent answers."""
+        set_agent(self._cluster, node, ready=True)
+        change = {"metadata": {"annotations": {GRANTED_ANNOTATION: answer_text("")}}}
+        self._cluster.patch(f"{NODES}/{node.name}", change)
+
+    async def play(self, end: Event) -> None:
+        """Answer all questions until the end."""
+        client = await KubeClient.connect(self._cluster.plane.kubeconfig)
+        answered: dict[str, str] = {}
+        try:
+            while not end.is_set():
+                found = [
+                    each async for page in client.pages(AGENTS, {"labelSelector": AGENT_SELECTOR}) for each in page
+                ]
+                new = [each for each in found if asked(each) not in ("", answered.get(each["spec"]["nodeName"]))]
+                answered |= {each["spec"]["nodeName"]: asked(each) for each in new}
+                await asyncio.gather(*(self._answer(client, each["spec"]["nodeName"], asked(each)) for each in new))
+                await asyncio.sleep(0.2)
+        finally:
+            await client.close()
+
+    async def _answer(self, client: KubeClient, node_name: str, token: str) -> None:
+        text = answer_text(token, self.granted.get(node_name, ()))
+        change = {"metadata": {"annotations": {GRANTED_ANNOTATION: text}}}
+        await client.request("PATCH", f"{NODES}/{node_name}", change, content_type=MERGE_PATCH)
+
+
+@contextmanager
+def answering(agents: FakeAgents) -> Iterator[None]:
+    """Have the agents answer meanwhile."""
+    end = Event()
+    with ThreadPoolExecutor(1) as pool:
+        playing = pool.submit(asyncio.run, agents.play(end))
+        try:
+            yield
+        finally:
+            end.set()
+            playing.result()
+
+
+@pytest.fixture
+def cluster(shared: SharedPlane) -> Iterator[Cluster]:
+    with shared.cluster({}) as cluster:
+        yield cluster
+        for each in cluster.request("GET", AGENTS)["items"]:
+            cluster.request("DELETE", f"{AGENTS}/{each['metadata']['name']}", {"gracePeriodSeconds": 0})
+        cluster.clear()
+
+
+@pytest.mark.parametrize("count", [FEW, pytest.param(MANY, marks=pytest.mark.long)])
+def test_a_cluster_whose_ledger_was_lost_opens_with_one_write_of_each_node(
+    cluster: Cluster, count: int, say: Callable[[str], None]
+) -> None:
+    agents = FakeAgents(cluster)
+    nodes = cluster.add_nodes(count)
+    for node in nodes:
+        agents.add(node)
+    names = [f"before-{number}" for number in range(FEW)]
+    cluster.create(*(pod(name, {COUNT: 8}) for name in names))
+    cluster.wait_bound(*names)
+    cluster.settle()
+    for allocation in cluster.cards().values():
+        stored = stored_card(allocation)
+        agents.granted.setdefault(stored.card.node_name, []).extend(stored.holders or ())
+    before = cluster.holders()
+    cluster.installation.kill_operator()
+    cluster.plane.kubectl("delete", "gpuallocations", "--all", timeout_s=NODES_LOST_S)
+    assert cluster.request("GET", ALLOCATIONS)["items"] == []
+    new = [f"new-{number}" for number in range(FEW)]
+    cluster.create(*(pod(name, {COUNT: 1, MEMORY: 1_000}) for name in new))
+    offset, begin_s = cluster.plane.audit_offset(), time.monotonic()
+    with answering(agents):
+        cluster.installation.start_operator()
+
+        def are_open() -> bool:
+            return [phase(card) for card in cluster.cards().values()] == ["Ready"] * 8 * count
+
+        cluster.wait(are_open, "all cards are open again", NODES_LOST_S)
+        took_s = time.monotonic() - begin_s
+    say(f"{8 * count} cards of {count} nodes open again {took_s:.1f} s after the operator was started")
+    cluster.settle()
+    held = cluster.holders()
+    alone = {uuid: [holder["pod"] for holder in listed] for uuid, listed in held.items() if before[uuid]}
+    assert alone == {uuid: [holder["pod"] for holder in before[uuid]] for uuid in alone}
+    assert len(alone) == 8 * FEW
+    writes = [
+        event.name
+        for event in cluster.plane.audit_events(offset)
+        if event.resource == "nodes" and not event.subresource and event.verb in ("patch", "update")
+    ]
+    assert sorted(writes) == sorted(node.name for node in nodes)
+    assert took_s < LIMIT_S
+    if count > FEW:
+        cluster.wait_bound(*new)
+    cluster.check_consistent()
