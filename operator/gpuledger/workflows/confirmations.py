@@ -89,7 +89,7 @@ class Confirmations(Component):
         self._ours: dict[str, bool] = {}  # node name -> whether an agent of ours lists its cards
         self._questions: dict[str, _Question] = {}  # node name -> the last question
         self._reported: dict[str, frozenset[str]] = {}  # node name -> UIDs of pods of which it says that something runs
-        self._doubtful: set[str] = set()  # names of nodes on which something runs that has no share
+        self._doubtful: dict[str, frozenset[str]] = {}  # node name -> those of them that had no share there
         self._confirmed: set[str] = set()  # UUIDs of cards that are to open: their phase is not written yet
         self._cards = OpenCards(self._ledger)
         self.worker = KeyedWorker(self._work, NODES_AT_ONCE, self._is_active)
@@ -109,9 +109,8 @@ class Confirmations(Component):
 
     def forget_node(self, node_name: str) -> None:
         """See Follower."""
-        for each in (self._seen, self._ours, self._questions, self._reported):
+        for each in (self._seen, self._ours, self._questions, self._reported, self._doubtful):
             each.pop(node_name, None)
-        self._doubtful.discard(node_name)
 
     def observe_card(self, entry: CardEntry) -> None:
         """See Follower."""
@@ -127,7 +126,8 @@ class Confirmations(Component):
         if entry.card.uuid in self._confirmed:
             return False
         if entry.confirmed:
-            return entry.card.node_name in self._doubtful
+            node_name = entry.card.node_name
+            return any(not self._holds(uid, node_name) for uid in self._doubtful.get(node_name, ()))
         has_waited = entry.phase == CardPhase.PENDING and entry.reason == AWAITS
         is_of_others = entry.reported and not self._ours.get(entry.card.node_name, True)
         return (has_waited and not is_of_others) or entry.card.node_name in self._seen
@@ -155,7 +155,7 @@ class Confirmations(Component):
         elif seen.answer is not None and answered == question.token:
             await self._enter(node_name, seen.answer)
             self._confirmed |= waiting
-            self._doubtful.discard(node_name)
+            self._doubtful.pop(node_name, None)
             logger.info("node %s: its agent has confirmed what %d new cards are used for", node_name, len(waiting))
             del self._questions[node_name]
             self._events.tell(ConfirmationChanged(node_name))
@@ -194,7 +194,7 @@ class Confirmations(Component):
             logger.warning("node %s: %d pods run there that have no share: its agent is asked", node_name, len(unknown))
             self._confirmed -= {entry.card.uuid for entry in self._ledger.entries_of_node(node_name)}
             self._questions.pop(node_name, None)
-            self._doubtful.add(node_name)
+            self._doubtful[node_name] = frozenset(unknown)
             self._events.tell(ConfirmationChanged(node_name))
 
     def _holds(self, pod_uid: str, node_name: str) -> bool:
@@ -242,7 +242,10 @@ class Confirmations(Component):
             self._trail.note(RecordKind.ADOPTED, pod, node_name, missing, why)
 
     def _by_agent(self, facts: PodFacts | None, shares: Sequence[Share]) -> Sequence[Share]:
-        """Return the shares of a pod that has been granted these: as its spec has them, if that agrees."""
+        """Return the shares of a pod that has been granted these: as its spec has them, if that agrees.
+
+        Containers that have not started yet have their part by the pod's annotation.
+        """
         known = [share for share in map(self._within_card, shares) if share is not None]
         if facts is None or facts.request is None:
             return known
@@ -251,6 +254,8 @@ class Confirmations(Component):
             for share in known
             for part in share.containers
         )
+        names = {part.container for part in parts}
+        parts += tuple(each for each in facts.annotated or () if each.container not in names)
         has_claims = any(part.claim is not None for share in known for part in share.containers)
         said = facts if has_claims else replace(facts, annotated=parts, bad_annotation="")
         try:

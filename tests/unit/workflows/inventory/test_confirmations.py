@@ -8,14 +8,15 @@ import pytest
 
 from builders import a_holder, a_share, cards_of
 from fakes.api_server import ApiServer, Fault, Operation, refuse
-from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
+from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
 from gpuledger.formats.annotations import DEVICES_ANNOTATION, ENDS_ANNOTATION, devices_annotation, ends_annotation
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION, answer_text, asked
-from gpuledger.model.card import Card
+from gpuledger.model.card import Amounts, Card
 from gpuledger.model.errors import BindFailed, Unreachable
-from gpuledger.model.share import Holder, HolderState
+from gpuledger.model.share import ContainerShare, Holder, HolderState, Share
 from gpuledger.workflows.confirmations import ASK_AGAIN_S, AWAITS
+from gpuledger.workflows.leadership import Leadership
 
 CARDS = cards_of("node-a", 2)
 CARD, SECOND = CARDS
@@ -136,6 +137,31 @@ async def test_a_pod_that_has_no_container_yet_has_its_share_by_its_annotation(p
     await rest(parts)
     await agent.answers()
     assert holders(parts.api, SECOND) == {"uid-pulls": (2_000, HolderState.ALLOCATED)}
+
+
+async def test_a_container_that_has_not_started_yet_has_its_part_by_the_annotation(parts: OperatorParts) -> None:
+    agent = Agent(parts)
+    limits = {GPU: "1", MEMORY: "2000"}
+    pod = a_pod_object(
+        "half", node_name="node-a", containers=[a_container("main", limits), a_container("side", limits)]
+    )
+    both = [
+        Share(card.uuid, Amounts(2_000, 0, 1), False, (ContainerShare(name, 2_000, 0),))
+        for card, name in ((CARD, "main"), (SECOND, "side"))
+    ]
+    pod["metadata"]["annotations"] = {DEVICES_ANNOTATION: devices_annotation(both)}
+    parts.api.put_pod(pod)
+    await rest(parts)
+    await agent.answers(a_holder("uid-half", both[0]))
+    assert [holders(parts.api, card) for card in CARDS] == [{"uid-half": (2_000, HolderState.ALLOCATED)}] * 2
+
+
+async def test_what_was_granted_counts_whatever_the_annotation_says(parts: OperatorParts) -> None:
+    agent = Agent(parts)
+    parts.api.put_pod(a_bound_pod("lies", 2_000, SECOND))
+    await rest(parts)
+    await agent.answers(a_holder("uid-lies", a_share(CARD, 2_000)))
+    assert [holders(parts.api, card).keys() for card in CARDS] == [{"uid-lies"}, set()]
 
 
 async def test_an_annotation_gains_nothing_where_what_was_granted_leaves_no_room(parts: OperatorParts) -> None:
@@ -293,7 +319,7 @@ async def test_a_pod_without_a_share_of_which_something_runs_closes_its_node_and
     assert (phases(api), agent.question != first) == ({CLOSED}, True)
     put_node(api, answer_text(agent.question, [a_holder("uid-lost", a_share(CARD, 4_000))]), runs={"uid-lost": True})
     await rest(parts)
-    assert (phases(api), holders(api, CARD).keys()) == ({OPEN}, {"uid-lost"})
+    assert (phases(api), {*holders(api, CARD)}) == ({OPEN}, {"uid-lost"})
 
 
 async def test_a_pod_whose_share_is_being_released_closes_nothing(agent: Agent) -> None:
@@ -316,3 +342,16 @@ async def test_one_that_has_nothing_of_a_card_is_asked_for_once(agent: Agent) ->
     put_node(api, answer_text(question), runs={"uid-other": True, "uid-ended": False})
     await rest(parts)
     assert (phases(api), agent.question) == ({OPEN}, question)
+
+
+async def test_a_replica_that_takes_over_closes_nothing_that_the_other_one_has_found_out(agent: Agent) -> None:
+    api, parts = agent.api, agent.parts
+    passive = OperatorParts(api, leadership=Leadership("host"))
+    passive.read_cards()
+    await rest(passive)
+    put_node(api, answer_text(agent.question), runs={"uid-lost": True})
+    await rest(parts)
+    put_node(api, answer_text(agent.question, [a_holder("uid-lost", a_share(CARD, 4_000))]), runs={"uid-lost": True})
+    await rest(parts)
+    await rest(passive)
+    assert not any(passive.inventory._confirmations.awaits(passive.entry(card)) for card in CARDS)
