@@ -152,8 +152,9 @@ class Agent:
         self._cards_have_changed = asyncio.Event()
         self._pod_resources = lister = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
-        shares = plan.state_directory / "shares"
-        self._grants = GrantFiles(plan.cdi_directory, shares, plan.with_cdi, self._monitor.wake)
+        self._grants = GrantFiles(
+            plan.cdi_directory, plan.state_directory / "shares", plan.with_cdi, self._monitor.wake
+        )
         self._plugins = plan.kubelet_directory / "device-plugins"
         self._mps = MpsView(Path(plan.mps_directory), self._grants.all) if plan.mps_daemon else None
         owners = SlotOwners(node_name, self._plugins, store, lister)
@@ -182,8 +183,7 @@ class Agent:
         )
         self._orphaned_grants = OrphanedGrants(node_name, self._grants.all, lister, store, self._ended.over)
         granted = NodeAnnotation(node_name, store, GRANTED_ANNOTATION)
-        self._granted, self._confirmation = granted, Confirmation(granted.want, self._grants.all, self._ended)
-        # A node that lists cards has to be one that answers for them.
+        self._confirmation = Confirmation(granted, self._grants.all, self._ended)
         self._register = NodeAnnotation(node_name, store, REGISTER_ANNOTATION, after=granted)
         self._capacity = plan.capacity and NodeCapacity(node_name, store, plan.capacity.amounts(()))
         self._resource_slices = plan.resource_slices and ResourceSlices(node_name, store, client)
@@ -248,12 +248,12 @@ class Agent:
         if not await sees_processes(self._plan.own_pod_uid, self._plan.node_name, self._store):
             logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
             self._ended.complete.set()
-            self._granted.want("")
+            self._confirmation.decline()
             return
         if self._plan.own_pod_uid:
             self._confirmation.begin(await self._node_seen)
         else:
-            self._granted.want("")
+            self._confirmation.decline()
         self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._grants.all() if grant.of_one_pod})
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from gpuledger.agent.ended_pods import EndedPods
+from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.formats.confirmation import answer_of, answer_text, asked, read_answer
 from gpuledger.formats.runtime.cdi import Grant
 from gpuledger.model.card import Amounts
@@ -55,8 +56,8 @@ def _claim(grant: Grant) -> ClaimRef | None:
 class Confirmation:
     """What the node's annotation says of grants: the answer to the last question."""
 
-    def __init__(self, say: Callable[[str], None], grants: Callable[[], Iterable[Grant]], ended: EndedPods) -> None:
-        self._say, self._grants, self._ended = say, grants, ended
+    def __init__(self, entry: NodeAnnotation, grants: Callable[[], Iterable[Grant]], ended: EndedPods) -> None:
+        self.entry, self._grants, self._ended = entry, grants, ended
         self._answered, self._token = "", ""  # the question that was answered last, and the last one
         self._wanted = asyncio.Event()
         self.answers = 0
@@ -68,7 +69,11 @@ class Confirmation:
             self._answered = read_answer(text).token if text else ""
         except BadInput:
             text = None
-        self._say(text or answer_text(""))
+        self.entry.want(text or answer_text(""))
+
+    def decline(self) -> None:
+        """Answer nothing, and say so."""
+        self.entry.want("")
 
     def observe(self, pod: Json, gone: bool) -> None:
         """Observe this agent's own pod: it carries the question."""
@@ -91,7 +96,7 @@ class Confirmation:
         for holder in holders:
             self._ended.look_for(holder.pod.uid)
         try:
-            self._say(answer_text(token, holders))
+            self.entry.want(answer_text(token, holders))
         except BadInput as error:
             logger.error("the operator's question can't be answered, so new cards of this node stay closed: %s", error)
             return

@@ -151,7 +151,10 @@ class NodeAnnotation(NodeEntry[str]):
     """An annotation of the Node; an empty value stands for none."""
 
     def __init__(self, node_name: str, nodes: KubeWrites, annotation: str, after: NodeAnnotation | None = None) -> None:
-        """Make one; it is written once the node shows what it should `after` that one."""
+        """Make one; it is written once the node shows the right value of `after`.
+
+        So a node that lists cards has said before whether its agent answers for them.
+        """
         super().__init__(node_name, f"annotation {annotation}")
         self._nodes, self._annotation, self._after = nodes, annotation, after
 

@@ -96,7 +96,7 @@ class Confirmations(Component):
         self._events.on(AgentChanged, lambda event: self.ask(event.node_name))
 
     def observe_node(self, node: Json) -> None:
-        """See Follower. Raises nothing: an answer that can't be read is none."""
+        """Observe a Node: an answer that can't be read is none."""
         name, text = node["metadata"]["name"], answer_of(node)
         self._note_running(name, node)
         before = self._seen.get(name)
@@ -108,12 +108,12 @@ class Confirmations(Component):
             self.ask(name)
 
     def forget_node(self, node_name: str) -> None:
-        """See Follower."""
+        """Record that a Node is gone."""
         for each in (self._seen, self._ours, self._questions, self._reported, self._doubtful):
             each.pop(node_name, None)
 
     def observe_card(self, entry: CardEntry) -> None:
-        """See Follower."""
+        """Record that a card was written."""
         if entry.confirmed:
             self._confirmed.discard(entry.card.uuid)
 

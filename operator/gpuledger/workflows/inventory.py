@@ -364,9 +364,9 @@ class InventoryKeeper(Component):
 
     _agents: AgentPods
     _starts: StuckKubelets
-    _confirmations: Confirmations
 
     def __attrs_post_init__(self) -> None:
+        self.confirmations = Confirmations(self._context, self._agents.pod_of)
         self._facts: dict[str, NodeFacts] = {}  # node name -> what was seen of it last
         self.cards: dict[str, dict[str, Card]] = {}
         """Node name -> card UUID -> card, from its last readable register; for others to read."""
@@ -386,6 +386,7 @@ class InventoryKeeper(Component):
 
     def observe_node(self, node: Json) -> None:
         """Observe a Node. Equal facts cost only a comparison. Raises BadInput for one that can't be read."""
+        self.confirmations.observe_node(node)
         facts = node_facts(node, self._formats.dialects)
         self._counts.node_events.inc()
         before = self._facts.get(facts.name)
@@ -402,6 +403,7 @@ class InventoryKeeper(Component):
     def forget_node(self, node_name: str) -> None:
         """Record that a Node is gone. Cards with holders stay in the ledger; no one new gets them."""
         self._facts.pop(node_name, None)
+        self.confirmations.forget_node(node_name)
         if not self._all_seen:
             self._gone_early.add(node_name)
         given_up = self._give_up_claims(node_name)
@@ -429,6 +431,7 @@ class InventoryKeeper(Component):
 
         At once; if that goes on, later and later: it may be another operator, which sees the node differently.
         """
+        self.confirmations.observe_card(entry)
         node_name = entry.card.node_name
         reported = self.cards.get(node_name, {}).get(entry.card.uuid)
         self._note_reported(node_name, [entry])  # it may be new, from an operator that has not seen it go
@@ -584,7 +587,7 @@ class InventoryKeeper(Component):
                 phase, reason = self._phase(entry)
                 if not (entry.stored and entry.open and (entry.phase, entry.reason) == (phase, reason)):
                     await self._journal.describe(entry.card.uuid, phase, reason)
-        self._confirmations.ask(node_name)
+        self.confirmations.ask(node_name)
         if refused:
             raise refused  # tried again later: what stands in the way can go away
 
@@ -593,7 +596,7 @@ class InventoryKeeper(Component):
         if entry is None or not entry.stored:
             try:
                 created = await self._store.create_allocation(new_allocation(card))
-                self._confirmations.created(card.uuid)
+                self.confirmations.created(card.uuid)
                 self._ledger.load(stored_card(created))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
                 self._ledger.load(stored_card(await self._store.allocation(card.object_name)), is_found=True)
@@ -638,7 +641,7 @@ class InventoryKeeper(Component):
 
     def _phase(self, entry: CardEntry) -> tuple[str, str]:
         node_name = entry.card.node_name
-        if self._confirmations.awaits(entry):
+        if self.confirmations.awaits(entry):
             return CardPhase.PENDING, AWAITS
         if node_name not in self._facts:
             return CardPhase.UNAVAILABLE, Outage.NODE_GONE.value

@@ -9,7 +9,6 @@ from functools import partial
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
-from gpuledger.workflows.confirmations import Confirmations
 from gpuledger.workflows.context import Context
 from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWaiting
 from gpuledger.workflows.explain.nodes import NodeReasons
@@ -113,8 +112,7 @@ def connect(c: Context) -> Workflows:
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
     ahead, keeper = AheadNominator(c, seats.takers), NodeKeeper(c, may_write)
     placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
-    inventory = InventoryKeeper(c, agents, starts, confirmations := Confirmations(c, agents.pod_of))
-    adopter, learner = Adopter(c, release_times), DemandHistory(c)
+    inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
@@ -122,8 +120,7 @@ def connect(c: Context) -> Workflows:
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, seats.takers, refused),
-        *(ahead, queues.nodes, *growth.followers, confirmations, inventory, ends, adopter),
-        *(seats.store, reservations.status, keeper),
+        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, reservations.status, keeper),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(

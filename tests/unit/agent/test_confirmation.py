@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from fakes.objects import GPU, a_node_object, a_pod_object
 from fakes.virtual_time import settle
 from gpuledger.agent.confirmation import Confirmation, holders_of
 from gpuledger.agent.ended_pods import EndedPods, Sight
+from gpuledger.agent.node_entry import NodeAnnotation
 from gpuledger.formats.annotations import ENDS_ANNOTATION, read_ends
 from gpuledger.formats.confirmation import (
     CONFIRM_ANNOTATION,
@@ -46,7 +47,11 @@ class Node:
         self.ends = ""
         self.left: set[str] = set()
         self.ended = EndedPods([GPU], self._look, self._note_ends)
-        self.confirmation = Confirmation(self.said.append, lambda: self.grants, self.ended)
+        self.confirmation = Confirmation(cast(NodeAnnotation, self), lambda: self.grants, self.ended)
+
+    def want(self, text: str) -> None:
+        """Have the node show this."""
+        self.said.append(text)
 
     async def _look(self, containers: Mapping[str, Collection[str]]) -> Sight:
         return Sight(frozenset(self.left & containers.keys()), True)

@@ -64,7 +64,7 @@ async def rest(parts: OperatorParts) -> None:
     """Wait until nothing is left to do."""
     for _ in range(3):
         await parts.idle()
-        await parts.inventory._confirmations.worker.idle()
+        await parts.inventory.confirmations.worker.idle()
     await parts.idle()
 
 
@@ -354,4 +354,4 @@ async def test_a_replica_that_takes_over_closes_nothing_that_the_other_one_has_f
     put_node(api, answer_text(agent.question, [a_holder("uid-lost", a_share(CARD, 4_000))]), runs={"uid-lost": True})
     await rest(parts)
     await rest(passive)
-    assert not any(passive.inventory._confirmations.awaits(passive.entry(card)) for card in CARDS)
+    assert not any(passive.inventory.confirmations.awaits(passive.entry(card)) for card in CARDS)
