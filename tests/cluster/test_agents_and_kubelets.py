@@ -77,16 +77,25 @@ def run(cluster: Cluster, body: Json) -> Json:
     return bound
 
 
-def set_agent(cluster: Cluster, node: FakeNode, ready: bool) -> None:
-    """Have the agent's pod of a node say whether it is Ready; it is created if there is none."""
-    name = f"agent-of-{node.name}"
-    labels = {"app.kubernetes.io/name": "gpuledger-agent"}
-    body = {
-        "metadata": {"name": name, "labels": labels},
+def agent_body(node: FakeNode) -> Json:
+    """Return the pod of a node's agent."""
+    return {
+        "metadata": {"name": f"agent-of-{node.name}", "labels": {"app.kubernetes.io/name": "gpuledger-agent"}},
         "spec": {"nodeName": node.name, "containers": [{"name": "agent", "image": "none", "securityContext": SAFE}]},
     }
+
+
+def set_agent(cluster: Cluster, node: FakeNode, ready: bool) -> None:
+    """Have the agent's pod of a node say whether it is Ready; it is created if there is none."""
+    body = agent_body(node)
+    name = body["metadata"]["name"]
     if name not in [found["metadata"]["name"] for found in cluster.request("GET", AGENTS)["items"]]:
         cluster.request("POST", AGENTS, body)
+    say_ready(cluster, name, ready)
+
+
+def say_ready(cluster: Cluster, name: str, ready: bool) -> None:
+    """Have an agent's pod say whether it is Ready."""
     condition = {"type": "Ready", "status": str(ready)}
     cluster.patch(f"{AGENTS}/{name}/status", {"status": {"phase": "Running", "conditions": [condition]}})
 

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.cluster import ALLOCATIONS, COUNT, MEMORY, MERGE_PATCH, NODES, Cluster, phase, pod
 from cluster.shared import SharedPlane
-from cluster.test_agents_and_kubelets import AGENTS, set_agent
+from cluster.test_agents_and_kubelets import AGENTS, agent_body, say_ready
 from gpuledger.agent.simulated import FakeNode
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION, answer_text, asked
 from gpuledger.formats.custom_resource.stored_card import stored_card
@@ -36,7 +36,8 @@ class FakeAgents:
 
     def add(self, node: FakeNode) -> None:
         """Create an agent's pod that is Ready, on a node that says that its agent answers."""
-        set_agent(self._cluster, node, ready=True)
+        name = self._cluster.request("POST", AGENTS, agent_body(node))["metadata"]["name"]
+        say_ready(self._cluster, name, True)
         change = {"metadata": {"annotations": {GRANTED_ANNOTATION: answer_text("")}}}
         self._cluster.patch(f"{NODES}/{node.name}", change)
 
@@ -79,8 +80,7 @@ def answering(agents: FakeAgents) -> Iterator[None]:
 def cluster(shared: SharedPlane) -> Iterator[Cluster]:
     with shared.cluster({}) as cluster:
         yield cluster
-        for each in cluster.request("GET", AGENTS)["items"]:
-            cluster.request("DELETE", f"{AGENTS}/{each['metadata']['name']}", {"gracePeriodSeconds": 0})
+        cluster.request("DELETE", f"{AGENTS}?gracePeriodSeconds=0&labelSelector={AGENT_SELECTOR}")
         cluster.clear()
 
 
@@ -101,7 +101,7 @@ def test_a_cluster_whose_ledger_was_lost_opens_with_one_write_of_each_node(
         agents.granted.setdefault(stored.card.node_name, []).extend(stored.holders or ())
     before = cluster.holders()
     cluster.installation.kill_operator()
-    cluster.plane.kubectl("delete", "gpuallocations", "--all", timeout_s=NODES_LOST_S)
+    cluster.request("DELETE", ALLOCATIONS)
     assert cluster.request("GET", ALLOCATIONS)["items"] == []
     new = [f"new-{number}" for number in range(FEW)]
     cluster.create(*(pod(name, {COUNT: 1, MEMORY: 1_000}) for name in new))

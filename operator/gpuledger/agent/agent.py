@@ -146,15 +146,13 @@ class Agent:
         self._snapshot: Snapshot | None = None
         self._isolation: Isolation | None = None  # as the cards were listed last
         self._versions = ("", "")  # of the driver, and of CUDA, as last reported
-        self._known = asyncio.Event()
+        self._known, self._cards_have_changed = asyncio.Event(), asyncio.Event()
         self._slots = {vendor: VendorSlots() for vendor in plan.resources}
         self._device_plugins: dict[str, list[DevicePlugin]] = {}  # vendor -> its resources, once it has cards here
-        self._cards_have_changed = asyncio.Event()
         self._pod_resources = lister = PodResources(plan.kubelet_directory / "pod-resources" / "kubelet.sock")
         self._monitor = Monitor(lambda: self._grants.all(), plan.monitor_interval_s)
-        self._grants = GrantFiles(
-            plan.cdi_directory, plan.state_directory / "shares", plan.with_cdi, self._monitor.wake
-        )
+        shares = plan.state_directory / "shares"
+        self._grants = GrantFiles(plan.cdi_directory, shares, plan.with_cdi, self._monitor.wake)
         self._plugins = plan.kubelet_directory / "device-plugins"
         self._mps = MpsView(Path(plan.mps_directory), self._grants.all) if plan.mps_daemon else None
         owners = SlotOwners(node_name, self._plugins, store, lister)

@@ -40,7 +40,7 @@ from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import AgentChanged, ConfirmationChanged
 from gpuledger.workflows.journal.adopting import OpenCards, enter_shares
-from gpuledger.workflows.tasks import KeyedWorker
+from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,9 @@ AWAITS = "its object is new, and its node's agent has not said yet what containe
 """The reason of a card's phase, without names and numbers: it is written once."""
 
 NODES_AT_ONCE = 16
+
+ANSWERS_WITHIN_S = 3.0
+"""For so long a card has no status yet: most answers come sooner, and the first status says then that it is Ready."""
 
 ASK_AGAIN_S = 30.0
 """After this another operator's question that stands in place of ours is replaced: two may be active for a while."""
@@ -129,17 +132,26 @@ class Confirmations(Component):
             node_name = entry.card.node_name
             return any(not self._holds(uid, node_name) for uid in self._doubtful.get(node_name, ()))
         has_waited = entry.phase == CardPhase.PENDING and entry.reason == AWAITS
-        is_of_others = entry.reported and not self._ours.get(entry.card.node_name, True)
-        return (has_waited and not is_of_others) or entry.card.node_name in self._seen
+        is_ours = self._ours.get(entry.card.node_name)
+        if is_ours is None:  # whether its agent answers is known when the Node comes
+            return has_waited or not entry.open
+        return (has_waited and (is_ours or not entry.reported)) or entry.card.node_name in self._seen
+
+    def is_quiet(self, entry: CardEntry) -> bool:
+        """Return whether a card that waits is not to say so yet."""
+        question = self._questions.get(entry.card.node_name)
+        has_agent = self._agent_of(entry.card.node_name) is not None and entry.card.node_name in self._seen
+        is_late = question is not None and self._clock.now_s() >= question.asked_s + ANSWERS_WITHIN_S
+        return not entry.open and has_agent and not is_late
 
     def ask(self, node_name: str) -> None:
-        """Have a node's agent asked, if cards of it wait for that. Their first status has been written."""
+        """Have a node's agent asked, if cards of it wait for that."""
         if self._waiting(node_name):
             self.worker.mark(node_name)
 
     def _waiting(self, node_name: str) -> frozenset[str]:
         entries = self._ledger.entries_of_node(node_name)
-        return frozenset(each.card.uuid for each in entries if each.stored and each.open and self.awaits(each))
+        return frozenset(each.card.uuid for each in entries if each.stored and self.awaits(each))
 
     async def _work(self, node_name: str) -> None:
         waiting, question = self._waiting(node_name), self._questions.get(node_name)
@@ -179,6 +191,7 @@ class Confirmations(Component):
         except BaseException:
             self._questions.pop(node_name, None)
             raise
+        self._tasks.after(ANSWERS_WITHIN_S, self._events.tell, ConfirmationChanged(node_name))
         self._tasks.after(ASK_AGAIN_S, self.worker.mark, node_name)
 
     def _note_running(self, node_name: str, node: Json) -> None:
@@ -214,6 +227,9 @@ class Confirmations(Component):
         """Enter what pods of a node have: first by the agent's word, then by their annotations. Idempotent."""
         here = await self._store.pods_of_node(node_name, self._facts)
         pods = {facts.pod.uid: facts for facts in here if facts is not None}
+        if answer.holders or any(facts.needs_cards for facts in pods.values()):
+            entries = [each for each in self._ledger.entries_of_node(node_name) if each.stored and not each.open]
+            await gather_all([self._journal.describe(e.card.uuid, CardPhase.PENDING.value, AWAITS) for e in entries])
         granted: dict[Pod, list[Share]] = {}
         for holder in answer.holders:
             granted.setdefault(holder.pod, []).append(holder.share)

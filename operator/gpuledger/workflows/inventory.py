@@ -585,6 +585,8 @@ class InventoryKeeper(Component):
                 await self._delete(entry)
             else:
                 phase, reason = self._phase(entry)
+                if phase == CardPhase.PENDING and self.confirmations.is_quiet(entry):
+                    continue
                 if not (entry.stored and entry.open and (entry.phase, entry.reason) == (phase, reason)):
                     await self._journal.describe(entry.card.uuid, phase, reason)
         self.confirmations.ask(node_name)
