@@ -242,16 +242,16 @@ class Agent:
 
     async def _look_after_ended_pods(self) -> None:
         """Follow this node's pods, once it has cards; where their processes can't be seen, say nothing of them."""
-        await self._has_cards.wait()
-        if not await sees_processes(self._plan.own_pod_uid, self._plan.node_name, self._store):
-            logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
-            self._ended.complete.set()
-            self._confirmation.decline()
-            return
-        if self._plan.own_pod_uid:
+        may_look = await sees_processes(self._plan.own_pod_uid, self._plan.node_name, self._store)
+        if may_look and self._plan.own_pod_uid:  # before it has cards: a node that lists some says first who answers
             self._confirmation.begin(await self._node_seen)
         else:
             self._confirmation.decline()
+        await self._has_cards.wait()
+        if not may_look:
+            logger.warning("without hostPID, the agent can't see processes of pods that were deleted by force")
+            self._ended.complete.set()
+            return
         self._ended.remember(await self._node_seen, {grant.pod_uid for grant in self._grants.all() if grant.of_one_pod})
         selector = {"fieldSelector": f"spec.nodeName={self._plan.node_name}"}
         async with asyncio.TaskGroup() as group:
