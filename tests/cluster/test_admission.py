@@ -50,7 +50,7 @@ from fakes.admission_cases import (
     VOLCANO_TOLD,
 )
 from fakes.objects import DIALECTS
-from gpuledger.configuration.dialects import policies
+from gpuledger.configuration.dialects import OWN_ANNOTATIONS, policies
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.dialects.request import pod_request, too_many_containers
 from gpuledger.formats.kubernetes.stand_in import stand_in
@@ -464,7 +464,7 @@ def test_our_account_binds_with_annotations_and_others_without(user: Connection,
 # What our own account may change.
 
 
-@pytest.mark.parametrize("name", ["gpuledger.dev/woken", "gpuledger.dev/released", DEVICES])
+@pytest.mark.parametrize("name", OWN_ANNOTATIONS)
 @pytest.mark.parametrize("value", ["new", None])
 def test_our_account_changes_the_annotations_that_it_has_to(
     ours: Connection, told: str, name: str, value: str | None
@@ -480,7 +480,7 @@ def test_our_account_changes_the_annotations_that_it_has_to(
 def test_our_account_changes_no_other_annotation(
     ours: Connection, waiting: str, subresource: str, annotations: Json
 ) -> None:
-    sentence = "gpuledger changes only gpuledger.dev/woken, gpuledger.dev/released, gpuledger.dev/devices"
+    sentence = f"gpuledger changes only {', '.join(OWN_ANNOTATIONS)}"
     with refused("gpuledger-own-account", sentence):
         change(ours, waiting + subresource, {"metadata": {"annotations": annotations}})
 

@@ -334,6 +334,14 @@ class FindingKind(StrEnum):
         "gpuledger migrate --dry-run, then without it; gpuledger audit; docs/audit.md, Cards that are closed",
     )
 
+    CARDS_NOT_CONFIRMED = (
+        "cards-not-confirmed",
+        W,
+        "Cards whose object is new take no pods before their nodes' agents have told what containers have of them.",
+        "It takes seconds. If they stay: gpuledger doctor on the agents of their nodes, and kubectl logs of these; "
+        "docs/operations.md, The ledger is lost",
+    )
+
     # ResourceClaims.
     CLAIM_CLASS_MISSING = (
         "claim-class-missing",

@@ -147,12 +147,19 @@ def _card_problems(
         yield Finding.of(FindingKind.CARDS_NOT_ENTERED, where, f"not in the ledger: {some_of(missing)}", NODE=name)
 
 
+CLOSED = {
+    CardPhase.UNACCOUNTED: FindingKind.CARDS_UNACCOUNTED,
+    CardPhase.PENDING: FindingKind.CARDS_NOT_CONFIRMED,
+}
+
+
 def check_unaccounted(facts: Facts) -> Iterator[Finding]:
     """Yield the cards that are closed because pods may use them without the ledger."""
-    closed = sorted(name for name, phase in known(facts.cards).items() if phase == CardPhase.UNACCOUNTED)
-    if closed:
-        text = f"{len(closed)} of {len(known(facts.cards))} take no new pods: {some_of(closed)}"
-        yield Finding.of(FindingKind.CARDS_UNACCOUNTED, "the ledger", text)
+    cards = known(facts.cards)
+    for phase, kind in CLOSED.items():
+        closed = sorted(name for name, each in cards.items() if each == phase)
+        if closed:
+            yield Finding.of(kind, "the ledger", f"{len(closed)} of {len(cards)} take no new pods: {some_of(closed)}")
 
 
 def check_names_of_nodes(facts: Facts) -> Iterator[Finding]:

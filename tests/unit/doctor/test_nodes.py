@@ -122,11 +122,14 @@ def test_cards_of_which_none_works_say_the_fault() -> None:
     )
 
 
-def test_cards_that_somebody_may_use_without_the_ledger() -> None:
-    cards = {NODE.cards[0].object_name: "Unaccounted", NODE.cards[1].object_name: "Ready"}
+@pytest.mark.parametrize(
+    ("phase", "kind"), [("Unaccounted", "cards-unaccounted"), ("Pending", "cards-not-confirmed")]
+)
+def test_cards_that_somebody_may_use_without_the_ledger(phase: str, kind: str) -> None:
+    cards = {NODE.cards[0].object_name: phase, NODE.cards[1].object_name: "Ready"}
     (finding,) = examine(healthy(cards=cards)).findings
     text = f"1 of 2 take no new pods: {NODE.cards[0].object_name}"
-    assert (finding.kind.value, finding.where, finding.text) == ("cards-unaccounted", "the ledger", text)
+    assert (finding.kind.value, finding.where, finding.text) == (kind, "the ledger", text)
 
 
 def test_cards_that_the_operator_has_not_entered(found: Found) -> None:
