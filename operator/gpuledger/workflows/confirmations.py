@@ -138,11 +138,11 @@ class Confirmations(Component):
         return (has_waited and (is_ours or not entry.reported)) or entry.card.node_name in self._seen
 
     def is_quiet(self, entry: CardEntry) -> bool:
-        """Return whether a card that waits is not to say so yet."""
+        """Return whether a card that waits is not to say so yet. One with holders is stored with them at once."""
         question = self._questions.get(entry.card.node_name)
         has_agent = self._agent_of(entry.card.node_name) is not None and entry.card.node_name in self._seen
         is_late = question is not None and self._clock.now_s() >= question.asked_s + ANSWERS_WITHIN_S
-        return not entry.open and has_agent and not is_late
+        return not entry.open and not entry.listed and has_agent and not is_late
 
     def ask(self, node_name: str) -> None:
         """Have a node's agent asked, if cards of it wait for that."""

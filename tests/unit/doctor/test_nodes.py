@@ -122,9 +122,7 @@ def test_cards_of_which_none_works_say_the_fault() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("phase", "kind"), [("Unaccounted", "cards-unaccounted"), ("Pending", "cards-not-confirmed")]
-)
+@pytest.mark.parametrize(("phase", "kind"), [("Unaccounted", "cards-unaccounted"), ("Pending", "cards-not-confirmed")])
 def test_cards_that_somebody_may_use_without_the_ledger(phase: str, kind: str) -> None:
     cards = {NODE.cards[0].object_name: phase, NODE.cards[1].object_name: "Ready"}
     (finding,) = examine(healthy(cards=cards)).findings

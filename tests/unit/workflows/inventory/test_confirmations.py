@@ -228,6 +228,20 @@ async def test_an_object_that_is_made_anew_is_confirmed_anew(parts: OperatorPart
     assert phases(parts.api) == {OPEN}
 
 
+async def test_a_card_that_memory_still_has_is_stored_with_its_holders_before_the_agent_answers(
+    parts: OperatorParts,
+) -> None:
+    agent = Agent(parts)
+    await rest(parts)
+    await agent.answers()
+    await parts.add("a", a_share(CARD))
+    parts.api.delete_card(CARD)
+    await rest(parts)
+    assert (parts.api.card(CARD).phase, parts.api.holders_of(CARD)) == ("Pending", ["a"])
+    await agent.answers(a_holder("a", a_share(CARD)))
+    assert (phases(parts.api), parts.api.holders_of(CARD)) == ({OPEN}, ["a"])
+
+
 async def test_an_operator_that_starts_finds_them_closed_and_asks_anew(parts: OperatorParts) -> None:
     await rest(parts)
     Agent(parts)
