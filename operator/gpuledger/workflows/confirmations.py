@@ -31,7 +31,7 @@ from gpuledger.formats.kubernetes.node import REGISTER_ANNOTATION
 from gpuledger.formats.kubernetes.pod import is_finished, pod_identity, scheduler_of
 from gpuledger.ledger.adoption import Adopt, lacks_cards, missing_shares
 from gpuledger.ledger.entry import CardEntry
-from gpuledger.model.card import Amounts, CardPhase
+from gpuledger.model.card import Amounts, Card, CardPhase
 from gpuledger.model.errors import BadInput, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import AnnotatedCard, PodFacts
@@ -120,9 +120,10 @@ class Confirmations(Component):
         if entry.confirmed:
             self._confirmed.discard(entry.card.uuid)
 
-    def created(self, uuid: str) -> None:
-        """Record that a card has a new object: what was confirmed of an earlier one says nothing of this one."""
-        self._confirmed.discard(uuid)
+    def created(self, card: Card) -> None:
+        """Record that a card has a new object: what was asked, or confirmed, of an earlier one says nothing of it."""
+        self._confirmed.discard(card.uuid)
+        self._questions.pop(card.node_name, None)
 
     def awaits(self, entry: CardEntry) -> bool:
         """Return whether a card has to stay closed until its node's agent has answered."""
@@ -166,6 +167,8 @@ class Confirmations(Component):
             await self._ask(node_name, pod, waiting, answered)
         elif seen.answer is not None and answered == question.token:
             await self._enter(node_name, seen.answer)
+            if self._questions.get(node_name) is not question:
+                return  # a card has a new object since, or something else runs: that is asked anew
             self._confirmed |= waiting
             self._doubtful.pop(node_name, None)
             logger.info("node %s: its agent has confirmed what %d new cards are used for", node_name, len(waiting))

@@ -598,7 +598,7 @@ class InventoryKeeper(Component):
         if entry is None or not entry.stored:
             try:
                 created = await self._store.create_allocation(new_allocation(card))
-                self.confirmations.created(card.uuid)
+                self.confirmations.created(card)
                 self._ledger.load(stored_card(created))
             except Conflict:  # it exists: memory is behind, or a watch wrongly showed it as gone
                 self._ledger.load(stored_card(await self._store.allocation(card.object_name)), is_found=True)

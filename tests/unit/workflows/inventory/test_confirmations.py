@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from builders import a_holder, a_share, cards_of
-from fakes.api_server import ApiServer, Fault, Operation, refuse
+from fakes.api_server import ApiServer, Fault, Operation, hold_request, refuse
 from fakes.objects import GPU, MEMORY, a_container, a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts, an_operator
+from fakes.virtual_time import settle
 from gpuledger.formats.annotations import DEVICES_ANNOTATION, ENDS_ANNOTATION, devices_annotation, ends_annotation
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION, answer_text, asked
 from gpuledger.model.card import Amounts, Card
@@ -224,6 +225,24 @@ async def test_an_object_that_is_made_anew_is_confirmed_anew(parts: OperatorPart
     assert phases(parts.api) == {CLOSED, OPEN}
     assert parts.api.card(SECOND).phase == "Ready"
     assert agent.question != first
+    await agent.answers()
+    assert phases(parts.api) == {OPEN}
+
+
+async def test_an_object_that_is_made_anew_while_an_answer_is_entered_is_asked_for_anew(parts: OperatorParts) -> None:
+    agent, entering = Agent(parts), asyncio.Event()
+    await rest(parts)
+    first = agent.question
+    parts.api.queue(Operation.LIST_PODS, hold_request(entering))
+    agent.says(first)
+    parts.watch()
+    await settle()
+    parts.api.delete_card(CARD)
+    parts.watch()
+    await parts.inventory.worker.idle()
+    entering.set()
+    await rest(parts)
+    assert (agent.question != first, CLOSED in phases(parts.api)) == (True, True)
     await agent.answers()
     assert phases(parts.api) == {OPEN}
 
