@@ -48,6 +48,21 @@ def no_card_is_given_twice(gpu: GpuNode, names: list[str]) -> None:
     assert len(cards) == len(set(cards))
 
 
+def watch_that_nobody_gets_its_card(gpu: GpuNode, pid: int) -> None:
+    """Check for some time that a container runs, and that the pod that waits for its card is not bound."""
+    end_s = time.monotonic() + WATCHED_S
+    while time.monotonic() < end_s:
+        assert not ended(pid)
+        assert bound(gpu) == set()
+        time.sleep(0.5)
+
+
+def wait_for_the_next(gpu: GpuNode, pid: int) -> None:
+    """Wait until the pod that waits is bound; the container must be over by then."""
+    gpu.cluster.wait(lambda: bound(gpu) == {"next"}, "the card is free once the container has ended", 120)
+    assert ended(pid)
+
+
 @pytest.mark.promise("lost ledger")
 def test_cards_lost_while_the_operator_was_down_are_given_to_nobody_else(agent: AgentPod, say: Say) -> None:
     gpu = agent.gpu
@@ -88,15 +103,10 @@ def test_a_container_whose_pod_the_api_server_does_not_know_keeps_its_card_until
         gpu.create(gpu_pod("next", one_card(MOST_MIB), annotations=only))
         gpu.installation.start_operator()
         gpu.cluster.wait(lambda: "lost" in users(gpu).get(card, ()), "the container counts")
-        end_s = time.monotonic() + WATCHED_S
-        while time.monotonic() < end_s:
-            assert not ended(pid)
-            assert bound(gpu) == set()
-            time.sleep(0.5)
+        watch_that_nobody_gets_its_card(gpu, pid)
     finally:
         gpu.node.start_kubelet()
-    gpu.cluster.wait(lambda: bound(gpu) == {"next"}, "the card is free once the container has ended", 120)
-    assert ended(pid)
+    wait_for_the_next(gpu, pid)
 
 
 def test_after_etcd_was_put_back_a_pod_that_it_does_not_know_keeps_its_card_until_it_ends(
@@ -121,15 +131,10 @@ def test_after_etcd_was_put_back_a_pod_that_it_does_not_know_keeps_its_card_unti
         gpu.cluster.wait(lambda: "lost" in users(gpu)[card], "the container counts")
         say(f"a container of which etcd knows nothing counts {time.monotonic() - restored_s:.1f} s after the restore")
         gpu.create(gpu_pod("next", one_card(MOST_MIB), annotations=only))
-        end_s = time.monotonic() + WATCHED_S
-        while time.monotonic() < end_s:
-            assert not ended(pid)
-            assert bound(gpu) == set()
-            time.sleep(0.5)
+        watch_that_nobody_gets_its_card(gpu, pid)
     finally:
         gpu.node.start_kubelet()
-    gpu.cluster.wait(lambda: bound(gpu) == {"next"}, "the card is free once the container has ended", 120)
-    assert ended(pid)
+    wait_for_the_next(gpu, pid)
     gpu.wait_running("next")
 
 

@@ -60,7 +60,6 @@ class Confirmation:
         self.entry, self._grants, self._ended = entry, grants, ended
         self._answered, self._token = "", ""  # the question that was answered last, and the last one
         self._wanted = asyncio.Event()
-        self.answers = 0
 
     def begin(self, node: Json) -> None:
         """Observe what was answered before this agent started; from now on it answers."""
@@ -101,5 +100,4 @@ class Confirmation:
             logger.error("the operator's question can't be answered, so new cards of this node stay closed: %s", error)
             return
         self._answered = token
-        self.answers += 1
         logger.info("answered the operator: %d pods have shares of cards here", len({each.pod for each in holders}))
