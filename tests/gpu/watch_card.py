@@ -10,10 +10,11 @@ import dataclasses
 import json
 import sys
 import time
+from datetime import UTC, datetime
 
+from gpuledger.agent.devices.health import CardHealth, HealthPolicy
 from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import Fault
-from gpuledger.agent.devices.watcher import CardHealth, HealthPolicy
 
 
 def uses(source: NvmlSource) -> None:
@@ -25,14 +26,14 @@ def uses(source: NvmlSource) -> None:
 
 def faults(source: NvmlSource, seconds: float) -> None:
     health = CardHealth(HealthPolicy())
-    health.judge(source.snapshot(), time.monotonic())
+    health.judge(source.snapshot(), time.monotonic(), datetime.now(UTC))
     say(ready=True)
     found: list[Fault] = []
     until_s = time.monotonic() + seconds
     while not found and (left_s := until_s - time.monotonic()) > 0:
         found += source.wait_for_faults(left_s)
-    counted = [each.code for each in found if health.take(each, time.monotonic())]
-    judged = health.judge(source.snapshot(), time.monotonic())
+    counted = [each.code for each in found if health.take(each, time.monotonic(), datetime.now(UTC))]
+    judged = health.judge(source.snapshot(), time.monotonic(), datetime.now(UTC))
     out = {device.uuid: device.fault for device in judged.devices if device.fault}
     say(faults=[dataclasses.asdict(each) for each in found], counted=counted, out=out)
 

@@ -29,6 +29,7 @@ from gpuledger.agent.confirmation import Confirmation
 from gpuledger.agent.devices.source import DeviceSource, Snapshot, node_cards, why_no_limits
 from gpuledger.agent.devices.watcher import DeviceWatcher
 from gpuledger.agent.ended_pods import EndedPods, Sight, look_for_pods, sees_processes
+from gpuledger.agent.fault_memory import FaultFile
 from gpuledger.agent.grants.claims import ClaimService
 from gpuledger.agent.grants.files import GrantFiles
 from gpuledger.agent.grants.grants import Grants, NodeCapabilitiesReader, OrphanedGrants
@@ -48,7 +49,7 @@ from gpuledger.agent.usage.report import Comparison, ContainerOfPod, UsageReport
 from gpuledger.configuration.settings import Settings
 from gpuledger.formats.annotations import ENDS_ANNOTATION
 from gpuledger.formats.confirmation import GRANTED_ANNOTATION
-from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of
+from gpuledger.formats.kubernetes.node import NVIDIA, REGISTER_ANNOTATION, register_of, repaired_at
 from gpuledger.formats.kubernetes.other import node_event, node_event_once
 from gpuledger.formats.kubernetes.pod import container_names, is_finished, leaves_at, started_at
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
@@ -163,8 +164,8 @@ class Agent:
         self._capabilities = NodeCapabilitiesReader(
             plan, self._hami_core, lambda: self._why_no_limits, self._mps.pipes if self._mps else None
         )
-        prompt = plan.isolation in (Isolation.DRIVER, None)
-        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, prompt=prompt)
+        memory, prompt = FaultFile(plan.state_directory), plan.isolation in (Isolation.DRIVER, None)
+        self._watcher = DeviceWatcher(source, plan.health, self._take_in, plan.poll_interval_s, memory, prompt=prompt)
         self._why_no_limits = Installed().why_no_driver_limits
         self._by_driver = DriverLimits(
             plan.state_directory / "limits", self._grants.all, ControlGroups(), self._watcher.limit_memory
@@ -237,6 +238,9 @@ class Agent:
     def _observe_node(self, node: dict[str, Any], gone: bool) -> None:
         for entry in self._on_node:
             entry.observe(node, gone)
+        at = repaired_at(node)
+        if at is not None:
+            self._watcher.repaired(at)
         if not self._node_seen.done():
             self._node_seen.set_result(node)
 
@@ -282,7 +286,8 @@ class Agent:
         if snapshot is None:
             logger.error("the NVIDIA driver is not available: no container can start")
             self.cards = tuple(
-                replace(card, healthy=False, fault="the NVIDIA driver is not available") for card in self.cards
+                replace(card, healthy=False, fault="the NVIDIA driver is not available", failure=None)
+                for card in self.cards
             )
             for slots in self._slots.values():
                 slots.withdraw()

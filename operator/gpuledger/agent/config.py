@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpuledger.agent.devices.health import HealthPolicy
 from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import DeviceSource
-from gpuledger.agent.devices.watcher import HealthPolicy
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.agent.isolation.choice import Bursts, HamiCore, Isolation
 from gpuledger.agent.isolation.driver_limits import ControlGroups

@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from gpuledger.model.failure import Failure
+
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
@@ -102,6 +104,8 @@ class Card:
     fault: str = field(default="", compare=False)
     """Why the card is not healthy, in its node's words, without numbers that change. Not stored with the card, so it is
     no difference: the reason for its phase shows it."""
+    failure: Failure | None = None
+    """The class of that fault, and since when it is there; None where the node does not say."""
 
     @property
     def place(self) -> tuple[int, str]:

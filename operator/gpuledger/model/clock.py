@@ -25,6 +25,15 @@ def rfc3339(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def time_of(text: str) -> datetime | None:
+    """Return a time of RFC 3339; None if it is none, or has no time zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
 class Backoff:
     """Pauses in seconds that double, from `first_s` to `longest_s`, until what is tried has worked."""
 

@@ -43,6 +43,7 @@ from gpuledger.kube_api.watch import Listed, forgetting
 from gpuledger.ledger.book import Ledger
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card, CardPhase, Outage
+from gpuledger.model.clock import time_of
 from gpuledger.model.errors import BadInput, Conflict, EventReason, Invalid, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Pod
@@ -249,12 +250,12 @@ class StuckKubelets(Component):
 
     async def _taken_up_later(self, waiting: _Waiting) -> Pod | None:
         """Return a pod that the kubelet has taken up though it came to the node well after this one."""
-        since = _time(waiting.bound_at)
+        since = time_of(waiting.bound_at)
         if since is None:
             return None
 
         def taken_up_later(found: Json) -> Pod | None:
-            at = _time(bound_at(found))
+            at = time_of(bound_at(found))
             is_later = has_started(found) and at is not None and at > since + timedelta(seconds=LATER_S)
             return pod_identity(found) if is_later else None
 
@@ -276,17 +277,8 @@ class StuckKubelets(Component):
 
 def _age_s(pod: Json, now: datetime) -> float:
     """Return how long the pod has been bound by now; 0 if it does not say."""
-    at = _time(bound_at(pod))
+    at = time_of(bound_at(pod))
     return 0.0 if at is None else max(0.0, (now - at).total_seconds())
-
-
-def _time(text: str) -> datetime | None:
-    """Return a time of RFC 3339; None if it is none, or has no time zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo else None
 
 
 @define(eq=False, slots=False)

@@ -5,7 +5,7 @@
  *
  *   driver   version= cuda=12040      or, when it is gone: error=9, what every call returns (nvmlReturn_t)
  *            limits=PATH              a file to which each limit of memory is added; without: the library is too old
- *   card     uuid= name= memory=BYTES bus= numa= mig=0|1 migs=7 events=MASK ecc= retired= remap_pending= remap_failed=
+ *   card     uuid= name= memory=BYTES bus= numa= mig=0|1 migs=7 events=MASK ecc= retired= remap_pending= remap_failed= recovery=
  *            used=BYTES gpu=PERCENT controller=PERCENT reserved=BYTES
  *   mig      card=UUID place= uuid= name= memory=BYTES gi= ci=
  *   nvlink   card=UUID link= active=0|1 bus= type=0 (a card) | 2 (a switch)
@@ -37,6 +37,8 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_F
 
 enum { MAX_TEXT = 1 << 20, MAX_RECORDS = 8192, MAX_PAIRS = 24, MAX_HANDLES = 1024, MAX_SETS = 64, MAX_WATCHED = 64 };
 
+enum { RECOVERY_ACTION = 230 };
+
 static const uint64_t UNKNOWN_AMOUNT = ~0ull;
 static const unsigned NO_INSTANCE = 0xFFFFFFFFu;
 
@@ -50,6 +52,7 @@ struct memory { uint64_t total, free, used; };
 struct rates { unsigned gpu, memory; };
 struct sample { unsigned pid; unsigned long long time_us; unsigned sm, memory, encoder, decoder; };
 struct memory_v2 { unsigned version; uint64_t total, reserved, free, used; };
+struct field { uint32_t id, scope; int64_t timestamp, latency; unsigned type; int code; uint64_t value; };
 struct new_limits { const char *group; uint64_t soft, hard; };
 struct found_limits { const char *group; uint64_t soft, hard, used; };
 struct event { struct handle *card; uint64_t type, data; unsigned gi, ci; };
@@ -482,6 +485,19 @@ int nvmlDeviceGetTotalEccErrors(struct handle *handle, unsigned type, unsigned c
     int code = give(device_of(handle->uuid), "ecc", &uncorrected);
     *count = type == 1 && counter == 0 && !code ? uncorrected : 0;
     return code;
+}
+
+int nvmlDeviceGetFieldValues(struct handle *handle, int count, struct field *fields)
+{
+    ENTER(handle);
+    for (int i = 0; i < count; i++) {
+        unsigned action = 0;
+        int is_known = fields[i].id == RECOVERY_ACTION;
+        fields[i].code = is_known ? give(device_of(handle->uuid), "recovery", &action) : NOT_SUPPORTED;
+        fields[i].type = 1; /* unsigned int */
+        fields[i].value = action;
+    }
+    return OK;
 }
 
 int nvmlDeviceGetNvLinkState(struct handle *handle, unsigned link, unsigned *active)

@@ -85,6 +85,8 @@ class Card:
     remap_pending: int | None = 0
     remap_failed: int | None = 0
     retired_pending: int | None = None
+    recovery_action: int | None = None
+    """NVML_GPU_RECOVERY_ACTION; None: an older driver."""
     memory_used_mib: int | None = None
     """None: none is."""
     cores_percent: int | None = None
@@ -197,6 +199,7 @@ def _card_lines(card: Card) -> Iterable[str]:
         remap_pending=card.remap_pending,
         remap_failed=card.remap_failed,
         retired=card.retired_pending,
+        recovery=card.recovery_action,
         used=_bytes(card.memory_used_mib),
         gpu=card.cores_percent,
         controller=card.memory_controller_percent,

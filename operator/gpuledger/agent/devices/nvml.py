@@ -25,6 +25,7 @@ from gpuledger.agent.devices.nvml_faults import (
     GroupTree,
     Handle,
     NvmlLimits,
+    Probe,
     ask,
     need,
     pci_address,
@@ -54,6 +55,7 @@ from gpuledger.agent.devices.source import (
 )
 from gpuledger.formats.custom_resource.stored_card import UUID_PATTERN
 from gpuledger.model.card import MIG
+from gpuledger.model.failure import Failure, FaultClass
 
 
 def read_links(cards: Sequence[_Card]) -> Links:
@@ -308,10 +310,10 @@ class NvmlSource:
         card = self._card(index)
         if not _usable(card.uuid, problems):
             return []
-        fault = probe(card.handle)
+        found = probe(card.handle)
         self._must_be_open().watch(card.uuid, card.handle)
         if (ask(pynvml.nvmlDeviceGetMigMode, card.handle) or (0, 0))[0]:
-            return self._mig_devices(index, card, fault, problems)
+            return self._mig_devices(index, card, found, problems)
         memory_mib, number = _memory_mib(card.handle), None
         if memory_mib is None:
             memory_mib, number = (self._unified_memory_mib, None) if self._unified_memory_mib else (_host_mib(), 1)
@@ -330,7 +332,9 @@ class NvmlSource:
                 numa_node=card.numa_node,
                 pcie_root=card.pcie_root,
                 bus_id=card.bus_id,
-                fault=fault,
+                fault=found.fault,
+                failure=_failure(found.fault_class) if found.fault else None,
+                needs_reset=found.needs_reset,
                 reserved_mib=card.reserved_mib,
                 why_no_limits=self._limits.why_not(card.uuid, card.handle),
             )
@@ -350,7 +354,7 @@ class NvmlSource:
         self._cards[index] = card
         return card
 
-    def _mig_devices(self, index: int, card: _Card, fault: str, problems: list[str]) -> list[Device]:
+    def _mig_devices(self, index: int, card: _Card, found: Probe, problems: list[str]) -> list[Device]:
         devices: list[Device] = []
         for place in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0):
             handle = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, place)
@@ -375,7 +379,9 @@ class NvmlSource:
                     mode=MIG,
                     parent_uuid=card.uuid,
                     number=1,
-                    fault=fault,
+                    fault=found.fault,
+                    failure=_failure(found.fault_class) if found.fault else None,
+                    needs_reset=found.needs_reset,
                 )
             )
         if not devices:
@@ -394,7 +400,8 @@ class NvmlSource:
         if not self._listed.get(index):
             problems.append(f"card number {index} is left out because it can't be read: {error}")
         known = self._listed.get(index, [])
-        self._listed[index] = [replace(device, fault=f"does not answer: {error}") for device in known]
+        fault, failure = f"does not answer: {error}", _failure(error.fault_class)
+        self._listed[index] = [replace(device, fault=fault, failure=failure, needs_reset=None) for device in known]
 
     def _linked(self, devices: list[Device], present: set[str], problems: list[str]) -> list[Device]:
         """Return the devices with their links. Those are read when cards come: it takes hundreds of calls."""
@@ -414,6 +421,11 @@ class NvmlSource:
         for problem in sorted(found - self._problems):
             logger.warning("%s", problem)
         self._problems = found
+
+
+def _failure(fault_class: FaultClass) -> Failure:
+    """Return a failure of which another part will say when it began."""
+    return Failure(fault_class, "")
 
 
 def _usable(uuid: str, problems: list[str]) -> bool:

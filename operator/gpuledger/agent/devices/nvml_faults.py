@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ import pynvml
 
 from gpuledger.agent.devices.source import NOT_ASKED, DriverGone, Fault, LimitRefused, MemoryLimit
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.failure import FaultClass
 
 Handle = Any
 """A card or a MIG device, as pynvml hands it out; good until NVML is shut down."""
@@ -53,6 +55,17 @@ HAS_NO_ANSWER = frozenset(
 class CardError(GpuledgerError):
     """A card does not answer a question that each has an answer to."""
 
+    def __init__(self, error: pynvml.NVMLError) -> None:
+        super().__init__(str(error))
+        self.fault_class = _CLASSES.get(error.value, FaultClass.OTHER)
+
+
+_CLASSES: Mapping[int, FaultClass] = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: FaultClass.LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: FaultClass.RESET,
+}
+"""What an error means for the programs on the card; others can pass."""
+
 
 def need(call: Callable[..., Answer], *arguments: object) -> Answer:
     """Return the answer. Raises CardError, DriverGone."""
@@ -60,7 +73,7 @@ def need(call: Callable[..., Answer], *arguments: object) -> Answer:
         return call(*arguments)
     except pynvml.NVMLError as error:
         raise_if_gone(error)
-        raise CardError(str(error)) from error
+        raise CardError(error) from error
 
 
 def ask(call: Callable[..., Answer], *arguments: object) -> Answer | None:
@@ -71,7 +84,7 @@ def ask(call: Callable[..., Answer], *arguments: object) -> Answer | None:
         raise_if_gone(error)
         if error.value in HAS_NO_ANSWER:
             return None
-        raise CardError(str(error)) from error
+        raise CardError(error) from error
 
 
 def try_to_ask(call: Callable[..., Answer], *arguments: object) -> Answer | None:
@@ -112,6 +125,7 @@ DOUBLE_BIT_ECC_XID = 48
 XID_NAMES: Mapping[int, str] = {
     48: "double-bit ECC error",
     62: "internal micro-controller halt",
+    63: "a row is to be remapped, or a page to be retired",
     64: "failure to remap a row or retire a page",
     74: "NVLink error",
     79: "fallen off the bus",
@@ -198,7 +212,7 @@ class FaultEvents:
             if error.value == pynvml.NVML_ERROR_TIMEOUT:
                 return None
             raise_if_gone(error)
-            raise CardError(str(error)) from error
+            raise CardError(error) from error
         return self._fault(event)
 
     def _fault(self, event: pynvml.c_nvmlEventData_t) -> Fault:
@@ -231,22 +245,62 @@ def _silence(handle: Handle) -> str:
     return ""
 
 
-def probe(handle: Handle) -> str:
-    """Return why a card that answers should take no pods; empty: nothing. Raises DriverGone.
+RESETS = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "a reset of the card",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "a restart of the machine",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "a reset of its bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "a restart of the machine",
+}
+"""What the driver can ask for before programs can use the card again. Source: NVML's nvmlDeviceGpuRecoveryAction_t."""
 
-    All of this stays until the card is reset, so the text has no numbers that grow meanwhile.
-    """
+DRAINS = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "that no program reach it from other cards",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "a reset once its programs have ended",
+}
+"""What it can ask for of a card on which programs go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a look at a card that answers has found."""
+
+    fault: str = ""
+    """Why it should take no pods; empty: nothing."""
+    fault_class: FaultClass = FaultClass.OTHER
+    needs_reset: bool | None = None
+    """Whether the driver asks for a reset; None for a driver or a card that does not tell."""
+
+
+def probe(handle: Handle) -> Probe:
+    """Look for what stays until a card is reset, so the text has no numbers that grow meanwhile. Raises DriverGone."""
+    action = _recovery_action(handle)
+    if action in RESETS:
+        return Probe(f"the driver asks for {RESETS[action]}", FaultClass.RESET, needs_reset=True)
+    needs_reset = None if action is None else False
     _, _, pending, failed = try_to_ask(pynvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
     if failed:
-        return "remapping a row of its memory failed: it needs service"
+        return Probe("remapping a row of its memory failed: it needs service", FaultClass.RESET, needs_reset)
     if pending:
-        return "a row of its memory is to be remapped: it needs a reset"
+        text = "a row of its memory is to be remapped: it needs a reset"
+        return Probe(text, FaultClass.CONTAINED, needs_reset)
     if try_to_ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
-        return "pages of its memory are to be retired: it needs a reset"
+        text = "pages of its memory are to be retired: it needs a reset"
+        return Probe(text, FaultClass.CONTAINED, needs_reset)
     uncorrected, volatile = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
     if try_to_ask(pynvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, volatile):
-        return "uncorrectable ECC errors since the driver was loaded: it needs a reset"
-    return ""
+        text = "uncorrectable ECC errors since the driver was loaded: it needs a reset"
+        return Probe(text, FaultClass.CONTAINED, needs_reset)
+    if action in DRAINS:
+        return Probe(f"the driver asks for {DRAINS[action]}", FaultClass.CONTAINED, needs_reset)
+    return Probe(needs_reset=needs_reset)
+
+
+def _recovery_action(handle: Handle) -> int | None:
+    """Return what the driver asks for, an NVML_GPU_RECOVERY_ACTION; None where it does not tell."""
+    fields = try_to_ask(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    if not fields or fields[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(fields[0].value.uiVal)
 
 
 MIB = 1024 * 1024

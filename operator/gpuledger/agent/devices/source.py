@@ -23,6 +23,7 @@ from typing import Protocol
 
 from gpuledger.model.card import ALL_CORES, MIG, Amounts, Card
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.failure import Failure
 from gpuledger.model.node import NodeConfig
 
 NOT_ASKED = "no driver was asked to limit memory on the card"
@@ -55,6 +56,10 @@ class Device:
     """Slots, where the source fixes them, such as 1 for a MIG device; None: the node's configuration says it."""
     fault: str = ""
     """Why the card takes no pods; empty: it works. Without live numbers: it stays the same while nothing changes."""
+    failure: Failure | None = None
+    """The fault's class; since when is for `health.py` to say. None: `other`, if there is a fault."""
+    needs_reset: bool | None = None
+    """Whether the driver asks for a reset of the card; None where it can't tell."""
     reserved_mib: int = 0
     """Of its memory, what the driver keeps for itself."""
     why_no_limits: str = NOT_ASKED
@@ -214,6 +219,7 @@ def _card(device: Device, node_name: str, split_count: int) -> Card:
         pcie_root=device.pcie_root,
         healthy=not device.fault,
         fault=device.fault,
+        failure=device.failure,
         links=dict(device.links),
     )
 

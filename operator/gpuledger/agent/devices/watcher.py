@@ -1,13 +1,8 @@
-"""The one thread that owns the source of cards, and the verdict on their health.
+"""The one thread that owns the source of cards, and asks for the verdict on their health.
 
 A call into a driver can hang for good, and nothing can stop it. So no other thread ever waits for one: the rest of the
 agent gets snapshots when they change, asks for what is used with a deadline, and sees by `last_alive_s` when the thread
 is stuck. The thread is a daemon: it does not keep the process from ending.
-
-Health is pure: time is an argument. A card is out while its probe fails, and for a while after its last critical fault:
-errors of the hardware come in bursts, and a pod that starts between two of them is lost. So is it when its probe fails
-time and again. A card that the driver no longer lists stays in the list, out, for as long as the agent runs: pods may
-hold it. One that was cut into MIG devices, or MIG devices that were put together again, are not lost but replaced.
 """
 
 from __future__ import annotations
@@ -18,109 +13,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Protocol
 
+from gpuledger.agent.devices.health import CardHealth, HealthPolicy, Remembered
 from gpuledger.agent.devices.source import (
-    Device,
     DeviceSource,
     DeviceUses,
     DriverGone,
     DriverReplaced,
-    Fault,
     LimitRefused,
     MemoryLimit,
     Snapshot,
 )
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Xids that a faulty program causes on a card that works: graphics engine exception, memory page fault, stopped
-processing, preemptive cleanup, video processor exception, context switch timeout. Source: NVIDIA's k8s-device-plugin,
-`internal/rm/health.go`."""
-
-LOST = "lost: the driver no longer lists the card"
-
-
-@dataclass(frozen=True, slots=True)
-class HealthPolicy:
-    """The faults that put a card out of service, and for how long."""
-
-    fault_quiet_s: float = 300.0
-    """A card comes back this long after its last critical fault, if its probe passes then."""
-    ignored_xids: frozenset[int] = APPLICATION_XIDS
-    """Faults that say nothing of the card."""
-
-    def ignoring(self, xids: Iterable[int]) -> HealthPolicy:
-        """Return the policy with more faults ignored."""
-        return replace(self, ignored_xids=self.ignored_xids | frozenset(xids))
-
-
-class CardHealth:
-    """The memory of cards between two looks at them."""
-
-    def __init__(self, policy: HealthPolicy) -> None:
-        self._policy = policy
-        self._known: dict[str, Device] = {}  # UUID -> the card as it was last listed
-        self._faults: dict[str, tuple[float, str]] = {}  # UUID, or "" for all cards -> time and text of the last fault
-        self._failing: set[str] = set()  # UUIDs of cards whose probe failed at the last look
-        self._returned_s: dict[str, float] = {}  # UUID -> when its probe passed again, after it had failed
-
-    def take(self, fault: Fault, now_s: float) -> bool:
-        """Remember a fault; return whether it counts, which is a reason to look at once."""
-        if fault.code in self._policy.ignored_xids:
-            return False
-        if fault.code:
-            self._faults[fault.uuid] = (now_s, fault.text)
-        return True
-
-    def judge(self, snapshot: Snapshot, now_s: float) -> Snapshot:
-        """Return the snapshot with the reason of every card that is out, and with those that have vanished."""
-        self._forget_old_faults(now_s)
-        self._note_probes(snapshot, now_s)
-        listed = {device.uuid for device in snapshot.devices}
-        replaced = listed | {device.parent_uuid for device in snapshot.devices}
-        self._known = {uuid: device for uuid, device in self._known.items() if _lost(device, replaced)}
-        lost = [replace(device, fault=LOST) for device in self._known.values()]
-        self._known |= {device.uuid: device for device in snapshot.devices}
-        judged = [replace(device, fault=device.fault or self._fault_of(device)) for device in snapshot.devices]
-        devices = sorted([*judged, *lost], key=lambda device: (device.index, device.uuid))
-        return replace(snapshot, devices=tuple(devices))
-
-    def driver_gone(self) -> None:
-        """Forget all faults: a driver that comes back has set up every card again, and each is probed then."""
-        self._faults.clear()
-
-    def next_return_s(self) -> float | None:
-        """Return when the next fault is over, which is a reason to look; None while there is none."""
-        return min((at + self._policy.fault_quiet_s for at, _ in self._faults.values()), default=None)
-
-    def _forget_old_faults(self, now_s: float) -> None:
-        quiet_s = self._policy.fault_quiet_s
-        self._faults = {uuid: (at, text) for uuid, (at, text) in self._faults.items() if now_s < at + quiet_s}
-
-    def _note_probes(self, snapshot: Snapshot, now_s: float) -> None:
-        """Take a probe that fails again soon after it passed for a fault: such a card must not come and go."""
-        quiet_s = self._policy.fault_quiet_s
-        self._returned_s = {uuid: at for uuid, at in self._returned_s.items() if now_s < at + quiet_s}
-        for device in snapshot.devices:
-            if device.fault:
-                self._failing.add(device.uuid)
-                if device.uuid in self._returned_s:
-                    self._faults[device.uuid] = (now_s, device.fault)
-            elif device.uuid in self._failing:
-                self._failing.remove(device.uuid)
-                self._returned_s[device.uuid] = now_s
-
-    def _fault_of(self, device: Device) -> str:
-        for uuid in (device.uuid, device.parent_uuid or device.uuid, ""):
-            if uuid in self._faults:
-                return self._faults[uuid][1]
-        return ""
-
-
-def _lost(device: Device, replaced: set[str]) -> bool:
-    """Return whether a known card is gone; `replaced` are all UUIDs that are listed, as cards or as their parents."""
-    return device.uuid not in replaced and device.parent_uuid not in replaced - {""}
-
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +42,16 @@ _Answer = asyncio.Future[DeviceUses]
 _Done = asyncio.Future[None]
 
 
+class FaultMemory(Protocol):
+    """The faults that another agent on the node has to know, from one process to the next."""
+
+    def load(self) -> tuple[Remembered, ...]:
+        """Return what was kept last; nothing after a restart of the machine, and where nothing can be read."""
+
+    def keep(self, remembered: tuple[Remembered, ...]) -> None:
+        """Keep this in place of it. Raises nothing."""
+
+
 class DeviceWatcher:
     """Looks at the cards every `poll_interval_s`, and at once after a fault.
 
@@ -151,12 +66,16 @@ class DeviceWatcher:
         health: HealthPolicy,
         on_change: OnChange,
         poll_interval_s: float = 30.0,
+        memory: FaultMemory | None = None,
+        *,
         retry_interval_s: float = 5.0,
         uses_timeout_s: float = 10.0,
         prompt: bool = False,
     ) -> None:
-        self._source = source
-        self._health = CardHealth(health)
+        self._source, self._memory = source, memory
+        self._remembered = memory.load() if memory is not None else ()
+        self._health = CardHealth(health, self._remembered)
+        self._repaired: datetime | None = None  # when a person has said last that cards are
         self._on_change = on_change
         self._poll_interval_s = poll_interval_s
         self._retry_interval_s = retry_interval_s
@@ -216,6 +135,10 @@ class DeviceWatcher:
         except TimeoutError:
             raise DriverGone(f"the driver has not answered for {timeout_s:g} s") from None
 
+    def repaired(self, at: datetime) -> None:
+        """Record that a person has repaired what was wrong until then."""
+        self._repaired = at
+
     def last_alive_s(self) -> float:
         """Return when the thread last went round, by `time.monotonic()`."""
         return self._alive_s
@@ -257,9 +180,19 @@ class DeviceWatcher:
         if not self._open:
             self._source.open()
             self._open = True
-        snapshot = self._health.judge(self._source.snapshot(), time.monotonic())
+        found, now = self._source.snapshot(), datetime.now(UTC)
+        if self._repaired is not None:
+            self._health.repaired(min(self._repaired, now))
+        snapshot = self._health.judge(found, time.monotonic(), now)
+        self._remember()
         if snapshot != self._reported:
             self._report(loop, snapshot)
+
+    def _remember(self) -> None:
+        remembered = self._health.remembered()
+        if self._memory is not None and remembered != self._remembered:
+            self._memory.keep(remembered)
+        self._remembered = remembered
 
     def _faults(self) -> bool:
         """Wait for faults, or in a prompt thread for calls; return whether a fault came that counts."""
@@ -269,7 +202,7 @@ class DeviceWatcher:
             self._called.clear()
             timeout_s = 0.0
         for fault in self._source.wait_for_faults(timeout_s):
-            critical = self._health.take(fault, time.monotonic())
+            critical = self._health.take(fault, time.monotonic(), datetime.now(UTC))
             counts |= critical
             level = logging.ERROR if critical else logging.INFO
             remark = "" if critical else ", which does not affect the card"

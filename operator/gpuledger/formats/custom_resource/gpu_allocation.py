@@ -5,7 +5,7 @@ here is what `kubectl explain gpua` prints. Every string, list and map has a max
 estimates a rule's cost for the largest request there can be, and refuses the CRD.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -58,6 +58,7 @@ DnsLabel = Annotated[str, Field(min_length=1, max_length=63)]
 DnsName = Annotated[str, Field(min_length=1, max_length=253)]
 EntryName = Annotated[str, Field(min_length=1, max_length=191)]  # up to three DNS labels, and a slash between two
 Word = Annotated[str, Field(max_length=32)]
+Time = Annotated[str, Field(max_length=32, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Line = Annotated[str, Field(max_length=MAX_LINE)]
 
 
@@ -75,6 +76,17 @@ class Capacity(Part):
         description="Compute of the card, in percent: 100 is one whole card, more is compute offered several times."
     )
     number: SomeSlots = Field(description="Slots of the card: how many shares of it can exist at once.")
+
+
+class CardFailure(Part):
+    """The fault by which a card is out of service, as its node reports it."""
+
+    fault_class: Literal["other", "contained", "reset", "lost"] = Field(
+        description="lost: the card has fallen off the bus. reset: only a reset brings it back, and its programs have "
+        "ended or are not to be trusted. contained: the program that was hit has ended, the others run on. other: it "
+        "says nothing of programs."
+    )
+    since: Time = Field(description="When it began, RFC 3339, by the node's clock.")
 
 
 class CardSpec(Part):
@@ -114,6 +126,9 @@ class CardSpec(Part):
         description="PCIe root complex of the card, such as pci0000:16; absent where the machine does not report it.",
     )
     healthy: bool = Field(description="Whether the node reports that the card works. If not, it takes no new pods.")
+    failure: CardFailure | None = Field(
+        default=None, description="What is wrong with a card that is not healthy, where its node reports that."
+    )
     capacity: Capacity = Field(description="What the card offers in total. Shares never add up to more.")
     links: dict[str, LinkScore] | None = Field(
         default=None,

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gpuledger.model.card import Amounts, Card, Links, total
 from gpuledger.model.errors import BadInput
+from gpuledger.model.failure import Failure, FaultClass
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import (
     DEFAULT_GRACE_S,
@@ -104,6 +105,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             pcie_root=intern(spec.get("pcieRoot") or ""),
             healthy=spec["healthy"],
             links=Links(spec.get("links") or {}),
+            failure=_failure(spec.get("failure")),
         )
         return StoredCard(
             card=card,
@@ -118,6 +120,10 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
     except (KeyError, TypeError, ValueError) as error:
         name = (allocation.get("metadata") or {}).get("name")
         raise BadInput(f"GPUAllocation {name} lacks {error}: is the CRD of this release installed?") from error
+
+
+def _failure(spec: Mapping[str, Any] | None) -> Failure | None:
+    return Failure(FaultClass(spec["faultClass"]), spec["since"]) if spec else None
 
 
 def new_allocation(card: Card) -> dict[str, Any]:
@@ -198,7 +204,13 @@ def described(card: Card) -> dict[str, Any]:
         "numa_node": card.numa_node,
         "pcie_root": card.pcie_root or None,
         "healthy": card.healthy,
+        "failure": failure_json(card.failure),
     }
+
+
+def failure_json(failure: Failure | None) -> dict[str, str] | None:
+    """Return a failure as a register and the `spec` of a GPUAllocation spell it."""
+    return None if failure is None else {"faultClass": failure.fault_class.value, "since": failure.since}
 
 
 def amounts_json(amounts: Amounts) -> dict[str, int]:

@@ -24,6 +24,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import (
     LinkScore,
     SomeMemoryMiB,
     SomeSlots,
+    Time,
     Word,
     wire_name,
 )
@@ -114,6 +115,15 @@ SCORES_ANNOTATION = "hami.io/node-nvidia-score"
 Item = Mapping[str, object]
 
 
+class RegisteredFailure(BaseModel):
+    """The failure of a card, as in the CRD; a class that only a later release knows is read as `other`."""
+
+    model_config = ConfigDict(alias_generator=wire_name, populate_by_name=True, frozen=True, strict=True)
+
+    fault_class: Word
+    since: Time
+
+
 class RegisteredCard(BaseModel):
     """One card of a register, spelled as in ours. Fields and limits are those of the CRD; the amounts are flat."""
 
@@ -131,6 +141,7 @@ class RegisteredCard(BaseModel):
     mode: Word = ""
     healthy: bool = True
     fault: Line = ""
+    failure: RegisteredFailure | None = None
     links: Annotated[dict[str, LinkScore], Field(max_length=MAX_LINKS)] = {}
 
 

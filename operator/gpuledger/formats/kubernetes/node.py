@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
@@ -22,14 +23,19 @@ from gpuledger.formats.kubernetes.pod import bound_node, is_ready
 from gpuledger.formats.quantity import counted_cards, host_capacity, whole_number
 from gpuledger.formats.resource_claims.claims import DRIVER, SERVES_CLAIMS_ANNOTATION
 from gpuledger.model.card import Amounts, Card, Links
+from gpuledger.model.clock import time_of
 from gpuledger.model.errors import BadInput
+from gpuledger.model.failure import Failure, FaultClass
 from gpuledger.model.json_object import JsonMapping
 from gpuledger.model.node import Dialect, NodeOffer
 from gpuledger.model.request import NO_HOST, HostAmounts
 
 REGISTER_ANNOTATION = "gpuledger.dev/gpus"
 """On a node: JSON list of {uuid, index, vendor, model, memoryMiB, cores, number, numaNode, pcieRoot, mode, healthy,
-links}, and fault where a card is not healthy: why, in words that stay the same."""
+links}, and where a card is not healthy, fault: why, in words that stay the same, and failure: {faultClass, since}."""
+
+REPAIRED_ANNOTATION = "gpuledger.dev/cards-repaired"
+"""On a node: when a person has repaired its cards last, RFC 3339. Faults that began before are over."""
 
 AGENT_LABEL = "gpuledger.dev/agent"
 """On nodes that run our agent, or are to."""
@@ -248,6 +254,11 @@ def register_of(cards: Iterable[Card]) -> str:
     return orjson.dumps([_registered(card) for card in cards]).decode()
 
 
+def repaired_at(node: JsonMapping) -> datetime | None:
+    """Return when a person has repaired a node's cards last; None if nobody has, or the time can't be read."""
+    return time_of(str((node["metadata"].get("annotations") or {}).get(REPAIRED_ANNOTATION, "")))
+
+
 def _card(registered: RegisteredCard, node_name: str) -> Card:
     return Card(
         uuid=registered.uuid,
@@ -261,8 +272,14 @@ def _card(registered: RegisteredCard, node_name: str) -> Card:
         pcie_root=registered.pcie_root or "",
         healthy=registered.healthy,
         fault=registered.fault,
+        failure=_failure(registered),
         links=Links(registered.links),
     )
+
+
+def _failure(registered: RegisteredCard) -> Failure | None:
+    given = registered.failure
+    return None if given is None else Failure(FaultClass(given.fault_class), given.since)
 
 
 def _registered(card: Card) -> dict[str, Any]:

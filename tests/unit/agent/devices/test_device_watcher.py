@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from fakes.nvml.fake_driver import FakeDriver
 from fakes.nvml.fake_nvml import GONE, LOST, Failure, Process
 from gpuledger.agent.devices import watcher as device_watcher
+from gpuledger.agent.devices.health import HealthPolicy, Remembered
 from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import (
     Device,
@@ -26,7 +28,7 @@ from gpuledger.agent.devices.source import (
     MemoryLimit,
     Snapshot,
 )
-from gpuledger.agent.devices.watcher import DeviceWatcher, HealthPolicy
+from gpuledger.agent.devices.watcher import DeviceWatcher, FaultMemory
 from gpuledger.agent.devices.yaml_source import YamlSource
 from gpuledger.model.errors import BadInput
 
@@ -96,12 +98,14 @@ async def watching(
     fault_quiet_s: float = NEVER_S,
     uses_timeout_s: float = PATIENCE_S,
     prompt: bool = False,
+    memory: FaultMemory | None = None,
 ) -> AsyncIterator[DeviceWatcher]:
     watcher = DeviceWatcher(
         source,
         HealthPolicy(fault_quiet_s=fault_quiet_s),
         told,
-        poll_interval_s=poll_interval_s,
+        poll_interval_s,
+        memory,
         retry_interval_s=0.02,
         uses_timeout_s=uses_timeout_s,
         prompt=prompt,
@@ -135,12 +139,12 @@ async def test_a_fault_is_told_at_once_and_the_card_comes_back_when_it_is_over_w
     async with watching(NvmlSource(), told, fault_quiet_s=0.3):
         await until(lambda: told.last)
         begin = time.monotonic()
-        driver.event("GPU-00000001", 79)
+        driver.event("GPU-00000001", 94)
         await until(lambda: len(told.snapshots) == 3)
         assert time.monotonic() - begin >= 0.3
         assert list(map(faults_in, told.snapshots)) == [
             {"GPU-00000000": "", "GPU-00000001": ""},
-            {"GPU-00000000": "", "GPU-00000001": "Xid 79: fallen off the bus"},
+            {"GPU-00000000": "", "GPU-00000001": "Xid 94: contained memory error"},
             {"GPU-00000000": "", "GPU-00000001": ""},
         ]
 
@@ -443,3 +447,37 @@ async def test_a_prompt_thread_finds_faults_without_being_called(told: Told, mon
         await until(lambda: told.last)
         source.faults = [Fault("GPU-a", 79, "Xid 79")]
         await until(lambda: told.last == {"GPU-a": "Xid 79"})
+
+
+class KeptFaults:
+    """A memory of faults, in place of the agent's file."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Remembered, ...] = ()
+        self.writes = 0
+
+    def load(self) -> tuple[Remembered, ...]:
+        return self.kept
+
+    def keep(self, remembered: tuple[Remembered, ...]) -> None:
+        self.kept, self.writes = remembered, self.writes + 1
+
+
+async def test_a_card_that_needs_a_reset_stays_out_over_a_restart_of_the_agent_until_a_person_says_it_was_repaired(
+    driver: FakeDriver, told: Told
+) -> None:
+    memory = KeptFaults()
+    out = {"GPU-00000000": "", "GPU-00000001": "Xid 79: fallen off the bus"}
+    async with watching(NvmlSource(), told, memory=memory):
+        await until(lambda: told.last)
+        driver.event("GPU-00000001", 79)
+        await until(lambda: told.last == out)
+    assert memory.writes == 1
+    again = Told()
+    async with watching(NvmlSource(), again, poll_interval_s=0.02, memory=memory) as watcher:
+        await until(lambda: again.last)
+        assert again.last == out
+        watcher.repaired(datetime.now(UTC))
+        await until(lambda: again.last == {"GPU-00000000": "", "GPU-00000001": ""})
+    assert memory.kept == ()
+    assert memory.writes == 2

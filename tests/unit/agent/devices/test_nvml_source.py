@@ -26,6 +26,8 @@ from fakes.nvml.fake_nvml import (
 )
 from gpuledger.agent.devices.nvml import NvmlSource
 from gpuledger.agent.devices.source import CardUse, Device, DeviceProcess, node_cards
+from gpuledger.model.failure import Failure as CardFailure
+from gpuledger.model.failure import FaultClass
 from gpuledger.model.node import NodeConfig
 
 OPTIONAL = [
@@ -260,7 +262,8 @@ def test_a_card_that_stops_answering_stays_listed_with_its_fault_and_comes_back(
     before = source.snapshot()
     driver.says(failures=(Failure(LOST, call, card="GPU-00000000"),))
     lost, other = source.snapshot().devices
-    assert lost == replace(before.devices[0], fault="does not answer: GPU is lost")
+    failure = CardFailure(FaultClass.LOST, "")
+    assert lost == replace(before.devices[0], fault="does not answer: GPU is lost", failure=failure)
     assert other == before.devices[1]
     driver.says(failures=())
     assert source.snapshot() == before
@@ -306,10 +309,13 @@ def test_nvml_is_opened_anew_for_a_missing_card_less_and_less_often(
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"remap_pending": 1}, "a row of its memory is to be remapped"),
-        ({"remap_failed": 1, "remap_pending": 1}, "remapping a row of its memory failed"),
-        ({"remap_pending": None, "retired_pending": 1}, "pages of its memory are to be retired"),
-        ({"ecc_errors": 3}, "uncorrectable ECC errors"),
+        ({"remap_pending": 1}, "contained: a row of its memory is to be remapped"),
+        ({"remap_failed": 1, "remap_pending": 1}, "reset: remapping a row of its memory failed"),
+        ({"remap_pending": None, "retired_pending": 1}, "contained: pages of its memory are to be retired"),
+        ({"ecc_errors": 3}, "contained: uncorrectable ECC errors"),
+        ({"recovery_action": pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET}, "reset: the driver asks for a reset of the"),
+        ({"recovery_action": pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT}, "reset: the driver asks for a restart"),
+        ({"recovery_action": pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET}, "contained: the driver asks for a res"),
     ],
 )
 def test_a_card_whose_memory_is_damaged_is_out_until_that_is_mended(
@@ -318,9 +324,18 @@ def test_a_card_whose_memory_is_damaged_is_out_until_that_is_mended(
     driver.card(1, **changes)
     healthy, damaged = source.snapshot().devices
     assert healthy.fault == ""
-    assert text in damaged.fault
+    assert damaged.failure is not None
+    assert f"{damaged.failure.fault_class}: {damaged.fault}".startswith(text)
     driver.says(cards=some_cards(2))
     assert {device.fault for device in source.snapshot().devices} == {""}
+
+
+@pytest.mark.parametrize(("action", "needs_reset"), [(None, None), (0, False), (1, True), (2, True), (3, False)])
+def test_a_driver_that_can_tell_says_whether_a_card_needs_a_reset(
+    driver: FakeDriver, source: NvmlSource, action: int | None, needs_reset: bool | None
+) -> None:
+    driver.card(0, recovery_action=action)
+    assert source.snapshot().devices[0].needs_reset is needs_reset
 
 
 def test_links_of_the_others_stay_when_a_card_stops_answering(driver: FakeDriver, source: NvmlSource) -> None:
