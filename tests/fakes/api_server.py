@@ -506,6 +506,8 @@ class ApiServer:
         covering = [b for b in self.budgets if b["spec"]["selector"]["matchLabels"].items() <= labels]
         if any(budget["status"]["disruptionsAllowed"] <= 0 for budget in covering):
             raise Unreachable("Cannot evict pod as it would violate the pod's disruption budget.", 429)
+        if eviction["deleteOptions"].get("dryRun"):
+            return deepcopy(pod)
         left = self._let_leave(pod, eviction["deleteOptions"])
         for budget in covering:
             budget["status"]["disruptionsAllowed"] -= 1

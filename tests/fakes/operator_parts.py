@@ -1,6 +1,7 @@
 """The workflows of one operator over an API server in memory, connected as the real one connects them."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -71,6 +72,8 @@ class OperatorParts:
     policy: Preference = Preference.BINPACK
     leadership: Leadership = field(default_factory=lambda: Leadership(None))
     clock: Clock = field(default_factory=LoopClock)
+    more: Mapping[str, object] = field(default_factory=dict)
+    """Other settings."""
 
     def __post_init__(self) -> None:
         first, *others = self.scheduler_names
@@ -100,7 +103,7 @@ class OperatorParts:
             preemption_waits_for_nodes_s=self.preemption_waits_for_nodes_s,
             kueue_reserve_s=KUEUE_RESERVE_S,
             kueue_retry_s=KUEUE_RETRY_S,
-        )
+        ).changed(self.more)
         self.workflows = connect(
             Context(self.api.store, self.settings, DIALECTS, cast(Any, self), self.leadership, self.clock)
         )
@@ -199,6 +202,7 @@ class OperatorParts:
             await self.inventory.worker.idle()
             await self.releaser.worker.idle()
             await self.carrier.worker.idle()
+            await self.workflows.failures.worker.idle()
             if self._shown == len(self.api.changes):
                 return
 

@@ -389,6 +389,27 @@ class Settings:
     )
     devices_file: str = option("", "YAML file with a node's cards, in place of NVIDIA's driver.")
     fault_quiet_s: float = option(300.0, "How long after a critical fault (Xid) a working card stays out of service.")
+    leave_failed_cards: tuple[str, ...] = option(
+        ("lost", "reset"),
+        "The classes of faults for which pods are evicted from a card: lost, reset, contained; none: pods stay.",
+        choices=("lost", "reset", "contained"),
+    )
+    failure_grace_s: float = option(
+        60.0, "How long after a card has failed its pods are evicted; of a lost one, after 10 s at most."
+    )
+    failure_longest_s: float = option(
+        3600.0,
+        "How long pods that ask for it (gpuledger.dev/on-card-failure) stay on a failed card at most.",
+    )
+    failure_despite_budgets: bool = option(
+        False, "Evict pods from a lost card although a PodDisruptionBudget forbids it: their programs are dead."
+    )
+    failure_most_nodes: int = option(
+        1, "If cards of more nodes fail within five minutes, no pod is evicted for it, and a person is needed.", least=1
+    )
+    failure_most_cards_percent: int = option(
+        10, "The same for several cards, if they are more than this part of all.", least=1, most=100
+    )
     ignored_xids: tuple[str, ...] = option(
         (), "More faults (Xid numbers) that programs cause themselves, beside the usual ones."
     )

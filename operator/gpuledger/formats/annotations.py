@@ -17,6 +17,7 @@ containers (`16000`) or of some (`main=16000,tools=4000`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -123,6 +124,29 @@ def memory_limits(pod: Mapping[str, Any]) -> dict[str, int]:
 def limit_of(container: str, limits: Mapping[str, int], share_mib: int, card_mib: int) -> int:
     """Return a container's limit on a card: at least its share, and at most what the card has."""
     return max(share_mib, min(limits.get(container, limits.get(ALL, share_mib)), card_mib))
+
+
+ON_FAILURE_ANNOTATION = "gpuledger.dev/on-card-failure"
+"""On a pod: `stay`, `leave`, or how long it stays on a card that has failed, such as 300s."""
+
+_WAIT = re.compile(r"([0-9]{1,6})([smh])")
+_UNITS_S = {"s": 1, "m": 60, "h": 3600}
+
+
+def wait_on_failure_s(pod: Mapping[str, Any]) -> float | None:
+    """Return how long a pod wishes to stay on a card that has failed: infinity for `stay`, None if it does not say.
+
+    Raises BadInput.
+    """
+    text = str((pod["metadata"].get("annotations") or {}).get(ON_FAILURE_ANNOTATION, "")).strip()
+    if not text:
+        return None
+    found = _WAIT.fullmatch(text)
+    if text in ("stay", "leave"):
+        return math.inf if text == "stay" else 0.0
+    if found is None:
+        raise BadInput(f"{ON_FAILURE_ANNOTATION}: {text[:64]!r} is neither stay nor leave, nor a time such as 300s")
+    return float(found[1]) * _UNITS_S[found[2]]
 
 
 DEVICES_ANNOTATION = "gpuledger.dev/devices"

@@ -99,15 +99,15 @@ class KubeWrites:
         """Create a pod, in the namespace that it names; return it as it is stored. Raises Conflict if it exists."""
         return await self._client.request("POST", pods_in(body["metadata"]["namespace"]), body)
 
-    async def evict_pod(self, pod: Pod) -> None:
-        """Have a pod leave in good order, if its PodDisruptionBudgets allow that.
+    async def evict_pod(self, pod: Pod, dry_run: bool = False) -> None:
+        """Have a pod leave in good order, if its PodDisruptionBudgets allow that; a dry run only asks whether they do.
 
         The API server writes the condition DisruptionTarget before it deletes the pod. Raises NotFound if the pod is
         gone, Conflict if another pod has its name, and EvictionForbidden if a budget forbids the eviction.
         """
         try:
             path = f"{pods_in(pod.namespace)}/{pod.name}/eviction"
-            await self._client.request("POST", path, eviction(pod), timeout_s=EVICTION_TIMEOUT_S)
+            await self._client.request("POST", path, eviction(pod, dry_run), timeout_s=EVICTION_TIMEOUT_S)
         except Unreachable as error:
             if error.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise

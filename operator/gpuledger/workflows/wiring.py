@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from gpuledger.workflows.audit_runs import AuditRuns
@@ -12,6 +12,7 @@ from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
 from gpuledger.workflows.context import Context
 from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWaiting
 from gpuledger.workflows.explain.nodes import NodeReasons
+from gpuledger.workflows.failures import FailedCards
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.growth.growth import GrowthParts
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
@@ -65,10 +66,11 @@ class Workflows:
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
+    failures: FailedCards
     seats: KeptSeats
     reservations: Reservations
     growth: GrowthParts
-    audits: AuditRuns
+    audits: AuditRuns = field(default_factory=AuditRuns)
 
     def may_write(self) -> bool:
         """Return whether this operator is the active one, and has read everything."""
@@ -82,6 +84,7 @@ class Workflows:
             self.pod_condition_writer,
             self.quota_status,
             self.node_keeper,
+            self.failures,
             self.seats.store,
             self.reservations.status,
             self.growth.stand_ins,
@@ -116,9 +119,9 @@ def connect(c: Context) -> Workflows:
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
-    pod_condition_writer = PodConditionWriter(c, explainer.pods)
+    conditions, failures = PodConditionWriter(c, explainer.pods), FailedCards(c, agents, lives, preemption.together)
     followers = (
-        *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, pod_condition_writer),
+        *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions, failures),
         *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, seats.takers, refused),
         *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, reservations.status, keeper),
     )
@@ -145,14 +148,14 @@ def connect(c: Context) -> Workflows:
         observer=observer,
         explainer=explainer,
         check_messages=CheckMessages(c, queues.check, Reclaimer(c, queues, lives), explainer.workloads),
-        pod_condition_writer=pod_condition_writer,
+        pod_condition_writer=conditions,
         why_waiting=WhyWaiting(c, waiting, gangs.members, refused, queues.pods.queue_of),
         unlinked=NodesWithoutTopology(c.ledger, c.policy),
         quotas=quotas,
         node_keeper=keeper,
+        failures=failures,
         growth=growth,
         seats=seats,
         reservations=reservations,
         quota_status=QuotaStatusWriter(c, quotas, may_write),
-        audits=AuditRuns(),
     )

@@ -332,13 +332,13 @@ def shortened(message: str) -> str:
     return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
 
 
-def disruption_target(message: str, now: str) -> Json:
-    """Return the condition of a pod that is about to be deleted for another one; `now` is RFC 3339.
+def disruption_target(message: str, now: str, reason: str = "PreemptionByScheduler") -> Json:
+    """Return the condition of a pod that is about to be deleted, by default for another one; `now` is RFC 3339.
 
     A Job's podFailurePolicy reads it, and kube-scheduler writes the like before its own preemptions. Source:
     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
     """
-    return _condition("DisruptionTarget", "True", "PreemptionByScheduler", message, now)
+    return _condition("DisruptionTarget", "True", reason, message, now)
 
 
 def allocated_condition(status: str, reason: str, message: str, now: str) -> Json:

@@ -10,6 +10,7 @@ would refuse everything else when the pod starts, so it is refused before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -40,6 +41,10 @@ SERVES_CLAIMS_ANNOTATION: Final = "gpuledger.dev/serves-claims"
 
 ONLY_TAINT: Final = "gpuledger.dev/only"
 """On each of our devices: it is given out by the ledger, and other schedulers have to leave it alone."""
+
+FAULT_TAINT: Final = "gpuledger.dev/fault"
+"""The key by which a claim's requests tolerate a failed card; the value is the fault's class, the effect NoExecute. No
+device has this taint: the ledger has the fault, and the operator what follows."""
 
 PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Finalizer of an allocated claim that pods share: nobody can delete it under them. kube-controller-manager removes it,
@@ -72,6 +77,29 @@ def named_claims(pod: JsonMapping) -> list[tuple[str, str, str]]:
     """Return `claim_names`; none of a pod that has too many, which gets no cards, and could name 20,000."""
     found = list(islice(claim_names(pod), MOST_CLAIMS + 1))
     return found if len(found) <= MOST_CLAIMS else []
+
+
+def tolerates_fault_s(claim: JsonMapping, request: str, fault_class: str) -> float | None:
+    """Return how long a claim's request tolerates a card that has failed: infinity without an end, None if it does not.
+
+    `request` is as in the results of an allocation: NAME, or NAME/SUBREQUEST.
+    """
+    waits_s = []
+    for name, asked in _asked(claim):
+        for each in (asked.get("tolerations") or ()) if name == request else ():
+            is_ours = each.get("key") in (FAULT_TAINT, None, "") and each.get("effect") in ("NoExecute", None, "")
+            if is_ours and (each.get("operator") == "Exists" or each.get("value") == fault_class):
+                seconds = each.get("tolerationSeconds")
+                waits_s.append(math.inf if seconds is None else float(max(seconds, 0)))
+    return max(waits_s, default=None)
+
+
+def _asked(claim: JsonMapping) -> Iterator[tuple[str, JsonMapping]]:
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        name = str(request.get("name"))
+        yield name, request.get("exactly") or {}
+        for sub in request.get("firstAvailable") or ():
+            yield f"{name}/{sub.get('name')}", sub
 
 
 def has_claim(pod: JsonMapping, name: str) -> bool:

@@ -28,18 +28,18 @@ from dataclasses import dataclass, field
 
 from attrs import define
 
-from gpuledger.formats.kubernetes.other import disruption_target
 from gpuledger.formats.kubernetes.pod import is_finished, nominated_node, resource_version
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.ledger.seats import FOREVER, Seat, Strength, elsewhere, fullest_node
 from gpuledger.model.card import Card
-from gpuledger.model.clock import Backoff, rfc3339
-from gpuledger.model.errors import ApiError, Conflict, EventReason, EvictionForbidden, NotFound, ShareRefused
+from gpuledger.model.clock import Backoff
+from gpuledger.model.errors import ApiError, EventReason, NotFound, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Claim, Holder, HolderState, Placement, Pod, fitting_variant
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.context import Component
+from gpuledger.workflows.evictions import Asked, ask_to_leave
 from gpuledger.workflows.gangs.gangs import Gangs
 from gpuledger.workflows.gangs.members import GangState, Member
 from gpuledger.workflows.lifecycles import Deadlines, PodLifecycles
@@ -199,22 +199,11 @@ class Evictor(Component):
         return leaves
 
     async def _is_asked_to_leave(self, pod: Pod, victim: Pod) -> bool:
-        try:
-            await self._store.evict_pod(victim)
-        except (NotFound, Conflict):  # another pod may have its name by now
-            return False
-        except EvictionForbidden as error:
-            if not self._settings.preempt_despite_budgets:
-                logger.info("pod %s can't be evicted now: %s", victim, error)
-                return False
-            now = rfc3339(self._clock.wall())
-            why = f"gpuledger: preempted for pod {pod} of priority {pod.priority}"
-            try:
-                await self._store.set_pod_condition(victim, disruption_target(why, now))
-                await self._store.delete_pod(victim)
-            except (NotFound, Conflict):
-                return False
-        return True
+        why, anyway = f"preempted for pod {pod} of priority {pod.priority}", self._settings.preempt_despite_budgets
+        asked = await ask_to_leave(self._store, self._clock, victim, why, despite_budgets=anyway)
+        if asked is Asked.BUDGET_FORBIDS:
+            logger.info("pod %s can't be evicted now: a PodDisruptionBudget forbids it", victim)
+        return asked is Asked.LEAVES
 
     def _tell(self, pod: Pod, victim: Pod, uuids: Sequence[str]) -> None:
         self._counts.evictions.inc()

@@ -121,16 +121,24 @@ class EvictedTogether(Component):
         """Return the rest of each gang that is broken when these pods leave, by UID."""
         found: dict[str, Pod] = {}
         for state in {id(each): each for each in map(self._members.of, pod_uids) if each is not None}.values():
-            there = self._there(state)
-            chosen = sum(pod.uid in pod_uids for pod in there)
-            if chosen > self._spare(state):
-                found |= {pod.uid: pod for pod in there if pod.uid not in pod_uids}
+            found |= {pod.uid: pod for pod in self._broken(state, pod_uids)}
         return found
+
+    def rest_of_gang(self, pod_uid: str, leaving: Collection[str]) -> list[Pod]:
+        """Return the rest of a pod's gang, if that is broken when it leaves with others, of whatever gangs."""
+        state = self._members.of(pod_uid)
+        return [] if state is None else self._broken(state, {pod_uid, *leaving})
 
     def waits_for_its_gang(self, pod_uid: str) -> bool:
         """Return whether a pod waits for others of its gang: room for it alone is of no use."""
         state = self._members.of(pod_uid)
         return state is not None and pod_uid in state.pending and state.missing > 0
+
+    def _broken(self, state: GangState, leaving: Collection[str]) -> list[Pod]:
+        """Return the members that stay, if they are too few then."""
+        there = self._there(state)
+        chosen = sum(pod.uid in leaving for pod in there)
+        return [pod for pod in there if pod.uid not in leaving] if chosen > self._spare(state) else []
 
     def _spare(self, state: GangState) -> int:
         """Return how many members the gang can do without."""

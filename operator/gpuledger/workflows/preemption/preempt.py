@@ -194,7 +194,7 @@ class Preemption(Component):
     def __attrs_post_init__(self) -> None:
         context, members, leavers = self._context, self._gangs.members, ChosenVictims()
         self.questions = Questions(context, self._waiting.requeuer)
-        mates = EvictedTogether(context, members, self._lives)
+        self.together = mates = EvictedTogether(context, members, self._lives)
         rooms = GangRooms(context, self._gangs)
         self.executor = PreemptionExecutor(
             context, self._waiting, self._lives, leavers, rooms, self._deadlines, self._binder
