@@ -44,6 +44,9 @@ PROMISES = {
     "docs/queues.md": {
         "queues": "A job is admitted when all of its pods have cards, and queues reclaim what they lent."
     },
+    "docs/failed-cards.md": {
+        "failed cards": "Pods leave a card that has failed, each once and by their budgets; none in a storm of faults."
+    },
     "docs/reservations.md": {"reservations": "What is reserved goes to pods of its owner, and outlives the operator."},
     "docs/quota.md": {"quotas": "No namespace has more than its quota."},
     "docs/audit.md": {"audit": "The audit compares the ledger with the cluster, and repairs what differs."},

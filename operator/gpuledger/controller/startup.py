@@ -194,6 +194,7 @@ def build_operator(
         is_synced=lambda: workflows.observer.synced,
         pending=workflows.why_waiting.reports,
         audits=workflows.audits,
+        cards_held=lambda: len(workflows.failures.held),
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
         nodes_asked_for=workflows.growth.nodes.counts,

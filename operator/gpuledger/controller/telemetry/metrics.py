@@ -36,6 +36,7 @@ from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, 
 from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuotas
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import Reason
+from gpuledger.model.failure import FaultClass
 from gpuledger.placement.choose import Chooser
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.gangs.members import Members
@@ -70,6 +71,8 @@ class Measured:
     """How far a workload of Kueue is -> how many are."""
     nodes_asked_for: Callable[[], Mapping[str, tuple[int, int]]] | None = None
     """Template of nodes -> how many are wanted, and how many stand-ins there are."""
+    cards_held: Callable[[], int] = lambda: 0
+    """How many cards have failed whose pods stay, as too many have failed at once."""
 
 
 class ProcessMetrics(Collector):
@@ -83,6 +86,7 @@ class ProcessMetrics(Collector):
         yield from self._counters()
         yield from self._gauges()
         yield from self._who_waits()
+        yield from self._failures()
         yield from self._quotas()
         yield self._workloads()
         yield from self._growth()
@@ -114,6 +118,16 @@ class ProcessMetrics(Collector):
         info = GaugeMetricFamily("gpuledger_build_info", "1, with the operator's version", labels=["version"])
         info.add_metric([gpuledger.__version__], 1)
         yield info
+
+    def _failures(self) -> Iterator[Metric]:
+        failed = Counter(each.card.failure.fault_class for each in self._measured.ledger.entries() if each.card.failure)
+        text = "Cards that are out of service by a fault of which their node says the class"
+        found = GaugeMetricFamily("gpuledger_failed_cards", text, labels=["fault_class"])
+        for fault_class in FaultClass:
+            found.add_metric([fault_class], failed[fault_class])
+        yield found
+        text = "Cards that have failed whose pods are not evicted, as too many have failed at once"
+        yield GaugeMetricFamily("gpuledger_failed_cards_held", text, value=self._measured.cards_held())
 
     def _quotas(self) -> Iterator[Metric]:
         labels, quotas = ["namespace", "quota", "key"], self._measured.ledger.quotas
