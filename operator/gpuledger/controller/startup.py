@@ -208,8 +208,7 @@ def build_operator(
     replicas = None
     if host_name is not None and replica_token is not None:
         replicas = Replicas(host_name, replica_token, clock, context.counts, settings.trail_kept)
-    history = History(context, replicas)
-    view_source = operators_source(workflows)
+    history, view_source = History(context, replicas), operators_source(workflows)
     workflows.context.ledger.on_stored.append(view_source.note)
     workflows.context.ledger.on_described.append(partial(_cordoned, context))
     workflows.gangs.members.on_joined.append(view_source.note_pod)

@@ -312,9 +312,9 @@ class FailedCards(Component):
         held = [each for each in self._ledger.holders.of(pod.uid) if with_gang or each[0].uuid == card.uuid]
         node_name = held[0][0].node_name if held else card.node_name
         self._trail.note(RecordKind.EVICTED, pod, node_name, [holder.share for _, holder in held], why)
-        gang = ", which others of its gang hold" if with_gang else ""
+        gang = ", which others of its gang hold," if with_gang else ""
         where = f"card {card.uuid} (index {card.index} of node {card.node_name}){gang}"
-        self._event_recorder.post_pod_event(pod, True, EventReason.EVICTED_FROM_CARD, f"evicted: {where}, has failed")
+        self._event_recorder.post_pod_event(pod, True, EventReason.EVICTED_FROM_CARD, f"evicted: {where} has failed")
         logger.warning("pod %s is evicted: %s", pod, why)
 
     def _tell_why_it_stays(self, pod: Pod, card: Card, why: str) -> None:

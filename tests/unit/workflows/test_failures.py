@@ -113,7 +113,7 @@ async def test_the_pods_of_a_lost_card_leave_soon_each_once(api: ApiServer) -> N
     await pass_time(parts, 300.0)
     assert sorted(evicted(api)) == ["a", "b", "c"]
     (said,) = reasons(parts, "uid-a")
-    assert said == f"GPUFailureEviction: evicted: card {FIRST.uuid} (index 0 of node node-0), has failed"
+    assert said == f"GPUFailureEviction: evicted: card {FIRST.uuid} (index 0 of node node-0) has failed"
     assert parts.counts.failure_evictions._value.get() == 3
 
 
@@ -408,14 +408,20 @@ async def test_the_rest_of_a_gang_follows_where_the_budget_did_not_last_for_all(
     assert all(api.pods["default", name]["metadata"].get("deletionTimestamp") for name in ("b", "c"))
 
 
+KEY = "gpuledger.dev/unhealthy"
+
+
 @pytest.mark.parametrize(
     ("toleration", "stays_s"),
     [
-        ({"key": "gpuledger.dev/fault", "operator": "Exists"}, 3_600),
-        ({"key": "gpuledger.dev/fault", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}, 300),
-        ({"key": "gpuledger.dev/fault", "operator": "Equal", "value": "lost", "tolerationSeconds": 300}, 300),
-        ({"key": "gpuledger.dev/fault", "operator": "Equal", "value": "reset", "tolerationSeconds": 300}, 10),
-        ({"key": "gpuledger.dev/fault", "operator": "Exists", "effect": "NoSchedule"}, 10),
+        ({"key": KEY, "operator": "Exists"}, 3_600),
+        (
+            {"key": "gpuledger.dev/unhealthy", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300},
+            300,
+        ),
+        ({"key": KEY, "operator": "Equal", "value": "lost", "tolerationSeconds": 300}, 300),
+        ({"key": KEY, "operator": "Equal", "value": "reset", "tolerationSeconds": 300}, 10),
+        ({"key": KEY, "operator": "Exists", "effect": "NoSchedule"}, 10),
         ({"key": "gpuledger.dev/only", "operator": "Exists"}, 10),
     ],
 )

@@ -17,7 +17,7 @@ from typing import Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from gpuledger.formats.annotations import ASKED_LABEL
+from gpuledger.formats.annotations import ASKED_LABEL, ON_FAILURE_ANNOTATION, wait_on_failure_s
 from gpuledger.formats.dialects import selection
 from gpuledger.formats.dialects.request import containers, pod_request
 from gpuledger.formats.dialects.vendors import vendor_rows
@@ -55,7 +55,7 @@ KATA = "kata"
 
 OWN_DOMAIN = "gpuledger.dev"
 
-OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation", "memory-limit")
+OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation", "memory-limit", "on-card-failure")
 """Under our domain, beside the choice of cards. docs/reference/names.md says what they are."""
 
 
@@ -127,7 +127,14 @@ def pod_warnings(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]
     except BadInput:  # that is said elsewhere, and refuses the pod
         request = None
     own = (PodWarning(WarningKind.REQUEST, text) for text in (request.warnings if request else ()))
-    return (*own, *passed_over(pod, dialects))
+    return (*own, *_unreadable(pod), *passed_over(pod, dialects))
+
+
+def _unreadable(pod: JsonMapping) -> Iterator[PodWarning]:
+    try:
+        wait_on_failure_s(pod)
+    except BadInput as error:
+        yield PodWarning(WarningKind.REQUEST, str(error), ON_FAILURE_ANNOTATION)
 
 
 def passed_over(pod: JsonMapping, dialects: Dialects) -> tuple[PodWarning, ...]:

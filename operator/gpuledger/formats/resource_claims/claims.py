@@ -42,9 +42,9 @@ SERVES_CLAIMS_ANNOTATION: Final = "gpuledger.dev/serves-claims"
 ONLY_TAINT: Final = "gpuledger.dev/only"
 """On each of our devices: it is given out by the ledger, and other schedulers have to leave it alone."""
 
-FAULT_TAINT: Final = "gpuledger.dev/fault"
-"""The key by which a claim's requests tolerate a failed card; the value is the fault's class, the effect NoExecute. No
-device has this taint: the ledger has the fault, and the operator what follows."""
+UNHEALTHY_TAINT: Final = "gpuledger.dev/unhealthy"
+"""On a device with a fault: no new pods. A claim's request tolerates such a card by this key, with the fault's class as
+value and the effect NoExecute. No device has it with that effect, or Kubernetes would evict: the operator does."""
 
 PROTECTION: Final = "resource.kubernetes.io/delete-protection"
 """Finalizer of an allocated claim that pods share: nobody can delete it under them. kube-controller-manager removes it,
@@ -87,7 +87,7 @@ def tolerates_fault_s(claim: JsonMapping, request: str, fault_class: str) -> flo
     waits_s = []
     for name, asked in _asked(claim):
         for each in (asked.get("tolerations") or ()) if name == request else ():
-            is_ours = each.get("key") in (FAULT_TAINT, None, "") and each.get("effect") in ("NoExecute", None, "")
+            is_ours = each.get("key") in (UNHEALTHY_TAINT, None, "") and each.get("effect") in ("NoExecute", None, "")
             if is_ours and (each.get("operator") == "Exists" or each.get("value") == fault_class):
                 seconds = each.get("tolerationSeconds")
                 waits_s.append(math.inf if seconds is None else float(max(seconds, 0)))

@@ -26,6 +26,7 @@ from gpuledger.formats.resource_claims.claims import (
     MEMORY,
     ONLY_TAINT,
     SLOTS,
+    UNHEALTHY_TAINT,
     ClaimObjects,
     ClaimSpec,
     OpaqueConfig,
@@ -35,7 +36,6 @@ from gpuledger.model.json_object import Json
 from gpuledger.model.request import PodClaim
 from gpuledger.model.share import ContainerShare, Pod, Share
 
-UNHEALTHY_TAINT: Final = "gpuledger.dev/unhealthy"
 NO_SCHEDULE: Final = "NoSchedule"
 
 ATTRIBUTE_BYTES: Final = 64
