@@ -47,6 +47,9 @@ PROMISES = {
     "docs/failed-cards.md": {
         "failed cards": "Pods leave a card that has failed, each once and by their budgets; none in a storm of faults."
     },
+    "docs/moves.md": {
+        "moves": "Pods that move have their new place before they leave the old one, within their budgets."
+    },
     "docs/reservations.md": {"reservations": "What is reserved goes to pods of its owner, and outlives the operator."},
     "docs/quota.md": {"quotas": "No namespace has more than its quota."},
     "docs/audit.md": {"audit": "The audit compares the ledger with the cluster, and repairs what differs."},

@@ -65,6 +65,7 @@ CONTROLLERS = (
     "replicaset-controller",
     "resourceclaim-controller",
     "serviceaccount-controller",
+    "statefulset-controller",
 )
 CONTROLLERS_OF_REAL_NODES = (
     "cronjob-controller",

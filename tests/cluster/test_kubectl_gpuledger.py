@@ -43,10 +43,14 @@ class Plugin:
         pipe = subprocess.PIPE
         return subprocess.Popen(argv, env=self._environment, stdout=pipe, stderr=pipe, text=True)
 
-    def run(self, *arguments: str, status: int = 0, told: str = "") -> str:
+    def run(self, *arguments: str, status: int = 0, told: str = "", timeout_s: float = 60) -> str:
         """Run it to its end and return what it printed, its errors if it is to fail and not `told` is "output"."""
         process = self.start(*arguments)
-        output, complaint = process.communicate(timeout=60)
+        try:
+            output, complaint = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            raise AssertionError(f"it has not ended after {timeout_s:g} s: {process.communicate()}") from None
         assert process.returncode == status, (output, complaint)
         return complaint if status and told != "output" else output
 

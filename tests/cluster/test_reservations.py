@@ -126,6 +126,20 @@ def test_one_that_can_be_taken_again_is_reserved_anew_when_its_pod_has_ended(clu
         wait_for(cluster, "web", "Reserved")
 
 
+def test_a_gang_takes_all_places_at_once_and_nothing_is_reserved_again(cluster: Cluster) -> None:
+    reserve(cluster, "train", WHOLE, count=2)
+    places = {uuid for uuid, card in cluster.cards().items() if card["status"]["holders"]}
+    labels = {"app": "train", "gpuledger.dev/gang": "train", "gpuledger.dev/gang-minimum": "2"}
+    cluster.create(*(pod(name, WHOLE) | {"metadata": {"name": name, "labels": labels}} for name in ("one", "two")))
+    cluster.wait_bound("one", "two")
+    wait_for(cluster, "train", "Taken")
+    cluster.settle()
+    assert {uuid for uuid, card in cluster.cards().items() if card["status"]["holders"]} == places
+    assert seats(cluster) == 0
+    assert status(cluster, "train")["taken"] == 2
+    cluster.check_consistent()
+
+
 def test_a_quota_counts_what_is_reserved(cluster: Cluster) -> None:
     body = {"metadata": {"name": "gpus"}, "spec": {"hard": {"limits.nvidia.com/gpu": "3"}}}
     cluster.request("POST", QUOTAS, body)

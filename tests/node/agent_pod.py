@@ -54,10 +54,17 @@ class AgentPod:
     # The DaemonSet.
 
     def install(self) -> None:
-        """Bring the image to the node, and change of the DaemonSet what the place needs; no pod starts yet."""
+        """Bring the image to the node, and change of the DaemonSet what the place needs; no pod starts yet.
+
+        Another module's tests may have done that already: then the settings are those of now.
+        """
         self.bring_image()
         file = f"--from-file=settings.yaml={self.gpu.installation.settings_file}"
+        is_there = bool(self._kubectl("get", "configmap", SETTINGS, "--ignore-not-found", "--output=name"))
+        self._kubectl("delete", "configmap", SETTINGS, "--ignore-not-found")
         self._kubectl("create", "configmap", SETTINGS, file)
+        if is_there:
+            return
         found = json.loads(self._kubectl("get", "daemonset", NAME, "--output=json"))
         changes = json.dumps(_changes(found["spec"]["template"]["spec"], self.gpu.port))
         self._kubectl("patch", "daemonset", NAME, "--type=json", f"--patch={changes}")

@@ -328,6 +328,10 @@ class ClusterAccess:
         """Merge a change into the object at a path, and return it."""
         return self._request("PATCH", path, change, MERGE_PATCH)
 
+    def delete(self, path: str) -> Json:
+        """Delete an object. Raises NotFound, and what else the API server says."""
+        return self._request("DELETE", path)
+
     def create(self, path: str, body: Json) -> Json:
         """Send an object to be created, and return what comes of it."""
         return self._request("POST", path, body)

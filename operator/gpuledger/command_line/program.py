@@ -30,6 +30,7 @@ SECTIONS = {
         "history": "What happened to a pod, a gang, a card or a node.",
         "reserve": "Reserve GPUs for pods that are to come.",
         "cordon": "Keep new pods off cards or a node.",
+        "move": "Move pods to other cards, each to a place that is reserved for it.",
         "drain": "Cordon cards, and evict the pods that hold them.",
         "uncordon": "Let cordoned cards take new pods again.",
     },

@@ -21,7 +21,7 @@ from gpuledger.ledger.seats import Seat, Strength
 from gpuledger.model.errors import QuotaExceeded, ShareRefused, WorkLimitExceeded
 from gpuledger.model.gang import GangName, GroupSeat, QuotaLimit, SeatKey
 from gpuledger.model.request import PodRequest
-from gpuledger.model.share import HolderState, Placement
+from gpuledger.model.share import HolderState, Placement, are_shares_of
 from gpuledger.placement.group import Asking, GroupPlanner, Plan
 from gpuledger.placement.sketch import Sketch
 from gpuledger.workflows.binding.bind_pod import BindFailures
@@ -218,6 +218,9 @@ class GangPlans(Component):
         """
         if state.name in self._planning:
             raise WorkLimitExceeded(f"room for gang {state.name.name} is being looked for")
+        if self._have_reserved(state, first):
+            self.forget(state)
+            return True
         self._planning.add(state.name)
         begin_s, seen = self._clock.work_s(), self._seen(state, self._ledger.changes)
         try:
@@ -233,6 +236,41 @@ class GangPlans(Component):
         self._attempts.failed(state, seen, max(TRY_PAUSE_S, PAUSE_TO_WORK * took_s))
         self._tried[state] = _Try(state.missing - found.lacking, found.exceeded)
         return False
+
+    def _have_reserved(self, state: GangState, first: Member) -> bool:
+        """Let all missing members have places that the API server keeps for the gang; return whether these suffice.
+
+        A member takes one as it is: what the API server has of it then becomes the member's share.
+        """
+        seats, places = self._ledger.seats, self._kept_places.kept_for(state.name)
+        free = [place for place in places if place.stored_as]
+        others = [member for member in state.pending.values() if member is not first]
+        waiting = [first, *(member for member in others if seats.of(member.pod.uid) is None)]
+        taken: dict[SeatKey, Seat] = {}
+        until_s = self._clock.now_s() + max(self._gather_s + COME_S, self._next_try_s if state.bound else 0.0)
+        for member in waiting[: max(state.missing - len(others) + len(waiting) - 1, 0)]:
+            place = next((each for each in free if each.key not in taken and self._is_for(each, member)), None)
+            if place is None:
+                return False
+            taken[place.key] = replace(
+                place, key=member.pod.uid, until_s=until_s, group=state.name, priority=state.priority
+            )
+        with suppress(ShareRefused):  # a card is gone, or the quota has too little left
+            seats.take(*taken.values(), without=taken.keys())
+            return bool(taken)
+        return False
+
+    def _is_for(self, place: Seat, member: Member) -> bool:
+        """Return whether a place is what a member would get there, and the member may go there."""
+        name = place.placement.node_name
+        if member.node_names is not None and name not in member.node_names:
+            return False
+        shares, cards = place.placement.shares, self._ledger.node_room(name).cards
+        return (
+            bool(shares)
+            and name not in self._failures.avoided(member.pod.uid)
+            and are_shares_of(shares, member.request, cards)
+        )
 
     def _commit(self, state: GangState, sketch: Sketch, places: Sequence[Seat]) -> None:
         wait_s = self._gather_s + COME_S
