@@ -142,7 +142,7 @@ def test_a_gang_moves_as_a_whole(cluster: PreemptingCluster, tmp_path: Path) -> 
     before = {each["metadata"]["uid"] for each in cluster.wait_placed("train", 2)}
     reopen(cluster, *(node.name for node in new))
     output = plugin.run("move", "--empty", f"node/{old[0].name}")
-    assert "gang default/train has moved" in output
+    assert "gang default/train: moved" in output
     after = cluster.wait_placed("train", 2)
     assert not before & {each["metadata"]["uid"] for each in after}
     held = {uuid for each in after for uuid in uuids(each)}
@@ -161,10 +161,11 @@ def test_room_for_a_pod_is_made_by_as_few_moves_as_it_takes(cluster: PreemptingC
     cluster.create(a_pod("large", {COUNT: 2}, LOW))
     cluster.wait_refused("large", "entirely free")
     reopen(cluster, other.name)
-    found = json.loads(plugin.run("move", "--for", "large", "-n", "default", "--dry-run", "-o", "json", status=1))
-    assert found["room"]["node"] == node.name
-    assert len(found["moves"]) == 2, "both have to leave; one of them has nowhere to go"
+    said = plugin.run("move", "--for", "large", "-n", "default", "--dry-run", status=2)
+    assert "who would have to leave has no room elsewhere" in said
     more = cluster.add_nodes(1, gpus=1)[0]
+    found = plugin.json("move", "--for", "large", "-n", "default", "--dry-run")
+    assert (found["room"]["node"], found["done"]) == (node.name, True)
     plugin.run("move", "--for", "large", "-n", "default")
     cluster.wait_bound("large")
     assert cluster.pod("large")["spec"]["nodeName"] == node.name
@@ -180,6 +181,6 @@ def test_who_can_not_move_is_named_and_stays(cluster: PreemptingCluster, tmp_pat
     cluster.wait_placed("web", 1)
     output = plugin.run("move", "--empty", f"node/{node.name}", "--timeout", "5", status=1, told="output")
     assert "pod default/alone stays: it has no controller, and nothing would make it anew" in output
-    assert "waits for a place: 1 of 1 pods find no cards at the moment" in output
+    assert ": waiting for room elsewhere: 1 of 1 pods find no cards at the moment" in output
     assert cluster.evictions(since) == []
     assert cluster.request("GET", RESERVATIONS)["items"] == [], "nothing is kept for a pod that did not move"

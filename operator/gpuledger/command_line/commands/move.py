@@ -21,7 +21,6 @@ from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.commands.cordon import Kept, change_cordons, described, say
 from gpuledger.command_line.options import Common, common_options, completed_names, read_settings, settings_option
 from gpuledger.command_line.output import plural, utc_now
-from gpuledger.command_line.owners import path_of
 from gpuledger.formats.custom_resource.reservation import KIND, MESSAGE_LENGTH, MOST_MEMBERS, MOST_OWNERS, Phase
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
 from gpuledger.model.clock import rfc3339
@@ -44,6 +43,9 @@ RETRY_S = 5.0
 
 KEPT = timedelta(minutes=5)
 """How long places are kept beyond the command's time: a pod may take as long to end."""
+
+COMES_S = 30.0
+"""How long kube-scheduler may take to try a pod again."""
 
 TOO_MANY_REQUESTS = 429
 
@@ -113,22 +115,41 @@ def move(
             pod = _waiting(scene, wanted, common.namespace_named(cluster))
             room = plan_room_for(scene, dialects, policy, pod)
             if room is None:
-                why = f"`gpuledger explain pod/{wanted}` says why"
-                raise BadInput(f"pod {wanted} would fit on no node, whoever moves: {why}")
+                raise BadInput(
+                    f"no moves make room for pod {wanted}: it would fit on no node, or who would have to leave has no "
+                    f"room elsewhere; `gpuledger explain pod/{wanted}` shows each node"
+                )
             names: Sequence[str] = [f"card/{uuid}" for uuid in room.uuids]
             movers = list(room.movers)
         else:
             names = emptied
             uuids = {str(done["uuid"]) for done in change_cordons(cluster, names, reason, Kept.ALL)}
             movers = plan_to_empty(scene, dialects, policy, uuids)
-        moves = Moves(cluster, moves_of(movers), common.for_people)
+        moves = Moves(cluster, moves_of(movers), common.for_people and not dry_run)
         if dry_run:
             moves.try_all()
         else:
             _carry_out(cluster, moves, names, reason, timeout_s, room, common)
+            if wanted is not None and common.for_people and not moves.left(dry_run):
+                say(_where_it_is(cluster, pod.content))
         names_of = (mover.name for each in moves.all for mover in each.movers)
         common.show(moves.json(dry_run, room), lambda terminal: moves.lines(dry_run, room, terminal), names_of)
     sys.exit(1 if moves.left(dry_run) else 0)
+
+
+def _where_it_is(cluster: ClusterAccess, pod: Json) -> str:
+    """Return where a pod for which there is room now has come to, in a sentence; it may take a while."""
+    metadata, until_s = pod["metadata"], time.monotonic() + COMES_S
+    name = f"pod {metadata['namespace']}/{metadata['name']}"
+    while time.monotonic() < until_s:
+        try:
+            found = cluster.read(f"{pods_in(metadata['namespace'])}/{metadata['name']}")
+        except NotFound:
+            return f"{name} is gone"
+        if found["spec"].get("nodeName"):
+            return f"{name} is on node {found['spec']['nodeName']}"
+        time.sleep(LOOK_AGAIN_S)
+    return f"{name} waits still: `gpuledger explain pod/{metadata['name']}` says why"
 
 
 def _waiting(scene: Scene, name: str, namespace: str) -> Given:
@@ -163,10 +184,9 @@ def _carry_out(
         moves.until_done(timeout_s)
     finally:
         moves.tidy_up()
-        if room is not None:
-            for done in change_cordons(cluster, marked, None):
-                if common.for_people:
-                    say(described(done))
+        for done in change_cordons(cluster, marked, None) if room is not None and marked else ():
+            if common.for_people:
+                say(described(done))
 
 
 @dataclass(slots=True)
@@ -195,8 +215,10 @@ class Move:
     @property
     def name(self) -> str:
         """Return how people call it."""
-        others = len(self.movers) - 1
-        return self.movers[0].name + (f" and {others} more" if others else "")
+        if self.is_gang or len(self.movers) == 1:
+            return self.movers[0].name if self.is_gang else f"pod {self.movers[0].name}"
+        ((kind, name),) = controllers_of(self.pods)
+        return f"{len(self.pods)} pods of {kind} {self.namespace}/{name}"
 
     @property
     def reservation(self) -> str:
@@ -272,7 +294,7 @@ class Moves:
         until_s = time.monotonic() + timeout_s
         for each in self.all:
             if each.state == "stays" and self.tells:
-                say(f"{_subject(each)} stays: {each.text}")
+                say(f"{each.name} stays: {each.text}")
         while any(each.state in ("holds", *UNDER_WAY) for each in self.all) and time.monotonic() < until_s:
             for each in self.all:
                 if time.monotonic() >= each.retry_s and each.state in ("holds", *UNDER_WAY):
@@ -353,7 +375,8 @@ class Moves:
             if refusal := self._ask(pod, dry_run=False):
                 return refusal
         move.evicted += len(leaving)
-        self._note(move, "evicted", "" if len(leaving) == len(move.pods) else f"{move.evicted} of {len(move.pods)}")
+        names = ", ".join(f"{move.namespace}/{pod['metadata']['name']}" for pod in leaving)
+        self._note(move, "evicted", names if len(move.pods) > 1 else "")
         return ""
 
     def _end(self, move: Move) -> None:
@@ -393,7 +416,7 @@ class Moves:
         if (move.state, move.text) != (state, text):
             move.state, move.text = state, text
             if self.tells:
-                say(f"{_subject(move)} {SAID[state]}{': ' + text if text else ''}")
+                say(f"{move.name}: {SAID[state]}{': ' + text if text else ''}")
 
     # How it has ended.
 
@@ -422,7 +445,7 @@ class Moves:
             could = total - sum(len(each.pods) for each in left)
             return f"{could} of {plural(total, 'pod')} could move now"
         if left:
-            return f"not all of {plural(total, 'pod')} have moved: {listed([each.name for each in left])}"
+            return f"not all of {plural(total, 'pod')} have moved: {listed([each.name for each in left])} left"
         return f"{plural(total, 'pod')} moved"
 
     def json(self, dry_run: bool, room: Room | None) -> Json:
@@ -444,19 +467,15 @@ class Moves:
 
 
 SAID = {
-    "reserving": "waits for a place",
-    "refused": "stays for now",
-    "evicted": "is evicted",
-    "arrived": "has its new place, and ends",
-    "moved": "has moved",
+    "reserving": "waiting for room elsewhere",
+    "refused": "not evicted for now",
+    "evicted": "evicted",
+    "arrived": "in place; what was evicted ends",
+    "moved": "moved",
     "stays": "stays",
-    "failed": "was not moved",
+    "failed": "not moved",
     "may-leave": "may be evicted",
 }
-
-
-def _subject(move: Move) -> str:
-    return move.name if move.is_gang else f"pod {move.name}"
 
 
 def _rows(move: Move) -> Iterator[tuple[str, ...]]:
@@ -469,9 +488,13 @@ def _rows(move: Move) -> Iterator[tuple[str, ...]]:
 
 
 def _reservations(namespace: str) -> str:
+    from gpuledger.command_line.owners import path_of
+
     return path_of("gpureservation", namespace)
 
 
 def pods_in(namespace: str) -> str:
     """Return the path of a namespace's pods."""
+    from gpuledger.command_line.owners import path_of
+
     return path_of("pod", namespace)

@@ -55,7 +55,7 @@ KATA = "kata"
 
 OWN_DOMAIN = "gpuledger.dev"
 
-OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation", "memory-limit", "on-card-failure")
+OWN_ANNOTATIONS = ("devices", "released", "woken", "isolation", "memory-limit", "move", "on-card-failure")
 """Under our domain, beside the choice of cards. docs/reference/names.md says what they are."""
 
 
