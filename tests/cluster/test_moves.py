@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -184,3 +185,16 @@ def test_who_can_not_move_is_named_and_stays(cluster: PreemptingCluster, tmp_pat
     assert ": waiting for room elsewhere: 1 of 1 pods find no cards at the moment" in output
     assert cluster.evictions(since) == []
     assert cluster.request("GET", RESERVATIONS)["items"] == [], "nothing is kept for a pod that did not move"
+
+
+def test_a_command_that_is_interrupted_keeps_no_places(cluster: PreemptingCluster, tmp_path: Path) -> None:
+    plugin = Plugin(cluster, tmp_path)
+    node = cluster.add_nodes(1, gpus=1)[0]
+    cluster.deploy("web", TENTH, 1, LOW)
+    cluster.wait_placed("web", 1)
+    process = plugin.start("move", "--empty", f"node/{node.name}")
+    cluster.wait(lambda: bool(cluster.request("GET", RESERVATIONS)["items"]), "a place is being looked for")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert cluster.request("GET", RESERVATIONS)["items"] == []

@@ -203,13 +203,18 @@ class Ending:
 
         A thread that starts must not be interrupted either: `Thread.start` waits at a Condition.
         """
-        self._held = True
+        before, self._held = self._held, True
         try:
             yield
         finally:
-            self._held = False
-        if self._number:
+            self._held = before
+        if self._number and not before:
             self._end()
+
+    @property
+    def was_told(self) -> bool:
+        """Whether a signal has come."""
+        return self._number != 0
 
     def run(self, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
         """Return the result of a coroutine in an event loop. The first signal cancels it, as asyncio has Ctrl-C do."""
@@ -299,6 +304,15 @@ class ClusterAccess:
             objects.end()
         if self._directory:
             self._directory.cleanup()
+
+    @contextlib.contextmanager
+    def tidily(self) -> Iterator[Callable[[], bool]]:
+        """Yield whether a signal has come: what is under way is to be ended in good order, with this access.
+
+        Raises SystemExit at the end if one came.
+        """
+        with self._ending.held():
+            yield lambda: self._ending.was_told
 
     def begin(self, path: str, parameters: Mapping[str, str] | None = None) -> Objects:
         """Start to read a list."""

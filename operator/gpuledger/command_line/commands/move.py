@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -180,13 +180,14 @@ def _carry_out(
             marked.append(f"card/{done['uuid']}")
         if common.for_people:
             say(described(done))
-    try:
-        moves.until_done(timeout_s)
-    finally:
-        moves.tidy_up()
-        for done in change_cordons(cluster, marked, None) if room is not None and marked else ():
-            if common.for_people:
-                say(described(done))
+    with cluster.tidily() as is_told_to_end:
+        try:
+            moves.until_done(timeout_s, is_told_to_end)
+        finally:
+            moves.tidy_up()
+            for done in change_cordons(cluster, marked, None) if room is not None and marked else ():
+                if common.for_people:
+                    say(described(done))
 
 
 @dataclass(slots=True)
@@ -288,14 +289,16 @@ class Moves:
                 refusal = self._refusal(each.pods)
                 self._note(each, "refused" if refusal else "may-leave", refusal)
 
-    def until_done(self, timeout_s: float) -> None:
-        """Reserve for all at once, so that nobody else gets the room; move until all have, or the time is over."""
+    def until_done(self, timeout_s: float, is_told_to_end: Callable[[], bool]) -> None:
+        """Reserve for all at once, so that nobody else gets the room; move until all have, or it is time to end."""
         self.until = rfc3339(utc_now() + timedelta(seconds=timeout_s) + KEPT)
         until_s = time.monotonic() + timeout_s
         for each in self.all:
             if each.state == "stays" and self.tells:
                 say(f"{each.name} stays: {each.text}")
-        while any(each.state in ("holds", *UNDER_WAY) for each in self.all) and time.monotonic() < until_s:
+        while any(each.state in ("holds", *UNDER_WAY) for each in self.all):
+            if time.monotonic() >= until_s or is_told_to_end():
+                return
             for each in self.all:
                 if time.monotonic() >= each.retry_s and each.state in ("holds", *UNDER_WAY):
                     self._step(each)
