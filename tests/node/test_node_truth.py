@@ -40,10 +40,10 @@ def test_a_card_with_a_fault_takes_no_pods_and_comes_back_and_its_holders_are_to
     gpu.create(gpu_pod("holder", one_card(), annotations={"nvidia.com/use-gpuuuid": first.uuid}))
     gpu.wait_running("holder")
     before = gpu.identities("holder")
-    gpu.show(gpu.state.with_event(first.uuid, 79))
+    gpu.show(gpu.state.with_event(first.uuid, 94))
     gpu.cluster.wait(lambda: first.uuid not in gpu.open_cards(), "the card takes no pods")
     reason = gpu.cluster.cards()[first.uuid]["status"]["reason"]
-    assert re.search(r"\b79\b", reason), reason
+    assert re.search(r"\b94\b", reason), reason
     gpu.cluster.wait(lambda: any(first.uuid in text for text in gpu.cluster.messages("holder")), "the holder is told")
     gpu.cluster.wait(lambda: first.uuid in gpu.open_cards(), "it is well again")
     assert gpu.identities("holder") == before
@@ -51,7 +51,7 @@ def test_a_card_with_a_fault_takes_no_pods_and_comes_back_and_its_holders_are_to
 
 def test_a_programs_own_fault_is_not_the_cards(faulty: GpuNode) -> None:
     first, second, *_ = (card.uuid for card in faulty.state.cards)
-    faulty.show(faulty.state.with_event(first, 31).with_event(second, 79))
+    faulty.show(faulty.state.with_event(first, 31).with_event(second, 94))
     faulty.cluster.wait(lambda: second not in faulty.open_cards(), "the second card takes no pods")
     assert first in faulty.open_cards()
 
@@ -59,7 +59,7 @@ def test_a_programs_own_fault_is_not_the_cards(faulty: GpuNode) -> None:
 def test_a_card_that_the_driver_loses_is_out_until_it_answers_again(faulty: GpuNode) -> None:
     lost = faulty.state.cards[1].uuid
     healthy = faulty.state
-    faulty.show(replace(healthy, failures=(Failure(15, card=lost),)).with_event(lost, 79))
+    faulty.show(replace(healthy, failures=(Failure(15, card=lost),)).with_event(lost, 94))
     faulty.cluster.wait(lambda: lost not in faulty.open_cards(), "the card takes no pods")
     others = {card.uuid for card in healthy.cards} - {lost}
     assert others <= faulty.open_cards()

@@ -233,7 +233,7 @@ def a_card_dies(site: Production) -> None:
         return {each["involvedObject"]["uid"] for each in events if each["reason"] == "GPUUnhealthy"}
 
     site.cluster.wait(lambda: told() == hit, "its pods are told")
-    assert site.check() >= hit | spared  # nothing is evicted
+    assert site.check() >= spared  # those on the card are evicted, by the operator or by what follows
 
     walk = Walk(site.journey, RUNBOOKS, "A card dies", ONE, UUID=uuid)
     walk.through("kubectl gpuledger drain")
