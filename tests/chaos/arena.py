@@ -16,7 +16,7 @@ from chaos.claims import SHAPES, claims_path, template, templates_path
 from chaos.history import KINDS, History
 from chaos.pair import Hands, Pair
 from chaos.plan import PRIORITIES, Plan
-from chaos.pods import budgets_path
+from chaos.pods import budgets_path, reservations_path
 from chaos.quotas import quotas_path
 from chaos.workloads import CHECKS, FLAVORS, check_body, flavor_body, workloads_path
 from cluster.claims import CLASSES, OUR_CLASS
@@ -44,11 +44,18 @@ SETTINGS = {
     "kueue": True,
     "kueue_reserve_s": 8,
     "kueue_retry_s": 5,
+    "failure_grace_s": 1,
 }
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 
 EMPTY_S = 30.0
-EVERYTHING = ("/api/v1/nodes", ALLOCATIONS, "/api/v1/namespaces/default/events", budgets_path("default"))
+EVERYTHING = (
+    "/api/v1/nodes",
+    ALLOCATIONS,
+    "/api/v1/namespaces/default/events",
+    budgets_path("default"),
+    reservations_path("default"),
+)
 
 
 class Arena:

@@ -154,6 +154,12 @@ def priority_of(pod: Json) -> int:
     return int(pod["spec"].get("priority") or 0)
 
 
+def leaves_failed_card(pod: Json) -> bool:
+    """Return whether a pod asks to be evicted from a card that has failed; no controller would make it anew."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return bool(annotations.get("gpuledger.dev/on-card-failure") == "leave")
+
+
 def is_evicted(pod: Json) -> bool:
     """Return whether somebody has asked for an Eviction of the pod.
 

@@ -18,6 +18,7 @@ from chaos.arithmetic import (
     holders_of,
     is_bound,
     is_evicted,
+    leaves_failed_card,
     peaks,
     priority_of,
     told,
@@ -76,6 +77,7 @@ class Checker:
         self._put_there: set[str] = set()  # UIDs of pods that the hostile user has put on a node himself
         self._ended: dict[str, _Ended] = {}  # pod UID -> its end
         self._capacities: dict[str, list[Json]] = {}  # card UUID -> every capacity that it had
+        self._failed: set[str] = set()  # UUIDs of cards that had a fault by which pods leave
         self._waited: list[tuple[float, int]] = []  # when a pod ceased to wait, and its priority
         self.gangs, self.quotas, self.claims, self.workloads = GangRule(), QuotaRule(), ClaimRule(), WorkloadRule()
         self._change: Change | None = None
@@ -103,6 +105,8 @@ class Checker:
             self._check(not before, "a card is deleted while pods hold it", change.key, before, [_uuid(change)])
         else:
             self._capacities.setdefault(_uuid(change), []).append(change.now["spec"]["capacity"])
+            if (change.now["spec"].get("failure") or {}).get("faultClass") in ("lost", "reset"):
+                self._failed.add(_uuid(change))
             self._check_card(change, change.now)
         held = {holder["podUID"] for holder in holders_of(change.now or {})}
         if change.now is None:
@@ -139,7 +143,12 @@ class Checker:
             self._check_eviction(change.at_s, now)
 
     def _check_eviction(self, at_s: float, pod: Json) -> None:
-        """Check that a pod is evicted only for a more important one, which waits or did a while ago."""
+        """Check that a pod is evicted only for a more important one, which waits or did a while ago.
+
+        Or because a card of it has failed, and it asks to leave then.
+        """
+        if leaves_failed_card(pod) and told_cards(pod) & self._failed:
+            return
         lately = [priority for ended_s, priority in self._waited if ended_s > at_s - LATE_EVICTION_S]
         waiting = [priority_of(each) for each in self.pods.values() if not is_bound(each)]
         text = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}, priority {priority_of(pod)}"

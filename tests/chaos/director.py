@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -15,7 +16,7 @@ from chaos.claims import claim, claims_path
 from chaos.hostile_user import HostileUser
 from chaos.outcome import Done
 from chaos.pair import Hands, Pair
-from chaos.pods import body_of, budget_name, budget_of, budgets_path
+from chaos.pods import body_of, budget_name, budget_of, budgets_path, reservation_of, reservations_path
 from chaos.quotas import COUNTED, quota_of, quotas_path
 from chaos.quotas import NAME as QUOTA
 from chaos.steps import (
@@ -25,12 +26,14 @@ from chaos.steps import (
     Create,
     CreateClaim,
     CreateHostile,
+    CreateReservation,
     CreateWorkload,
     Delete,
     DeleteClaim,
     DeleteHostile,
     DeleteNamespace,
     DeleteNode,
+    DeleteReservation,
     DeleteWorkload,
     EndWatch,
     Freeze,
@@ -123,6 +126,8 @@ class Director:
                 pods.do(self._set_budget, step)
             case SetQuota() | CreateClaim() | DeleteClaim() | CreateWorkload() | DeleteWorkload():
                 pods.do(self._change_objects, step)
+            case CreateReservation() | DeleteReservation():
+                pods.do(self._reserve, step)
             case CreateHostile(kind=kind, node=node):
                 hostile.do(user.create, kind, node)
             case DeleteHostile(kind=kind, by_force=by_force):
@@ -218,6 +223,13 @@ class Director:
                 self._create_again(step, workloads_path(workload.namespace), workload_body(workload))
             case DeleteWorkload(namespace=namespace, name=name):
                 admin.try_to("DELETE", f"{workloads_path(namespace)}/{name}")
+
+    def _reserve(self, step: CreateReservation | DeleteReservation) -> None:
+        path = reservations_path(step.namespace)
+        if isinstance(step, CreateReservation):
+            self._create_again(step, path, reservation_of(step, datetime.now(UTC)))
+        else:
+            self._workers.pods_admin.try_to("DELETE", f"{path}/{step.name}" if step.name else path)
 
     def _create_again(self, step: Step, path: str, body: Json) -> None:
         """Create an object, once the last one of its name is gone, which pods may keep."""

@@ -14,12 +14,14 @@ from chaos.steps import (
     Create,
     CreateClaim,
     CreateHostile,
+    CreateReservation,
     CreateWorkload,
     Delete,
     DeleteClaim,
     DeleteHostile,
     DeleteNamespace,
     DeleteNode,
+    DeleteReservation,
     DeleteWorkload,
     EndWatch,
     Freeze,
@@ -138,6 +140,8 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         *_claims(_dice(seed, "claims"), seconds, namespaces),
         *_quotas(_dice(seed, "quotas"), seconds, namespaces),
         *_workloads(_dice(seed, "workloads"), seconds, namespaces),
+        *_reservations(_dice(seed, "reservations"), seconds, namespaces),
+        *_cards_fail(_dice(seed, "cards fail"), seconds, nodes),
         *_budgets(_dice(seed, "budgets"), seconds, namespaces),
         *_nodes_go(_dice(seed, "nodes go"), seconds, nodes),
         *_cards_change(_dice(seed, "cards change"), seconds, nodes),
@@ -188,7 +192,9 @@ def _pods(dice: Random, seconds: float, namespaces: tuple[str, ...], cpus: tuple
         namespace = dice.choices(("default", *namespaces), (6, 2, 2))[0]
         for step in _life(dice, at_s, seconds, namespace, f"pod-{number}"):
             if isinstance(step, Create):
-                pod = replace(step.pod, group=number % GROUPS, cpus=cpus[number % len(cpus)])
+                pod = replace(
+                    step.pod, group=number % GROUPS, cpus=cpus[number % len(cpus)], leaves_failed_card=number % 3 == 0
+                )
                 yield replace(step, pod=pod)
             else:
                 yield step
@@ -334,6 +340,30 @@ def _workloads(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Ite
             at_s += dice.choice((0.0, 0.5))
 
 
+def _reservations(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
+    """Yield reservations for pods of a group: most of them end, and some come again under the same name."""
+    for number in range(dice.choice((0, 0, 2, 4, 8))):
+        namespace, at_s = dice.choices(("default", *namespaces), (6, 2, 2))[0], dice.uniform(0, seconds)
+        while at_s < seconds:
+            yield CreateReservation(
+                at_s,
+                namespace,
+                f"kept-{number}",
+                dice.choice(list(SHAPES)),
+                dice.randrange(GROUPS),
+                count=dice.choice((1, 1, 2, 4)),
+                once=dice.random() < 0.6,
+                lasts_s=dice.choice((dice.uniform(0.5, 5), 3_600.0)),
+            )
+            if dice.random() < 0.3:
+                break
+            at_s += dice.choice((dice.uniform(0, 1), dice.uniform(1, 12)))
+            yield DeleteReservation(at_s, namespace, f"kept-{number}")
+            if dice.random() < 0.5:
+                break
+            at_s += dice.choice((0.0, 0.5))
+
+
 def _budgets(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:
     """Yield budgets that come and, most of them, go: some forbid every eviction, some allow a few."""
     for _ in range(dice.choice((0, 0, 2, 4))):
@@ -345,6 +375,16 @@ def _budgets(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Itera
 
 
 # Nodes and cards.
+
+
+def _cards_fail(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:
+    """Yield faults by which pods have to leave: of single cards, and now and then of several nodes' at once."""
+    for _ in range(dice.choice((0, 0, 1, 1, 2))):
+        node, at_s = dice.choice(nodes), dice.uniform(0.5, seconds)
+        index, fault_class = dice.randrange(len(node.cards)), dice.choice(("lost", "reset", "contained"))
+        yield ChangeCard(at_s, node.name, index, "faultClass", fault_class)
+        if dice.random() < 0.7:
+            yield ChangeCard(min(seconds, at_s + dice.uniform(0.05, 12)), node.name, index, "faultClass", None)
 
 
 def _nodes_go(dice: Random, seconds: float, nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 from chaos.claims import template_name
 from chaos.gang_rule import GANG, MINIMUM
-from chaos.steps import PlannedPod
+from chaos.steps import CreateReservation, PlannedPod
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
+from gpuledger.formats.annotations import ON_FAILURE_ANNOTATION
+from gpuledger.model.clock import rfc3339
 
 Json = dict[str, Any]
 
@@ -69,6 +72,8 @@ def body_of(pod: PlannedPod) -> Json:
     told = {START_AFTER: str(pod.start_after_s), END_AFTER: str(pod.end_after_s)}
     if pod.run_s is not None:
         told[RUN] = str(pod.run_s)
+    if pod.leaves_failed_card:
+        told[ON_FAILURE_ANNOTATION] = "leave"
     labels = {GROUP: str(pod.group)}
     if pod.gang:
         labels |= {GANG: pod.gang, MINIMUM: str(pod.minimum)}
@@ -100,6 +105,25 @@ def _asking(spec: Json, cpus: int) -> Json:
     if cpus:
         spec["containers"][0]["resources"]["requests"] = {"cpu": str(cpus)}
     return spec
+
+
+def reservations_path(namespace: str) -> str:
+    """Return the path of a namespace's GPUReservations."""
+    return f"/apis/gpuledger.dev/v1alpha1/namespaces/{namespace}/gpureservations"
+
+
+def reservation_of(step: CreateReservation, now: datetime) -> Json:
+    """Return a GPUReservation, as it is created."""
+    template = {"spec": SPECS[step.shape]()}
+    spec = {
+        "count": step.count,
+        "allocateOnce": step.once,
+        "expires": rfc3339(now + timedelta(seconds=step.lasts_s)),
+        "owners": [{"selector": {"matchLabels": {GROUP: str(step.group)}}}],
+        "template": template,
+    }
+    body = {"apiVersion": "gpuledger.dev/v1alpha1", "kind": "GPUReservation", "metadata": {"name": step.name}}
+    return {**body, "spec": spec}
 
 
 def budgets_path(namespace: str) -> str:

@@ -22,6 +22,7 @@ from chaos.kubelet import KubeletPlayer
 from chaos.outcome import Outcome
 from chaos.pair import Hands, Pair
 from chaos.plan import Plan
+from chaos.pods import reservations_path
 from chaos.rest import GANG_WAITS, Others, come_to_rest, miscounted, unsettled
 from chaos.workloads import Manager
 from chaos.world import World
@@ -156,6 +157,8 @@ class _Run:
         director.direct(self._plan.steps, self._plan.seconds)
         for pair in everybody:
             pair.calm()
+        for namespace in ("default", *self._plan.namespaces):  # what they keep is nobody's from now on
+            self._arena.admin.try_to("DELETE", reservations_path(namespace))
         rival.stop_all()
         for pair in everybody:
             pair.wait()

@@ -28,6 +28,8 @@ class PlannedPod:
     gang: str = ""
     minimum: int = 0
     """How many pods of the gang have to be bound at once."""
+    leaves_failed_card: bool = False
+    """Whether it asks to be evicted from a card that has failed, though it has no controller."""
     templates: tuple[str, ...] = ()
     """Shapes of claims that are made for it; with these or with `claims`, its containers ask for nothing else."""
     claims: tuple[str, ...] = ()
@@ -147,6 +149,27 @@ class DeleteWorkload(Step):
     name: str
 
 
+@dataclass(frozen=True)
+class CreateReservation(Step):
+    """Reserve for pods of a group, as many as a shape asks for."""
+
+    namespace: str
+    name: str
+    shape: str
+    group: int
+    count: int
+    once: bool
+    lasts_s: float
+
+
+@dataclass(frozen=True)
+class DeleteReservation(Step):
+    """Delete a reservation; without a name, all of the namespace."""
+
+    namespace: str
+    name: str = ""
+
+
 # Hostile objects.
 
 
@@ -194,7 +217,10 @@ class SetAgent(Step):
 
 @dataclass(frozen=True)
 class ChangeCard(Step):
-    """Change what a node says of one of its cards: healthy, memoryMiB, number, or present, which it may not be."""
+    """Change what a node says of one of its cards: healthy, memoryMiB, number, or present, which it may not be.
+
+    Or faultClass, the class of a fault that it has from now on; None: of none.
+    """
 
     node: str
     card: int

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from chaos.admin import Admin
 from chaos.arithmetic import COUNT, CPUS_OF_NODE, REGISTER
 from chaos.plan import PlannedNode
+from gpuledger.model.clock import rfc3339
 
 Json = dict[str, Any]
 
@@ -89,7 +91,14 @@ class World:
 
     def change_card(self, name: str, card: int, field_name: str, value: object) -> None:
         """Change what a node says of one of its cards."""
-        self._nodes[name].cards[card][field_name] = value
+        said = self._nodes[name].cards[card]
+        if field_name == "faultClass":
+            said.pop("failure", None)
+            said["healthy"] = value is None
+            if value is not None:
+                said["failure"] = {"faultClass": value, "since": rfc3339(datetime.now(UTC))}
+        else:
+            said[field_name] = value
         self._write_register(name)
 
     def claim_card(self, name: str, owner: str, card: int, is_claimed: bool) -> None:

@@ -36,7 +36,7 @@ def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
     kinds = {type(step).__name__ for made in plans for step in made.steps}
     assert kinds == {
         *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile", "SetBudget", "SetQuota"),
-        *("CreateClaim", "DeleteClaim", "CreateWorkload", "DeleteWorkload"),
+        *("CreateClaim", "DeleteClaim", "CreateWorkload", "DeleteWorkload", "CreateReservation", "DeleteReservation"),
         *("DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
         *("Kill", "Freeze", "StartRival", "RestartApiServer", "RestartEtcd", "HoldWatch", "EndWatch", "StaleEdit"),
     }
