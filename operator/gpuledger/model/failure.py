@@ -6,7 +6,7 @@ administrator's, by settings, and within their limits the pod's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -65,21 +65,26 @@ class StormLimits:
     """Of all cards of the cluster; a single card is never too many."""
 
 
-def storm(failure: Failure, all_failures: Mapping[str, Iterable[Failure]], cards: int, limits: StormLimits) -> str:
+def storm(
+    failure: Failure, all_failures: Mapping[str, Iterable[Failure]], cards: Callable[[], int], limits: StormLimits
+) -> str:
     """Return why a failure is taken for one of a storm, for people; empty if it is not.
 
-    Takes the failures of each node, by its name, and the number of all cards. So many at once have a cause that is not
-    in the cards, such as a driver that was replaced, or a report that is wrong: moving every pod would do the harm.
+    Takes the failures of each node, by its name, and what counts all cards. So many at once have a cause that is not in
+    the cards, such as a driver that was replaced, or a report that is wrong: moving every pod would do the harm. The
+    sentence stays the same while more fail.
     """
     at = time_of(failure.since)
     if at is None:
         return "its node does not say when it began"
     near = {name: [each for each in found if _is_near(each, at)] for name, found in all_failures.items()}
     failed, nodes = sum(map(len, near.values())), [name for name, found in near.items() if found]
+    within = f"within {WINDOW.seconds // 60} minutes"
     if len(nodes) > limits.most_nodes:
-        return f"cards of {len(nodes)} nodes have failed within {WINDOW.seconds // 60} minutes"
-    if failed > 1 and failed * 100 > limits.most_cards_percent * cards:
-        return f"{failed} of {cards} cards have failed within {WINDOW.seconds // 60} minutes"
+        most = "one node" if limits.most_nodes == 1 else f"{limits.most_nodes} nodes"
+        return f"cards of more than {most} have failed {within}"
+    if failed > 1 and failed * 100 > limits.most_cards_percent * cards():
+        return f"more than {limits.most_cards_percent} percent of all cards have failed {within}"
     return ""
 
 

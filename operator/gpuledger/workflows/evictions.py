@@ -20,17 +20,22 @@ class Asked(Enum):
     BUDGET_FORBIDS = auto()
 
 
-async def ask_to_leave(store: KubeStore, clock: Clock, pod: Pod, why: str, *, despite_budgets: bool) -> Asked:
-    """Have a pod leave in good order. `why` is for its condition where its budgets are passed over. Raises ApiError."""
+async def ask_to_leave(store: KubeStore, clock: Clock, pod: Pod, why: str, *, despite_budgets_as: str) -> Asked:
+    """Have a pod leave in good order. Raises ApiError.
+
+    `despite_budgets_as` is the reason of its condition DisruptionTarget, with `why` as message, if its budgets may be
+    passed over; empty: they may not.
+    """
     try:
         await store.evict_pod(pod)
     except (NotFound, Conflict):
         return Asked.IS_GONE
     except EvictionForbidden:
-        if not despite_budgets:
+        if not despite_budgets_as:
             return Asked.BUDGET_FORBIDS
         try:
-            await store.set_pod_condition(pod, disruption_target(f"gpuledger: {why}", rfc3339(clock.wall())))
+            now = rfc3339(clock.wall())
+            await store.set_pod_condition(pod, disruption_target(f"gpuledger: {why}", now, despite_budgets_as))
             await store.delete_pod(pod)
         except (NotFound, Conflict):
             return Asked.IS_GONE

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from attrs import define
@@ -25,7 +26,7 @@ from gpuledger.formats.resource_claims.claims import tolerates_fault_s
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap, time_of
-from gpuledger.model.errors import BadInput, EventReason, EvictionForbidden, NotFound
+from gpuledger.model.errors import ApiError, BadInput, EventReason, EvictionForbidden, NotFound
 from gpuledger.model.failure import Failure, FaultClass, StormLimits, patience_s, storm
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Holder, HolderState, Pod
@@ -111,18 +112,11 @@ class FailedCards(Component):
         """Ask nobody any more."""
         await self.worker.stop()
 
-    def counts(self) -> dict[FaultClass, int]:
-        """Return how many cards are out by each class of fault, for which pods leave."""
-        found = dict.fromkeys(FaultClass, 0)
-        for failure in self._known.values():
-            found[failure.fault_class] += 1
-        return found
-
     def _failure(self, entry: CardEntry) -> Failure | None:
         """Return the failure for which pods have to leave a card, if there is one."""
         failure = entry.card.failure
         wanted = failure is not None and not entry.card.healthy and self._grace_s(failure.fault_class) is not None
-        return failure if wanted and self._ledger.entry(entry.card.uuid) is not None else None
+        return failure if wanted else None
 
     def _grace_s(self, fault_class: FaultClass) -> float | None:
         if fault_class.value not in self._settings.leave_failed_cards:
@@ -147,8 +141,11 @@ class FailedCards(Component):
             timer.cancel()
 
     def _mark_all(self, _: str) -> None:
-        for uuid in self._known:
-            self.worker.mark(uuid)
+        for uuid in list(self._known):
+            if self._ledger.entry(uuid) is None:  # its object is gone
+                self._forget(uuid)
+            else:
+                self.worker.mark(uuid)
 
     def _mark_node(self, node_name: str) -> None:
         for entry in self._ledger.entries_of_node(node_name) if self._known else ():
@@ -171,18 +168,37 @@ class FailedCards(Component):
         holders = [each for each in entry.holders.values() if self._may_leave(each)]
         if not holders or self._is_held(entry.card, failure, holders):
             return
-        found = [each for each in [await self._due(entry.card, failure, holder) for holder in holders] if each]
-        for each in found:
-            if each.why:
-                self._tell_why_it_stays(each.holder.pod, entry.card, each.why)
-        due = [each.holder for each in found if each.left_s <= 0]
-        wait_s = min((each.left_s for each in found if each.left_s > 0), default=math.inf)
-        if due:
-            confirmed = await self._is_confirmed(entry.card, failure)
-            due_uids = {each.pod.uid for each in due}
-            done = confirmed and True not in [await self._evict(entry.card, failure, each, due_uids) for each in due]
-            wait_s = wait_s if done else min(wait_s, PAUSE_S)
+        due, wait_s = await self._who_is_due(entry.card, failure, holders)
+        if due and not await self._is_confirmed(entry.card, failure):
+            due, wait_s = [], min(wait_s, PAUSE_S)
+        for holder in due:
+            try:
+                is_done = not await self._evict(entry.card, failure, holder, {each.pod.uid for each in due})
+            except ApiError as error:  # it must not keep the others on the card
+                self._tell_why_it_stays(holder.pod, entry.card, f"that failed, and is tried again: {error}")
+                is_done = False
+            wait_s = wait_s if is_done else min(wait_s, PAUSE_S)
         self._look_again(uuid, PAUSE_S if uuid in self._left_behind else wait_s)
+
+    async def _who_is_due(self, card: Card, failure: Failure, holders: Iterable[Holder]) -> tuple[list[Holder], float]:
+        """Return who has to leave a card now, and after how many seconds the next one may have to."""
+        due, wait_s = list[Holder](), math.inf
+        for holder in holders:
+            try:
+                found = await self._due(card, failure, holder)
+            except ApiError as error:
+                logger.info("pod %s, whose card has failed, can't be read now: %s", holder.pod, error)
+                wait_s = min(wait_s, PAUSE_S)
+                continue
+            if found is None:
+                continue
+            if found.why:
+                self._tell_why_it_stays(holder.pod, card, found.why)
+            if found.left_s <= 0:
+                due.append(holder)
+            else:
+                wait_s = min(wait_s, found.left_s)
+        return due, wait_s
 
     def _may_leave(self, holder: Holder) -> bool:
         uid = holder.pod.uid
@@ -195,7 +211,7 @@ class FailedCards(Component):
             entry = self._ledger.entry(uuid)
             if entry is not None:
                 failures.setdefault(entry.card.node_name, []).append(each)
-        why = storm(failure, failures, sum(1 for _ in self._ledger.entries()), self._limits)
+        why = storm(failure, failures, lambda: sum(1 for _ in self._ledger.entries()), self._limits)
         if not why:
             self.held.pop(card.uuid, None)
             return False
@@ -211,7 +227,7 @@ class FailedCards(Component):
         pod = await self._store.pod_now(holder.pod)
         if pod is None or is_finished(pod) or leaves_at(pod):
             return None
-        why, own_s = "", await self._own_word_s(card, failure, holder, pod)
+        own_s = await self._own_word_s(failure, holder, pod)
         if own_s is None and not controller_uid(pod):
             why = "no controller would make it anew; the annotation gpuledger.dev/on-card-failure: leave has it evicted"
             return _Due(holder, math.inf, why)
@@ -221,16 +237,12 @@ class FailedCards(Component):
             return _Due(holder, math.inf)
         return _Due(holder, self._began_s.get(card.uuid, self._clock.now_s()) + allowed_s - self._clock.now_s())
 
-    async def _own_word_s(self, card: Card, failure: Failure, holder: Holder, pod: Json) -> float | None:
+    async def _own_word_s(self, failure: Failure, holder: Holder, pod: Json) -> float | None:
         """Return how long a pod wishes to stay, by its annotation or its claims; None if it does not say."""
-        try:
+        with suppress(BadInput):  # its owner was warned when it came
             own_s = wait_on_failure_s(pod)
-        except BadInput as error:
-            self._counts.bad_input.labels("pod").inc()
-            self._tell_why_it_stays(holder.pod, card, f"it stays as long as by the settings: {error}")
-            own_s = None
-        if own_s is not None:
-            return own_s
+            if own_s is not None:
+                return own_s
         tolerated: list[float | None] = []
         for part in holder.share.containers:
             if part.claim is not None:
@@ -283,7 +295,8 @@ class FailedCards(Component):
             self._evicted.note(pod.uid, None)
             asked = None
             try:
-                asked = await ask_to_leave(self._store, self._clock, pod, why, despite_budgets=self._anyway(failure))
+                anyway = "CardFailure" if self._anyway(failure) else ""
+                asked = await ask_to_leave(self._store, self._clock, pod, why, despite_budgets_as=anyway)
             finally:
                 if asked is not Asked.LEAVES:
                     self._evicted.drop(pod.uid)

@@ -30,15 +30,16 @@ def test_a_storm_is_more_nodes_or_a_larger_part_of_the_cards_within_five_minutes
     for _, at_s in faults:
         near = [(node, other_s) for node, other_s in faults if abs(other_s - at_s) <= 300]
         too_many = len({node for node, _ in near}) > 2 or (len(near) > 1 and len(near) / cards > 0.2)
-        assert bool(storm(failed(at_s), by_node, cards, limits)) is too_many
+        assert bool(storm(failed(at_s), by_node, lambda: cards, limits)) is too_many
 
 
 def test_a_single_card_is_no_storm_where_there_is_no_other() -> None:
-    assert storm(failed(0), {"node-1": [failed(0)]}, 1, StormLimits()) == ""
+    assert storm(failed(0), {"node-1": [failed(0)]}, lambda: 1, StormLimits()) == ""
 
 
 def test_a_failure_without_a_time_can_not_be_told_from_a_storm() -> None:
-    assert storm(Failure(FaultClass.LOST, "yesterday"), {}, 100, StormLimits()) == "its node does not say when it began"
+    undated = Failure(FaultClass.LOST, "yesterday")
+    assert storm(undated, {}, lambda: 100, StormLimits()) == "its node does not say when it began"
 
 
 @pytest.mark.parametrize(

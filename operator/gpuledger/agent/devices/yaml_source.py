@@ -12,6 +12,7 @@
         links: {ASCEND-1: 100}      # peer's UUID to score, higher is faster
         number: 4                   # slots; the node's configuration if absent
         healthy: false              # or `fault`, with the reason
+        faultClass: lost            # or reset, contained, other: what it means for programs (docs/failed-cards.md)
 
 The file is read again when it changes, also while cards are in use. A version that can't be used changes nothing.
 """
@@ -22,7 +23,7 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,6 +32,7 @@ from gpuledger.formats.custom_resource.gpu_allocation import Line, LinkScore, So
 from gpuledger.formats.custom_resource.stored_card import MAX_INDEX, MAX_LINKS, UUID_PATTERN
 from gpuledger.formats.dialects.vendors import yaml_of
 from gpuledger.model.errors import BadInput
+from gpuledger.model.failure import Failure, FaultClass
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +59,14 @@ class _Card(_Part):
     number: SomeSlots | None = None
     healthy: bool = True
     fault: Line = ""
+    fault_class: Literal["lost", "reset", "contained", "other"] | None = None
 
     def device(self, position: int) -> Device:
         index = position if self.index is None else self.index
         fault = self.fault or ("" if self.healthy else NO_REASON)
-        return Device(**self.model_dump(exclude={"index", "healthy", "fault"}), index=index, fault=fault)
+        failure = Failure(FaultClass(self.fault_class), "") if fault and self.fault_class else None
+        own = self.model_dump(exclude={"index", "healthy", "fault", "fault_class"})
+        return Device(**own, index=index, fault=fault, failure=failure)
 
 
 class _File(_Part):

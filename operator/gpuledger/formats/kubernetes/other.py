@@ -332,8 +332,8 @@ def shortened(message: str) -> str:
     return message if len(message) <= MESSAGE_LENGTH else message[: MESSAGE_LENGTH - 1] + "…"
 
 
-def disruption_target(message: str, now: str, reason: str = "PreemptionByScheduler") -> Json:
-    """Return the condition of a pod that is about to be deleted, by default for another one; `now` is RFC 3339.
+def disruption_target(message: str, now: str, reason: str) -> Json:
+    """Return the condition of a pod that is about to be deleted; `now` is RFC 3339.
 
     A Job's podFailurePolicy reads it, and kube-scheduler writes the like before its own preemptions. Source:
     https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions

@@ -199,8 +199,9 @@ class Evictor(Component):
         return leaves
 
     async def _is_asked_to_leave(self, pod: Pod, victim: Pod) -> bool:
-        why, anyway = f"preempted for pod {pod} of priority {pod.priority}", self._settings.preempt_despite_budgets
-        asked = await ask_to_leave(self._store, self._clock, victim, why, despite_budgets=anyway)
+        why = f"preempted for pod {pod} of priority {pod.priority}"
+        anyway = "PreemptionByScheduler" if self._settings.preempt_despite_budgets else ""
+        asked = await ask_to_leave(self._store, self._clock, victim, why, despite_budgets_as=anyway)
         if asked is Asked.BUDGET_FORBIDS:
             logger.info("pod %s can't be evicted now: a PodDisruptionBudget forbids it", victim)
         return asked is Asked.LEAVES
