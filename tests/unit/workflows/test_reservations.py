@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builders import cards_of
 from effort import times
-from fakes.api_server import Change, Operation, hold_answer, hold_request, lose_answer, lose_request
+from fakes.api_server import Change, Fault, Operation, hold_answer, hold_request, lose_answer, lose_request
 from fakes.objects import GPU, PERCENTAGE, a_pod_object
 from fakes.operator_parts import LONGEST_RELEASE_S, OperatorParts
 from fakes.reservation_server import ReservationServer, a_reservation
@@ -296,6 +296,65 @@ async def test_one_that_goes_while_its_seats_are_being_written_leaves_none(scene
         answer.set()
     await scene.later(1)
     assert scene.seats() == []
+
+
+@pytest.mark.parametrize("held", [hold_request, hold_answer], ids=["before its share is entered", "after"])
+@pytest.mark.parametrize("ends", ["expires", "is deleted"])
+async def test_a_pod_whose_bind_is_under_way_gets_its_cards_though_the_reservation_ends(
+    scene: Scene, held: Callable[[asyncio.Event], Fault], ends: str
+) -> None:
+    answer = asyncio.Event()
+    await scene.reserve("web", {GPU: "4"}, expires=rfc3339(wall() + timedelta(seconds=5)))
+    assert scene.comes("web-0", "web", {GPU: "4"})
+    scene.api.queue(Operation.WRITE_STATUS, held(answer))
+    bind = asyncio.create_task(scene.parts.bind("web-0", "node-a"))
+    await settle()
+    if ends == "expires":
+        await scene.later(6)
+    else:
+        scene.api.delete_reservation("web")
+        await scene.work()
+    assert not scene.comes("stranger")
+    answer.set()
+    await bind
+    await scene.later(1)
+    assert scene.api.node_of("web-0") == "node-a"
+    assert {uid for card in cards_of("node-a", 4) for uid in scene.api.holders_of(card)} == {"uid-web-0"}
+
+
+async def writes_of_the_exchange() -> int:
+    """Return how many writes it takes to enter the shares of a pod that takes the place of a seat on four cards."""
+    scene = Scene()
+    await scene.reserve("web", {GPU: "4"})
+    before = len(scene.api.called(Operation.WRITE_STATUS))
+    await scene.bind("web-0", "web", {GPU: "4"})
+    return len(scene.api.called(Operation.WRITE_STATUS)) - before
+
+
+@pytest.mark.parametrize("fault", [lose_request, lose_answer], ids=["lost", "arrived"])
+@pytest.mark.parametrize("number", range(4))
+async def test_an_operator_that_dies_at_any_write_of_an_exchange_leaves_the_cards_to_the_owners(
+    scene: Scene, number: int, fault: Callable[[], Fault]
+) -> None:
+    """The write is the last that it has sent; the next operator sees what has arrived."""
+    assert await writes_of_the_exchange() == 4
+    await scene.reserve("web", {GPU: "4"})
+    assert scene.comes("web-0", "web", {GPU: "4"})
+    never = asyncio.Event()
+    rest = [hold_request(never)] * (4 - number)
+    scene.api.queue(Operation.WRITE_STATUS, *[None] * number, fault(), *rest)
+    bind = asyncio.create_task(scene.parts.bind("web-0", "node-a"))
+    await settle()
+    bind.cancel()
+    await asyncio.gather(bind, return_exceptions=True)
+    await scene.parts.workflows.stop()
+    scene.restart()
+    assert not scene.comes("stranger")
+    await scene.later(SUSPECT_DELAY_S + 1)
+    assert not scene.comes("stranger")
+    await scene.bind("web-0", "web", {GPU: "4"})
+    await scene.later(1)
+    assert {uid for card in cards_of("node-a", 4) for uid in scene.api.holders_of(card)} == {"uid-web-0"}
 
 
 async def test_it_is_said_to_be_reserved_once_the_api_server_has_all_of_it(scene: Scene) -> None:
