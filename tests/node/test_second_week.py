@@ -81,7 +81,7 @@ def test_the_production_page_leads_from_a_registry_to_the_first_team(site: Produ
     Walk(site.journey, PRODUCTION, "Install", *NODES).rest()
     site.cluster.wait_installed()
     Walk(site.journey, PRODUCTION, "Check").rest()
-    assert json.loads(site.run("kubectl gpuledger doctor -o json")[1])["findings"] == []
+    wait_for_no_findings(site)
     Walk(site.journey, PRODUCTION, "Teams").rest()
 
     forbidden = on_card("urgent", "any")
@@ -201,7 +201,16 @@ def changes_restart_no_pod(site: Production) -> None:
     site.cluster.request("DELETE", f"{PODS}/old-name")
     walk.rest()
     assert site.check() == pods
-    assert json.loads(site.run("kubectl gpuledger doctor -o json")[1])["findings"] == []
+    wait_for_no_findings(site)
+
+
+def wait_for_no_findings(site: Production) -> None:
+    """Wait until doctor has none: agents begin anew when a setting has changed, and are not Ready for a moment."""
+
+    def has_none() -> bool:
+        return bool(json.loads(site.run("kubectl gpuledger doctor -o json")[1])["findings"] == [])
+
+    site.cluster.wait(has_none, "doctor finds nothing", 60)
 
 
 def versions(site: Production) -> set[str]:

@@ -133,7 +133,7 @@ class Evictor(Component):
         """
         if not claims:
             return True
-        if any(self._ledger.offer(card.node_name) is None or self._ledger.hangs(card.node_name) for card, _ in claims):
+        if not all(self.may_come(card.node_name) for card, _ in claims):
             return True
         steps = []
         pod, victims = claims[0][1].holder.pod, self._all_victims(claims)
@@ -143,6 +143,10 @@ class Evictor(Component):
                 uuids = [card.uuid for card, claim in claims if uid in claim.victims and uid in self._on(card)]
                 steps.append(self._evict_one(pod, victim, uuids))
         return False not in await gather_all(steps)
+
+    def may_come(self, node_name: str) -> bool:
+        """Return whether a node takes pods now. When one that does not opens again, the ledger changes."""
+        return self._ledger.offer(node_name) is not None and not self._ledger.hangs(node_name)
 
     def others_leave(self, claim: Claim, entry: CardEntry) -> bool:
         """Return whether the victims of a claim that are not on its card leave, or are asked to.
@@ -618,7 +622,12 @@ class PreemptionExecutor(Component):
             logger.info("pod %s: %s", claim.holder.pod, error)
 
     def _call(self, pod_uid: str) -> None:
-        """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself; for a gang, for all."""
+        """Keep the room for the pod, and have kube-scheduler try it, if it does not by itself; for a gang, for all.
+
+        Not while the node is closed: it would be tried in vain, time and again.
+        """
+        if not all(self._evictor.may_come(card.node_name) for card, _ in self._reserved(pod_uid)):
+            return
         if (gang := self._gang_rooms.gang_of(pod_uid)) is not None:
             if self._not_taken.keys().isdisjoint(gang.pending) and self._gang_rooms.keep(gang):
                 for uid in gang.pending:
