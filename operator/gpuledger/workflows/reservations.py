@@ -116,7 +116,7 @@ class ReservationBook(Component):
         self._timers: dict[str, asyncio.TimerHandle] = {}  # UID -> when it begins or ends
         self._longest = timedelta(seconds=self._settings.reservation_longest_s)
         self.on_change = Listeners[[KeptReservation]]()
-        """Called when something about one may have changed: it has come, begins, ends, or others have gone."""
+        """Called when something about one may have changed: it has come, begins, ends, is gone, or others are."""
         self.on_status = Listeners[[KeptReservation]]()
         """Called when there may be something else to say of one."""
         self._ledger.stored_seats.on_sitting.append(self._is_taken)
@@ -160,6 +160,7 @@ class ReservationBook(Component):
         if timer := self._timers.pop(uid, None):
             timer.cancel()
         self.give_up(known)
+        self.on_change(known)
         self._counts_otherwise(known.namespace)
 
     def counted(self, namespace: str) -> list[KeptReservation]:
@@ -305,7 +306,7 @@ class ReservationKeeper(Component):
         """See Groups."""
         kept, members = group, self._book.open(group)
         try:
-            asking = await self._asking(kept)
+            asking = await self.asking(kept)
             chosen = [each for each in asking if isinstance(each.key, GroupSeat) and each.key.member in members]
             state = self._state
             plan = await run_cooperatively(self._planner.plan(chosen))
@@ -361,7 +362,7 @@ class ReservationKeeper(Component):
                     self._ledger.seats.give_up(seat.key)
         self._book.on_status(kept)
 
-    async def _asking(self, kept: KeptReservation) -> list[Asking]:
+    async def asking(self, kept: KeptReservation) -> list[Asking]:
         """Return what its pods ask for. Raises BadInput if they can't be placed, WorkLimitExceeded, and ApiError."""
         change, asking = kept.asking
         if change == self._nodes.changes + self._claims.changes and kept.priority is not None:

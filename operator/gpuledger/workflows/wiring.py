@@ -14,6 +14,7 @@ from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWai
 from gpuledger.workflows.explain.nodes import NodeReasons
 from gpuledger.workflows.failures import FailedCards
 from gpuledger.workflows.gangs.gangs import Gangs
+from gpuledger.workflows.growth.demand import WhoWaits
 from gpuledger.workflows.growth.growth import GrowthParts
 from gpuledger.workflows.inventory import AgentPods, InventoryKeeper, NodesWithoutTopology, StuckKubelets
 from gpuledger.workflows.kept_nodes import NodeKeeper
@@ -117,7 +118,7 @@ def connect(c: Context) -> Workflows:
     placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
-    growth = GrowthParts(c, waiting, gangs.members, queues, inventory, may_write, preemption)
+    growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, failures = PodConditionWriter(c, explainer.pods), FailedCards(c, agents, lives, preemption.together)
     followers = (

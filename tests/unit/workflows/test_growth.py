@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from effort import times
 from fakes.api_server import ApiServer, Operation, hold_request, lose_answer, refuse
 from fakes.objects import GPU, MEMORY, a_node_object, a_pod_object
 from fakes.operator_parts import PATIENCE_S, OperatorParts
+from fakes.reservation_server import ReservationServer, a_reservation
 from fakes.virtual_time import wall
 from gpuledger.configuration.node_templates import NewNodes, NodeTaint
 from gpuledger.controller import startup
@@ -25,6 +27,7 @@ from gpuledger.formats.kubernetes.other import LEASE_NAMESPACE
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.formats.kubernetes.stand_in import NOBODY
 from gpuledger.formats.resource_claims.claims import SERVES_CLAIMS_ANNOTATION
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BadInput, Denied, EventReason, Unreachable
 from gpuledger.model.share import Holder
 from gpuledger.reports.explanation import Kind
@@ -47,9 +50,11 @@ def a_new_node(name: str, created: str = "2030-06-01T00:00:00Z") -> Json:
     return node
 
 
-def an_operator(api: ApiServer, *templates: NewNodes, growth: str = "stand-ins") -> OperatorParts:
+def an_operator(
+    api: ApiServer, *templates: NewNodes, growth: str = "stand-ins", keeps_nodes: bool = True
+) -> OperatorParts:
     """Return an operator that has just become active and read everything, or the next one after a restart."""
-    parts = OperatorParts(api, growth=growth, node_templates=templates or (TEMPLATE,))
+    parts = OperatorParts(api, growth=growth, node_templates=templates or (TEMPLATE,), keep_nodes_in_use=keeps_nodes)
     parts.read_cards()
     for node in api.nodes.values():
         parts.observer.node(node, gone=False)
@@ -498,3 +503,48 @@ async def test_whatever_happens_there_are_as_many_stand_ins_as_pods_lack_nodes_a
     assert stand_ins(story.api) == []
     assert [name for name in story.api.nodes if name in story.parts.ledger.arriving] == []
     await story.end()
+
+
+async def test_what_is_reserved_and_has_no_cards_asks_for_nodes_until_it_goes() -> None:
+    """Three pods that will want a card each: two nodes of two; one that has room on a node wants none."""
+    api = ReservationServer()
+    parts = an_operator(api)
+    api.reserve(a_reservation("web", {GPU: "1"}, count=3))
+    with running(parts):
+        await pass_time(parts)
+        assert len(stand_ins(api)) == 2
+        [wanted] = parts.workflows.growth.nodes.wanted()
+        assert wanted.served == tuple(f"reservation default/web {number}" for number in range(3))
+        api.delete_reservation("web")
+        await pass_time(parts)
+    assert stand_ins(api) == []
+
+
+@pytest.mark.parametrize("limits", [{GPU: "3"}, {GPU: "1", MEMORY: "20000"}, {MEMORY: "much"}])
+async def test_a_reservation_that_no_new_node_helps_asks_for_none(limits: Json) -> None:
+    api = ReservationServer()
+    parts = an_operator(api)
+    api.reserve(a_reservation("web", limits))
+    with running(parts):
+        await pass_time(parts)
+    assert stand_ins(api) == []
+
+
+async def test_a_reservation_that_has_not_begun_asks_for_no_nodes() -> None:
+    api = ReservationServer()
+    parts = an_operator(api)
+    api.reserve(a_reservation("web", {GPU: "1"}, notBefore=rfc3339(wall() + timedelta(seconds=60))))
+    with running(parts):
+        await pass_time(parts)
+        assert stand_ins(api) == []
+        await pass_time(parts, 60.0)
+        assert len(stand_ins(api)) == 1
+
+
+async def test_where_autoscalers_may_remove_nodes_without_pods_no_reservation_asks_for_some() -> None:
+    api = ReservationServer()
+    parts = an_operator(api, keeps_nodes=False)
+    api.reserve(a_reservation("web", {GPU: "1"}))
+    with running(parts):
+        await pass_time(parts)
+    assert stand_ins(api) == []

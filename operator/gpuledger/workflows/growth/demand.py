@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 from attrs import define
@@ -16,8 +17,8 @@ from gpuledger.formats.kubernetes.constraints import PodRules, pod_rules, refuse
 from gpuledger.formats.kubernetes.pod import created_at, pod_identity
 from gpuledger.formats.resource_claims.claims import has_claims
 from gpuledger.model.clock import BoundedMap
-from gpuledger.model.errors import BadInput, WorkLimitExceeded
-from gpuledger.model.gang import GangName, WorkloadName
+from gpuledger.model.errors import ApiError, BadInput, WorkLimitExceeded
+from gpuledger.model.gang import GangName, GroupSeat, ReservationName, WorkloadName
 from gpuledger.model.json_object import Json
 from gpuledger.model.node import NodeSet
 from gpuledger.model.request import PodRequest
@@ -32,6 +33,7 @@ from gpuledger.workflows.pending.queue import Order
 from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.queues.card_check import CardCheck
 from gpuledger.workflows.queues.workloads import NodesByRules, QueuedWorkload, SeatReader, Stage, pod_set_of
+from gpuledger.workflows.reservations import KeptReservation, Reservations
 from gpuledger.workflows.tasks import TURN_S, in_slices, yield_to_loop
 
 RECENT_S = 60.0
@@ -59,6 +61,11 @@ def workload_seekers(name: WorkloadName) -> str:
     return f"workload {name}"
 
 
+def reservation_seekers(name: ReservationName, member: str) -> str:
+    """Return the same of a pod for which a reservation keeps nothing yet."""
+    return f"reservation {name} {member}"
+
+
 @dataclass(frozen=True, slots=True)
 class _Pending:
     pod: Pod
@@ -75,13 +82,24 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """Who may seek room: a pod, a gang, or a workload, whose pods do not exist yet."""
+    """Who may seek room: a pod, a gang, or a workload or a pod of a reservation, which do not exist yet."""
 
     order: Order
     name: str
     pods: Sequence[_Pending] = ()
     is_gang: bool = False
     queued: QueuedWorkload | None = None
+    kept: KeptReservation | None = None
+    member: str = ""
+    """Of the reservation."""
+
+
+class WhoWaits(NamedTuple):
+    """The parts that know who waits, beside Kueue's queues."""
+
+    pods: WaitingPods
+    gangs: Members
+    reservations: Reservations
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +117,7 @@ class Seeking:
 class Demand(Component):
     """Follows the pods that wait, where the settings want growth; else it knows and costs nothing."""
 
-    _waiting: WaitingPods
-    _members: Members
+    _who: WhoWaits
     _check: CardCheck
     _reader: SeatReader
     _nodes: NodesByRules
@@ -108,6 +125,7 @@ class Demand(Component):
 
     def __attrs_post_init__(self) -> None:
         self._is_on = self._settings.growth != "none"
+        self._waiting, self._members, self._reservations = self._who
         self._pods: dict[str, _Pending] = {}  # UID -> pod without a node that asks for cards
         self._rules: BoundedMap[bytes, PodRules] = BoundedMap(RULES_KEPT)  # equal ones are the same object
         self._unread: BoundedMap[str, Json] = BoundedMap(UNREAD_KEPT)  # UID -> pod whose claims may not be known yet
@@ -241,6 +259,19 @@ class Demand(Component):
             if queued.stage is Stage.WAITING:
                 candidates.append(_Candidate(queued.order, workload_seekers(queued.workload.name), queued=queued))
             yield None
+        for kept in self._reservations.book.all_counted():
+            candidates += self._of_open_members(kept)
+            yield None
+
+    def _of_open_members(self, kept: KeptReservation) -> Iterator[_Candidate]:
+        """Yield the pods for which a reservation is to keep cards, and keeps none.
+
+        Only where nodes in use are kept: an autoscaler would remove a node without pods, and bring it again and again.
+        """
+        if not self._settings.keep_nodes_in_use:
+            return
+        for member in self._reservations.book.open(kept):
+            yield _Candidate(kept.order, reservation_seekers(kept.found.name, member), kept=kept, member=member)
 
     async def _seekers(self, candidate: _Candidate, places: _Places) -> Seekers | None:
         """Return a candidate with the nodes to which its pods can go; None if that is not known."""
@@ -252,8 +283,19 @@ class Demand(Component):
             rules = candidate.queued.rules
             found = [places.seeker_of(seat, rules.get(pod_set_of(seat.key))) for seat in seats]
             return Seekers(candidate.name, tuple(found), is_gang=True) if found else None
+        if candidate.kept is not None:
+            return await self._of_reservation(candidate.kept, candidate, places)
         pods = [await places.seeker(each, self._offered(each.pod.uid)) for each in candidate.pods]
         return Seekers(candidate.name, tuple(pods), candidate.is_gang)
+
+    async def _of_reservation(self, kept: KeptReservation, candidate: _Candidate, places: _Places) -> Seekers | None:
+        try:
+            asking = await self._reservations.keeper.asking(kept)
+            rules = self._rules_of(kept.found.pod)
+        except (ApiError, BadInput, WorkLimitExceeded):  # its status says why
+            return None
+        mine = [each for each in asking if isinstance(each.key, GroupSeat) and each.key.member == candidate.member]
+        return Seekers(candidate.name, (places.seeker_of(mine[0], rules),)) if mine and rules is not None else None
 
     def _offered(self, pod_uid: str) -> NodeSet | None:
         """Return the nodes that kube-scheduler would take for a pod; None if it has not said."""

@@ -20,13 +20,11 @@ from gpuledger.placement.growth import Growth, NodeTemplate, Seekers, Why, find_
 from gpuledger.reports.explanation import NewNodes as AnsweredNodes
 from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.events import MemberRefused, PodRefused
-from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.growth.arrivals import Arrivals
-from gpuledger.workflows.growth.demand import Demand, Seeking
+from gpuledger.workflows.growth.demand import Demand, Seeking, WhoWaits
 from gpuledger.workflows.growth.stand_ins import StandIns
 from gpuledger.workflows.growth.templates import Templates
 from gpuledger.workflows.inventory import InventoryKeeper
-from gpuledger.workflows.pending.waiting_pods import WaitingPods
 from gpuledger.workflows.preemption.preempt import Preemption
 from gpuledger.workflows.queues.card_check import Queues
 from gpuledger.workflows.tasks import TURN_S
@@ -58,7 +56,8 @@ class NodesWanted:
     since: str
     """Since when there is a number that is not 0, RFC 3339."""
     served: tuple[str, ...]
-    """For whom: UIDs of pods, `gang NAMESPACE/NAME`, `workload NAMESPACE/NAME`; they may be old."""
+    """For whom: UIDs of pods, `gang NAMESPACE/NAME`, `workload NAMESPACE/NAME`, `reservation NAMESPACE/NAME NUMBER`.
+    They may be old."""
 
     def json(self) -> Json:
         """Return it as it goes over the wire, without for whom."""
@@ -292,8 +291,7 @@ class GrowthParts:
     def __init__(
         self,
         context: Context,
-        waiting: WaitingPods,
-        members: Members,
+        who: WhoWaits,
         queues: Queues,
         inventory: InventoryKeeper,
         is_active: Callable[[], bool],
@@ -302,9 +300,10 @@ class GrowthParts:
         """Let pods wait for nodes before others leave for them, where the settings say so."""
         templates, self.stand_ins = Templates(context, inventory), StandIns(context, is_active)
         arrivals = Arrivals(context, templates, self.stand_ins)
-        demand = Demand(context, waiting, members, queues.check, queues.reader, queues.nodes, templates)
+        demand = Demand(context, who, queues.check, queues.reader, queues.nodes, templates)
         self.nodes = NodeGrowth(context, demand, templates, self.stand_ins, arrivals)
         self.followers = (demand, templates, self.stand_ins, arrivals, self.nodes)
         """In the order in which they are told, before what opens nodes to pods."""
+        who.reservations.book.on_change.append(lambda _: self.nodes.changed.set())
         preemption.waits_for_nodes_s = self.nodes.time_left_s
         self.nodes.on_less_help.append(preemption.wanted.set)
