@@ -94,6 +94,7 @@ def test_a_value_of_another_kind_is_refused(values: dict[str, Any], sentence: st
             "must be one of binpack, spread, topology, topology-aware, fragmentation, not 'Binpack'",
         ),
         ({"bind_timeout_s": 60}, "bind_timeout_s must be less than extender_timeout_s"),
+        ({"conflict_policy": "youngest-leaves", "adopt_pods": True}, "exclude each other"),
         ({"bind_timeout_s": 3, "extender_timeout_s": 3}, "bind_timeout_s must be less than extender_timeout_s"),
         ({"default_gpus": -1}, "default_gpus is 0 at least, not -1"),
         ({"release_delay_s": -0.5}, "release_delay_s is 0 at least, not -0.5"),

@@ -417,6 +417,11 @@ class Settings:
     adopt_pods: bool = option(
         False, "Enter bound pods without shares from their annotation, which users can write: only while migrating."
     )
+    conflict_policy: str = option(
+        "report",
+        "report: shares that do not fit on their card are listed; youngest-leaves: the pods bound last are evicted.",
+        choices=("report", "youngest-leaves"),
+    )
 
     listen_host: str = option("127.0.0.1", "Where the extender listens: kube-scheduler is in the same pod.")
     listen_port: int = option(8888, "Port of the extender: for kube-scheduler alone, which has a secret for it.")
@@ -510,6 +515,11 @@ class Settings:
             yield "sum_models is a list of MODEL=MIB, such as Tesla-T4=15360"
         if not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.hami_core_sha256):
             yield "hami_core_sha256 is a list of checksums of 64 digits, as sha256sum prints them"
+        if self.adopt_pods and self.conflict_policy == "youngest-leaves":
+            yield (
+                "conflict_policy: youngest-leaves and adopt_pods exclude each other:"
+                " an annotation, which users write, could evict pods of others"
+            )
         yield from self._wrong_names()
         yield from self._wrong_templates()
         if self.node_label and not re.fullmatch(_LABEL, self.node_label):

@@ -30,6 +30,32 @@ class Adopt:
     shares: tuple[Share, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A bound pod that uses a card, with a holder in the ledger or as a share that did not fit."""
+
+    pod: Pod
+    amounts: Amounts
+    since: str
+    """When it was bound, RFC 3339."""
+    exclusive: bool = False
+
+
+def without_room(free: Amounts, taken: bool, claimants: Iterable[Claimant]) -> list[Claimant]:
+    """Return the claimants for whom a card has no room once those that were bound before them have theirs.
+
+    `free` is the card's room if none of them had a share; `taken` tells that it has holders beside them.
+    """
+    left: list[Claimant] = []
+    shut = False
+    for each in sorted(claimants, key=lambda claimant: (claimant.since, claimant.pod.uid)):
+        if shut or (each.exclusive and taken) or not each.amounts.fits_in(free):
+            left.append(each)
+        else:
+            free, taken, shut = free - each.amounts, True, each.exclusive
+    return left
+
+
 class FindCards(Protocol):
     """Cards that the ledger has, and that take pods."""
 

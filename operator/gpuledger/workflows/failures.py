@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -25,18 +25,15 @@ from gpuledger.formats.kubernetes.pod import controller_uid, is_finished, leaves
 from gpuledger.formats.resource_claims.claims import tolerates_fault_s
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Card
-from gpuledger.model.clock import BoundedMap, time_of
-from gpuledger.model.errors import ApiError, BadInput, EventReason, EvictionForbidden, NotFound
+from gpuledger.model.clock import time_of
+from gpuledger.model.errors import ApiError, BadInput, EventReason, NotFound
 from gpuledger.model.failure import Failure, FaultClass, StormLimits, patience_s, storm
 from gpuledger.model.json_object import Json
-from gpuledger.model.share import Holder, HolderState, Pod
-from gpuledger.reports.records import RecordKind
+from gpuledger.model.share import Holder
+from gpuledger.workflows.card_evictions import PAUSE_S, Cause, Evictions
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.events import AgentChanged, KubeletChanged
-from gpuledger.workflows.evictions import Asked, ask_to_leave
 from gpuledger.workflows.inventory import AgentPods
-from gpuledger.workflows.lifecycles import PodLifecycles
-from gpuledger.workflows.preemption.find_victims import EvictedTogether
 from gpuledger.workflows.tasks import KeyedWorker, Throttle
 
 logger = logging.getLogger(__name__)
@@ -44,13 +41,7 @@ logger = logging.getLogger(__name__)
 LOST_GRACE_S = 10.0
 """For cards whose programs are dead: so long others that fail with them have to show that."""
 
-PAUSE_S = 15.0
-"""Until a pod is asked again whose budget forbade it, or whose node did not confirm that its card has failed."""
-
 CARDS_AT_ONCE = 4
-
-PODS_REMEMBERED = 16_384
-"""That were evicted, or told why they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +59,7 @@ class FailedCards(Component):
     """Follows which cards have failed, and has their pods leave when it is time."""
 
     _agents: AgentPods
-    _lives: PodLifecycles
-    _together: EvictedTogether
+    _evictions: Evictions
 
     def __attrs_post_init__(self) -> None:
         settings = self._settings
@@ -77,9 +67,6 @@ class FailedCards(Component):
         self._known: dict[str, Failure] = {}  # UUID of a card that has failed, with an end to its pods' patience
         self._began_s: dict[str, float] = {}  # UUID of the same -> when it failed, by the loop's clock
         self._timers: dict[str, asyncio.TimerHandle] = {}  # UUID of the same -> until it is looked at again
-        self._evicted: BoundedMap[str, None] = BoundedMap(PODS_REMEMBERED)  # UIDs of pods that leave
-        self._left_behind: dict[str, list[Pod]] = {}  # UUID of a failed card -> members of gangs that have left it
-        self._told: BoundedMap[str, str] = BoundedMap(PODS_REMEMBERED)  # pod UID -> why it stays, as it was told
         self.held: dict[str, str] = {}
         """UUID of a card whose pods stay because of a storm -> why."""
         self._throttle = Throttle()
@@ -132,7 +119,7 @@ class FailedCards(Component):
         self._known.pop(uuid, None)
         self._began_s.pop(uuid, None)
         self.held.pop(uuid, None)
-        self._left_behind.pop(uuid, None)
+        self._evictions.forget(uuid)
         self._stop_timer(uuid)
 
     def _stop_timer(self, uuid: str) -> None:
@@ -162,30 +149,32 @@ class FailedCards(Component):
         entry, failure = self._ledger.entry(uuid), self._known.get(uuid)
         if entry is None or failure is None:
             return
-        behind = [each for each in self._left_behind.pop(uuid, ()) if self._lives.is_bound(each.uid)]
-        if behind and await self._ask(entry.card, failure, behind, with_gang=True):
-            self._look_again(uuid, PAUSE_S)
-        holders = [each for each in entry.holders.values() if self._may_leave(each)]
-        if not holders or self._is_held(entry.card, failure, holders):
+        cause = self._cause(entry.card, failure)
+        again_s = math.inf if await self._evictions.evict_left_behind(cause) else PAUSE_S
+        self._look_again(uuid, again_s)
+        holders = [each for each in entry.holders.values() if self._evictions.may_leave(each)]
+        if not holders or self._is_held(cause, failure, holders):
             return
-        due, wait_s = await self._who_is_due(entry.card, failure, holders)
+        due, wait_s = await self._who_is_due(cause, failure, holders)
         if due and not await self._is_confirmed(entry.card, failure):
             due, wait_s = [], min(wait_s, PAUSE_S)
         for holder in due:
             try:
-                is_done = not await self._evict(entry.card, failure, holder, {each.pod.uid for each in due})
+                is_done = await self._evictions.evict(cause, holder, {each.pod.uid for each in due})
             except ApiError as error:  # it must not keep the others on the card
-                self._tell_why_it_stays(holder.pod, entry.card, f"that failed, and is tried again: {error}")
+                self._evictions.tell_why_it_stays(cause, holder.pod, f"that failed, and is tried again: {error}")
                 is_done = False
             wait_s = wait_s if is_done else min(wait_s, PAUSE_S)
-        self._look_again(uuid, PAUSE_S if uuid in self._left_behind else wait_s)
+        self._look_again(uuid, min(wait_s, again_s))
 
-    async def _who_is_due(self, card: Card, failure: Failure, holders: Iterable[Holder]) -> tuple[list[Holder], float]:
+    async def _who_is_due(
+        self, cause: Cause, failure: Failure, holders: Iterable[Holder]
+    ) -> tuple[list[Holder], float]:
         """Return who has to leave a card now, and after how many seconds the next one may have to."""
         due, wait_s = list[Holder](), math.inf
         for holder in holders:
             try:
-                found = await self._due(card, failure, holder)
+                found = await self._due(cause.card, failure, holder)
             except ApiError as error:
                 logger.info("pod %s, whose card has failed, can't be read now: %s", holder.pod, error)
                 wait_s = min(wait_s, PAUSE_S)
@@ -193,20 +182,16 @@ class FailedCards(Component):
             if found is None:
                 continue
             if found.why:
-                self._tell_why_it_stays(holder.pod, card, found.why)
+                self._evictions.tell_why_it_stays(cause, holder.pod, found.why)
             if found.left_s <= 0:
                 due.append(holder)
             else:
                 wait_s = min(wait_s, found.left_s)
         return due, wait_s
 
-    def _may_leave(self, holder: Holder) -> bool:
-        uid = holder.pod.uid
-        return holder.state is HolderState.ALLOCATED and self._lives.is_bound(uid) and not self._lives.leaves_s(uid)
-
-    def _is_held(self, card: Card, failure: Failure, holders: Iterable[Holder]) -> bool:
+    def _is_held(self, cause: Cause, failure: Failure, holders: Iterable[Holder]) -> bool:
         """Return whether the card is one of too many; tell its pods, and the log."""
-        failures: dict[str, list[Failure]] = {}
+        card, failures = cause.card, dict[str, list[Failure]]()
         for uuid, each in self._known.items():
             entry = self._ledger.entry(uuid)
             if entry is not None:
@@ -219,7 +204,7 @@ class FailedCards(Component):
             logger.error("no pod is evicted from card %s, which has failed: %s", card.uuid, why)
         self.held[card.uuid] = why
         for holder in holders:
-            self._tell_why_it_stays(holder.pod, card, f"{why}, and that has to be looked at by a person")
+            self._evictions.tell_why_it_stays(cause, holder.pod, f"{why}, and that has to be looked at by a person")
         return True
 
     async def _due(self, card: Card, failure: Failure, holder: Holder) -> _Due | None:
@@ -270,68 +255,14 @@ class FailedCards(Component):
             return failure.fault_class is FaultClass.LOST
         return not now.healthy and now.failure == failure
 
-    async def _evict(self, card: Card, failure: Failure, holder: Holder, due: Collection[str]) -> bool:
-        """Have a pod leave that is due, with its gang; return whether a budget forbids it. Raises ApiError."""
-        pod = holder.pod
-        if not self._may_leave(holder):
-            return False
-        others = self._together.rest_of_gang(pod.uid, due)
-        if others and not self._anyway(failure) and not await self._may_all_leave([pod, *others]):
-            self._tell_why_it_stays(pod, card, "a PodDisruptionBudget of its gang forbids that now")
-            return True
-        if await self._ask(card, failure, [pod]):
-            return True
-        return bool(others) and await self._ask(card, failure, others, with_gang=True)
-
-    def _anyway(self, failure: Failure) -> bool:
-        return self._settings.failure_despite_budgets and failure.fault_class is FaultClass.LOST
-
-    async def _ask(self, card: Card, failure: Failure, pods: Collection[Pod], with_gang: bool = False) -> bool:
-        """Ask pods to leave; return whether a budget forbids it to one of them. Raises ApiError."""
-        why, forbidden = f"card {card.uuid} has failed ({failure.fault_class})", False
-        for pod in pods:
-            if pod.uid in self._evicted:
-                continue
-            self._evicted.note(pod.uid, None)
-            asked = None
-            try:
-                anyway = "CardFailure" if self._anyway(failure) else ""
-                asked = await ask_to_leave(self._store, self._clock, pod, why, despite_budgets_as=anyway)
-            finally:
-                if asked is not Asked.LEAVES:
-                    self._evicted.drop(pod.uid)
-            if asked is Asked.LEAVES:
-                self._tell_it_leaves(pod, card, why, with_gang)
-            elif asked is Asked.BUDGET_FORBIDS:
-                forbidden = True
-                self._tell_why_it_stays(pod, card, "a PodDisruptionBudget forbids that now")
-                if with_gang:
-                    self._left_behind.setdefault(card.uuid, []).append(pod)
-        return forbidden
-
-    async def _may_all_leave(self, pods: Collection[Pod]) -> bool:
-        """Return whether no budget forbids one of them to leave, as far as can be asked without doing it."""
-        for pod in pods:
-            try:
-                await self._store.evict_pod(pod, dry_run=True)
-            except EvictionForbidden:
-                return False
-            except NotFound:
-                continue
-        return True
-
-    def _tell_it_leaves(self, pod: Pod, card: Card, why: str, with_gang: bool) -> None:
-        self._counts.failure_evictions.inc()
-        held = [each for each in self._ledger.holders.of(pod.uid) if with_gang or each[0].uuid == card.uuid]
-        node_name = held[0][0].node_name if held else card.node_name
-        self._trail.note(RecordKind.EVICTED, pod, node_name, [holder.share for _, holder in held], why)
-        gang = ", which others of its gang hold," if with_gang else ""
-        where = f"card {card.uuid} (index {card.index} of node {card.node_name}){gang}"
-        self._event_recorder.post_pod_event(pod, True, EventReason.EVICTED_FROM_CARD, f"evicted: {where} has failed")
-        logger.warning("pod %s is evicted: %s", pod, why)
-
-    def _tell_why_it_stays(self, pod: Pod, card: Card, why: str) -> None:
-        if self._told.get(pod.uid) != why:
-            self._told.note(pod.uid, why)
-            sentence = f"card {card.uuid} of node {card.node_name} has failed; the pod is not evicted: {why}"
-            self._event_recorder.post_pod_event(pod, True, EventReason.STAYS_ON_CARD, sentence)
+    def _cause(self, card: Card, failure: Failure) -> Cause:
+        anyway = self._settings.failure_despite_budgets and failure.fault_class is FaultClass.LOST
+        return Cause(
+            card=card,
+            why=f"card {card.uuid} has failed ({failure.fault_class})",
+            state="has failed",
+            evicted=EventReason.EVICTED_FROM_CARD,
+            held=EventReason.STAYS_ON_CARD,
+            count=self._counts.failure_evictions,
+            despite_budgets_as="CardFailure" if anyway else "",
+        )

@@ -72,6 +72,9 @@ class Counts:
         self.wake_ups = counter("wake_ups", "Patches of waiting pods that made kube-scheduler retry them")
         self.evictions = counter("evictions", "Pods evicted for pods of higher priority")
         self.failure_evictions = counter("failure_evictions", "Pods evicted from cards that have failed")
+        self.conflict_evictions = counter(
+            "conflict_evictions", "Pods evicted from cards that have no room for all theirs"
+        )
         self.plugin_late = counter("plugin_late", "Pods that HAMi's or Volcano's device plugin did not find in time")
         self.binds = counter("binds", "Bind requests by outcome", ["outcome"])
         _begin(self.binds, ("bound", "failed", "late"))

@@ -9,6 +9,8 @@ from functools import partial
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
+from gpuledger.workflows.card_evictions import Evictions
+from gpuledger.workflows.conflicts import ConflictingShares
 from gpuledger.workflows.context import Context
 from gpuledger.workflows.explain.explain import CheckMessages, Explainer, WhyWaiting
 from gpuledger.workflows.explain.nodes import NodeReasons
@@ -68,6 +70,7 @@ class Workflows:
     quota_status: QuotaStatusWriter
     node_keeper: NodeKeeper
     failures: FailedCards
+    conflicts: ConflictingShares
     seats: KeptSeats
     reservations: Reservations
     growth: GrowthParts
@@ -86,6 +89,7 @@ class Workflows:
             self.quota_status,
             self.node_keeper,
             self.failures,
+            self.conflicts,
             self.seats.store,
             self.reservations.status,
             self.growth.stand_ins,
@@ -120,11 +124,13 @@ def connect(c: Context) -> Workflows:
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
-    conditions, failures = PodConditionWriter(c, explainer.pods), FailedCards(c, agents, lives, preemption.together)
+    conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
+    failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
-        *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions, failures),
-        *(placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, seats.takers, refused),
-        *(ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store, reservations.status, keeper),
+        *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
+        *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas),
+        *(seats.takers, refused, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
+        *(reservations.status, keeper),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -155,6 +161,7 @@ def connect(c: Context) -> Workflows:
         quotas=quotas,
         node_keeper=keeper,
         failures=failures,
+        conflicts=conflicts,
         growth=growth,
         seats=seats,
         reservations=reservations,

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import a_card, a_pod, a_request, a_share, mib, percent, whole
-from gpuledger.ledger.adoption import ambiguous_cards, lacks_cards, missing_shares
-from gpuledger.model.card import Amounts, Card
+from gpuledger.ledger.adoption import Claimant, ambiguous_cards, lacks_cards, missing_shares, without_room
+from gpuledger.model.card import Amounts, Card, total
 from gpuledger.model.errors import BadInput
 from gpuledger.model.node import AnnotatedCard, OldDevices, PodFacts
 from gpuledger.model.request import Demand, Lifetime
@@ -230,3 +232,36 @@ def test_nothing_is_ambiguous_where_numbers_are_unique_or_not_what_counts() -> N
     assert ambiguous_cards(old(cards=(says(SECOND),)), cards) == ()
     assert ambiguous_cards(bound(), cards) == ()
     assert ambiguous_cards(replace(old(indexes=(1,)), annotated=()), cards) == ()
+
+
+claimants = st.lists(
+    st.builds(
+        lambda number, memory_mib, minute, exclusive: Claimant(
+            a_pod(f"uid-{number}"), Amounts(memory_mib, 0, 1), f"2030-01-01T00:{minute:02}:00Z", exclusive
+        ),
+        st.integers(0, 1_000_000),
+        st.integers(1, 12),
+        st.integers(0, 59),
+        st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda each: each.pod.uid,
+)
+
+
+@given(claimants, st.integers(0, 30), st.booleans())
+def test_those_who_stay_on_a_card_have_room_and_nobody_leaves_for_a_younger_one(
+    found: list[Claimant], free_mib: int, taken: bool
+) -> None:
+    free = Amounts(free_mib, 0, 10)
+    left = without_room(free, taken, found)
+    stay = sorted((each for each in found if each not in left), key=lambda each: (each.since, each.pod.uid))
+    assert total(each.amounts for each in stay).fits_in(free)
+    if any(each.exclusive for each in stay):
+        assert len(stay) == 1
+        assert not taken
+    for each in left:
+        older = [other for other in stay if (other.since, other.pod.uid) < (each.since, each.pod.uid)]
+        has_room = (total(other.amounts for other in older) + each.amounts).fits_in(free)
+        alone = not older and not taken
+        assert not has_room or any(other.exclusive for other in older) or (each.exclusive and not alone)
