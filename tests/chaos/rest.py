@@ -226,7 +226,7 @@ def _waiting(
         if (gang := gang_of(pod)) and gang[0] in short:
             continue
         asks = _asks_by_claims(pod, claims) if has_claims(pod) else asks_of(pod)
-        if not asks and nodes and not has_claims(pod):
+        if not asks and not has_claims(pod) and any(each >= cpus_of(pod) for each in free.values()):
             yield Finding("a pod waits that has room", f"{_name(pod)} waits, and asks for no card", pods=(uid,))
         found = [card for name in room if free[name] >= cpus_of(pod) for card in fitting(asks, room[name])]
         if found and left.allows(pod["metadata"]["namespace"], amounts_on(asks[0], found)):
