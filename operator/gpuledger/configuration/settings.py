@@ -507,19 +507,13 @@ class Settings:
 
     def _contradictions(self) -> Iterator[str]:
         """Yield what is wrong with values that are possible by themselves and not together, or a name that is none."""
-        if self.bind_timeout_s >= self.extender_timeout_s:
-            yield "bind_timeout_s must be less than extender_timeout_s, or answers come too late"
         if not all(number.isdecimal() for number in self.ignored_xids):
             yield "ignored_xids is a list of numbers, each in quotes"
         if not all(re.fullmatch(_MODEL, each) for each in self.sum_models):
             yield "sum_models is a list of MODEL=MIB, such as Tesla-T4=15360"
         if not all(re.fullmatch("[0-9a-f]{64}", each) for each in self.hami_core_sha256):
             yield "hami_core_sha256 is a list of checksums of 64 digits, as sha256sum prints them"
-        if self.adopt_pods and self.conflict_policy == "youngest-leaves":
-            yield (
-                "conflict_policy: youngest-leaves and adopt_pods exclude each other:"
-                " an annotation, which users write, could evict pods of others"
-            )
+        yield from self._wrong_together()
         yield from self._wrong_names()
         yield from self._wrong_templates()
         if self.node_label and not re.fullmatch(_LABEL, self.node_label):
@@ -535,6 +529,15 @@ class Settings:
                 yield f"{name}: {error}"
         if self.vendors_file.startswith(PREFIX):
             yield "vendors_file is the path of a file; mount the ConfigMap that holds it"
+
+    def _wrong_together(self) -> Iterator[str]:
+        if self.bind_timeout_s >= self.extender_timeout_s:
+            yield "bind_timeout_s must be less than extender_timeout_s, or answers come too late"
+        if self.adopt_pods and self.conflict_policy == "youngest-leaves":
+            yield (
+                "conflict_policy: youngest-leaves and adopt_pods exclude each other:"
+                " an annotation, which users write, could evict pods of others"
+            )
 
     def _wrong_templates(self) -> Iterator[str]:
         names = [each.name for each in self.node_templates]

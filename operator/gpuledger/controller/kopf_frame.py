@@ -148,7 +148,7 @@ class KopfFrame:
             if each.kind.watcher is Watcher.KOPF:
                 what = ("", "v1", each.kind.plural)
                 settings.watching.field_selectors[what] = each.kind.fields
-                shown = partial(_show, each.observe, operator.lists.in_hand[each.kind.plural])
+                shown = partial(show, each.observe, operator.lists.in_hand[each.kind.plural])
                 kopf.on.event(*what, registry=self._registry, id=each.kind.plural)(shown)
 
     async def _built(self) -> Operator:
@@ -180,11 +180,23 @@ async def _watcher_of_pods(client: KubeClient, most_nodes: int) -> Watcher:
     return watcher
 
 
-async def _show(observe: Callable[[Json, bool], None], in_hand: InHand, event: kopf.RawEvent, **_: Any) -> None:
+async def show(observe: Callable[[Json, bool], None], in_hand: InHand, event: kopf.RawEvent, **_: Any) -> None:
+    """Have an event of Kopf's observed, which is handled then."""
     try:
         observe(dict(event["object"]), event["type"] == "DELETED")
     finally:
         in_hand.handled()
+        forget_long(event)
+
+
+def forget_long(event: kopf.RawEvent) -> None:
+    """Empty an object that was observed of what can be long.
+
+    Kopf's own objects refer to each other in circles, and would keep it until garbage is collected. That is seldom: it
+    goes by how many objects there are, and one pod can have a text of 5 MB, as Python keeps it.
+    """
+    event["object"].pop("spec", None)
+    event["object"].pop("status", None)
 
 
 async def _stopped(task: asyncio.Task[None]) -> None:

@@ -198,7 +198,7 @@ async def test_a_node_is_handed_on_and_nothing_is_returned(
     frame, node = a_frame(), a_node_object("node-a")
     await frame.start(settings())
     await operator.lists.in_hand["nodes"].show(100)
-    assert await handlers_of(frame)["nodes"](event={"type": kind, "object": node}, other=1) is None
+    assert await handlers_of(frame)["nodes"](event={"type": kind, "object": dict(node)}, other=1) is None
     assert operator.seen == [(node, kind == "DELETED")]
     assert operator.lists.in_hand["nodes"]._events == 0
     await frame.stop()

@@ -1,4 +1,4 @@
-"""Who leaves a card that lists a share that does not fit, where the youngest are to leave; and that nobody else does."""
+"""Who leaves a card that lists a share that does not fit, where the youngest are to leave; and that others stay."""
 
 from __future__ import annotations
 
