@@ -28,6 +28,12 @@ def cluster(shared: SharedPlane) -> Iterator[PreemptingCluster]:
         cluster.clear()
 
 
+def conflicts(cluster: PreemptingCluster, uuid: str) -> list[str]:
+    """Return the names of the pods that a card lists, once it is there, as some for which it has no room."""
+    status = (cluster.cards().get(uuid) or {}).get("status") or {}
+    return [each["pod"] for each in status.get("conflicts") or ()]
+
+
 def test_of_a_card_that_comes_back_smaller_the_pods_leave_that_were_bound_last(cluster: PreemptingCluster) -> None:
     (node,) = cluster.add_nodes(1, gpus=1)
     (card,) = node.cards
@@ -49,7 +55,7 @@ def test_of_a_card_that_comes_back_smaller_the_pods_leave_that_were_bound_last(c
     cluster.register(FakeNode(node.name, (replace(card, capacity=half),)))
     with answering(agents):
         cluster.restart_operator()
-        cluster.wait(lambda: len(cluster.cards()[card.uuid]["status"].get("conflicts") or ()) == 2, "two do not fit")
+        cluster.wait(lambda: len(conflicts(cluster, card.uuid)) == 2, "two do not fit")
         (other,) = cluster.add_nodes(1, gpus=1)
         cluster.wait(lambda: sorted(cluster.evictions(since)) == names[younger], "the younger ones are evicted")
         cluster.wait_placed(younger, 2)
@@ -60,5 +66,5 @@ def test_of_a_card_that_comes_back_smaller_the_pods_leave_that_were_bound_last(c
     assert all(uuids(each) == [other.cards[0].uuid] for each in cluster.placed(younger))
     status = cluster.cards()[card.uuid]["status"]
     assert sorted(each["pod"] for each in status["holders"]) == names[older]
-    assert not status.get("conflicts")
+    assert not conflicts(cluster, card.uuid)
     assert cluster.metric("gpuledger_conflict_evictions_total") == 2

@@ -178,6 +178,9 @@ class Follower:
     def became_active(self) -> None:
         """Continue what another operator has left: this one has become active, and has read everything."""
 
+    async def stop(self) -> None:
+        """End what is under way, and begin nothing any more."""
+
 
 @define(eq=False, slots=False)
 class Component(Follower):

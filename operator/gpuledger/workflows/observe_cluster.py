@@ -145,7 +145,7 @@ NEEDED_PAUSE_S = 1.0
 class ClusterObserver(Component):
     """Takes in one object at a time, or all of them, and passes each to the parts that follow such objects."""
 
-    _followers: Sequence[Follower]
+    followers: Sequence[Follower]
     """In the order in which they are told."""
     _inventory: InventoryKeeper
     _adopter: Adopter
@@ -159,7 +159,7 @@ class ClusterObserver(Component):
         self._cards_watched = self._context.cards_watched
         self.follows_all = bool(self._formats.dialects.elsewhere)
         """Whether pods of the cluster's own scheduler count, too: where nodes do not list their cards."""
-        followers = (self._host_tracker, *self._followers)
+        followers = (self._host_tracker, *self.followers)
         self._of_bound = [each for each in followers if follows(each, Follower.observe_bound)]
         of_pending = Follower.observe_pending, Follower.forget_pending
         self._of_pending = [each for each in followers if follows(each, *of_pending)]
@@ -308,7 +308,7 @@ class ClusterObserver(Component):
             await self.resync()
         finally:
             self._takes_over = False
-        for follower in self._followers:
+        for follower in self.followers:
             follower.became_active()
 
     async def _list_pending(self) -> None:

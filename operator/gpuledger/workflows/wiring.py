@@ -68,9 +68,7 @@ class Workflows:
     unlinked: NodesWithoutTopology
     quotas: NamespaceQuotas
     quota_status: QuotaStatusWriter
-    node_keeper: NodeKeeper
     failures: FailedCards
-    conflicts: ConflictingShares
     seats: KeptSeats
     reservations: Reservations
     growth: GrowthParts
@@ -84,17 +82,7 @@ class Workflows:
         """End all that is under way."""
         await self.context.tasks.stop()
         await self.preemption.executor.worker.stop()
-        for part in (
-            self.pod_condition_writer,
-            self.quota_status,
-            self.node_keeper,
-            self.failures,
-            self.conflicts,
-            self.seats.store,
-            self.reservations.status,
-            self.growth.stand_ins,
-            self.check_messages,
-        ):
+        for part in (*self.observer.followers, self.quota_status, self.check_messages):
             await part.stop()
 
 
@@ -115,10 +103,9 @@ def connect(c: Context) -> Workflows:
     queue, seats = RoomQueue(c, waiting := WaitingPods(c)), KeptSeats(c, may_write)
     queues = Queues(c, queue, claims.book, seats)
     reservations = Reservations(c, queue, queues.nodes, claims.book, seats, may_write)
-    gangs = Gangs(c, waiting, queue, lives, binder)
+    gangs, ahead = Gangs(c, waiting, queue, lives, binder), AheadNominator(c, seats.takers)
     stays = (queues.check.leaves_with_workload, claims.book.shares_with_others)
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
-    ahead, keeper = AheadNominator(c, seats.takers), NodeKeeper(c, may_write)
     placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
     nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
@@ -128,9 +115,9 @@ def connect(c: Context) -> Workflows:
     failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
-        *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas),
-        *(seats.takers, refused, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, keeper),
+        *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
+        *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
+        *(reservations.status, NodeKeeper(c, may_write)),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -159,9 +146,7 @@ def connect(c: Context) -> Workflows:
         why_waiting=WhyWaiting(c, waiting, gangs.members, refused, queues.pods.queue_of),
         unlinked=NodesWithoutTopology(c.ledger, c.policy),
         quotas=quotas,
-        node_keeper=keeper,
         failures=failures,
-        conflicts=conflicts,
         growth=growth,
         seats=seats,
         reservations=reservations,

@@ -266,13 +266,8 @@ def kopfs_answers(server: Server) -> Iterator[str]:
         thread.join()
 
 
-async def run_kopf(
-    server: Server, lists: ListsRead, with_our_session: bool, at_last: Callable[[], object] = bool
-) -> list[tuple[str | None, str]]:
-    """Run Kopf until the server has no more answers; return type and name of what it has shown. Raises what ends it.
-
-    `at_last` is called before Kopf ends.
-    """
+async def run_kopf(server: Server, lists: ListsRead, with_our_session: bool) -> list[tuple[str | None, str]]:
+    """Run Kopf until the server has no more answers; return type and name of what it has shown. Raises what ends it."""
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
     configure(settings)
     if not with_our_session:
@@ -294,12 +289,7 @@ async def run_kopf(
                 await show(lambda _, gone: None, lists.in_hand["nodes"], event)
 
         running = asyncio.create_task(kopf.operator(registry=registry, settings=settings, clusterwide=True))
-
-        def end() -> None:
-            at_last()
-            running.cancel()
-
-        server.on_used_up = partial(loop.call_soon_threadsafe, end)
+        server.on_used_up = partial(loop.call_soon_threadsafe, running.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await running
     return seen
@@ -364,14 +354,10 @@ async def test_what_can_be_long_of_an_object_does_not_wait_for_a_collection_of_g
     for each in nodes:
         each["status"]["texts"] = [text]
     server = Server(page(), [event("ADDED", **each) for each in nodes])
-    kept: list[int] = []
-
-    def count() -> None:
-        kept.append(sum(1 for each in gc.get_objects() if type(each) is list and each == text and each is not text))
-
     gc.disable()
     try:
-        assert len(await run_kopf(server, lists, is_ours, count)) == len(nodes)
+        assert len(await run_kopf(server, lists, is_ours)) == len(nodes)
+        kept = sum(1 for each in gc.get_objects() if type(each) is list and each == text and each is not text)
     finally:
         gc.enable()
-    assert (kept == [0]) is is_ours, kept
+    assert (kept == 0) is is_ours, kept

@@ -57,7 +57,8 @@ def an_operator(api: ApiServer, leadership: Leadership | None = None, policy: st
         parts.observer.node(node, gone=False)
     parts.watch()
     parts.observer.synced = True
-    parts.workflows.conflicts.became_active()
+    for follower in parts.observer.followers:
+        follower.became_active()
     return parts
 
 

@@ -30,7 +30,8 @@ def an_operator(api: ApiServer, *, keeps: bool = True, leadership: Leadership | 
         parts.observer.node(node, gone=False)
     parts.watch()
     parts.observer.synced = True
-    parts.workflows.node_keeper.became_active()
+    for follower in parts.observer.followers:
+        follower.became_active()
     return parts
 
 
@@ -134,7 +135,8 @@ async def test_only_the_active_replica_writes(api: ApiServer) -> None:
     await hold(api, parts, FIRST)
     assert writes(api) == 0
     passive.observe({"spec": {"holderIdentity": "host_1"}}, gone=False)
-    parts.workflows.node_keeper.became_active()
+    for follower in parts.observer.followers:
+        follower.became_active()
     await asyncio.sleep(WRITTEN_S)
     assert kept(api) == KEPT
 
