@@ -16,7 +16,7 @@ from chaos.claims import SHAPES, claims_path, template, templates_path
 from chaos.history import KINDS, History
 from chaos.pair import Hands, Pair
 from chaos.plan import PRIORITIES, Plan
-from chaos.pods import budgets_path, reservations_path
+from chaos.pods import budgets_path, reservations_path, sets_path
 from chaos.quotas import quotas_path
 from chaos.workloads import CHECKS, FLAVORS, check_body, flavor_body, workloads_path
 from cluster.claims import CLASSES, OUR_CLASS
@@ -147,7 +147,7 @@ class Arena:
         deadline = time.monotonic() + EMPTY_S
         while any(map(self.history.objects, KINDS.values())):
             for namespace in ("default", *plan.namespaces):
-                for path_in in (workloads_path, quotas_path, claims_path):
+                for path_in in (workloads_path, quotas_path, claims_path, sets_path):
                     self.admin.try_to("DELETE", path_in(namespace))
                 self.admin.try_to("DELETE", f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
             hostile_user.clear(self.admin)

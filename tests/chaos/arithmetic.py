@@ -160,6 +160,11 @@ def leaves_failed_card(pod: Json) -> bool:
     return bool(annotations.get("gpuledger.dev/on-card-failure") == "leave")
 
 
+def may_be_moved(pod: Json) -> bool:
+    """Return whether a pod is one of a ReplicaSet's, which `gpuledger move` evicts."""
+    return any(owner["kind"] == "ReplicaSet" for owner in pod["metadata"].get("ownerReferences", ()))
+
+
 def is_evicted(pod: Json) -> bool:
     """Return whether somebody has asked for an Eviction of the pod.
 

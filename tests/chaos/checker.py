@@ -19,6 +19,7 @@ from chaos.arithmetic import (
     is_bound,
     is_evicted,
     leaves_failed_card,
+    may_be_moved,
     peaks,
     priority_of,
     told,
@@ -145,9 +146,9 @@ class Checker:
     def _check_eviction(self, at_s: float, pod: Json) -> None:
         """Check that a pod is evicted only for a more important one, which waits or did a while ago.
 
-        Or because a card of it has failed, and it asks to leave then.
+        Or because a card of it has failed, and it asks to leave then; or for maintenance, if it comes back elsewhere.
         """
-        if leaves_failed_card(pod) and told_cards(pod) & self._failed:
+        if may_be_moved(pod) or (leaves_failed_card(pod) and told_cards(pod) & self._failed):
             return
         lately = [priority for ended_s, priority in self._waited if ended_s > at_s - LATE_EVICTION_S]
         waiting = [priority_of(each) for each in self.pods.values() if not is_bound(each)]

@@ -16,7 +16,16 @@ from chaos.claims import claim, claims_path
 from chaos.hostile_user import HostileUser
 from chaos.outcome import Done
 from chaos.pair import Hands, Pair
-from chaos.pods import body_of, budget_name, budget_of, budgets_path, reservation_of, reservations_path
+from chaos.pods import (
+    body_of,
+    budget_name,
+    budget_of,
+    budgets_path,
+    reservation_of,
+    reservations_path,
+    set_of,
+    sets_path,
+)
 from chaos.quotas import COUNTED, quota_of, quotas_path
 from chaos.quotas import NAME as QUOTA
 from chaos.steps import (
@@ -26,6 +35,7 @@ from chaos.steps import (
     Create,
     CreateClaim,
     CreateHostile,
+    CreateReplicas,
     CreateReservation,
     CreateWorkload,
     Delete,
@@ -39,6 +49,7 @@ from chaos.steps import (
     Freeze,
     HoldWatch,
     Kill,
+    MoveAway,
     RestartApiServer,
     RestartEtcd,
     SetAgent,
@@ -52,13 +63,16 @@ from chaos.timeline import Task, Timeline
 from chaos.workloads import workload_body, workloads_path
 from chaos.world import World
 from cluster.cluster import ALLOCATIONS, RequestFailed
-from control_plane import ControlPlane
+from control_plane import ControlPlane, ControlPlaneError
 from faults import kinds
 from faults.requests import watching
 
 Json = dict[str, Any]
 
 SAME_NAME_PAUSE_S = 0.1
+
+OPEN_TIMES = 5
+LONGEST_COMPLAINT = 500
 
 
 @dataclass
@@ -68,6 +82,7 @@ class Workers:
     pods: Hands
     nodes: Hands
     hostile: Hands
+    moves: Hands
     plane: Hands
     pods_admin: Admin
     nodes_admin: Admin
@@ -93,6 +108,8 @@ class Director:
         self._timeline = Timeline()
         self.done: list[Done] = []
         self.counts: Counter[str] = Counter()
+        self.complaints: list[str] = []
+        """Of commands that failed."""
 
     def direct(self, steps: tuple[Step, ...], seconds: float) -> None:
         """Do the steps, and what follows from them within this time; then wait until all of it is done."""
@@ -101,7 +118,8 @@ class Director:
 
     def wait(self) -> None:
         """Wait until all workers have done what they were asked for. Raises the first error that they met."""
-        for hands in (self._workers.plane, self._workers.pods, self._workers.nodes, self._workers.hostile):
+        workers = self._workers
+        for hands in (workers.plane, workers.pods, workers.nodes, workers.hostile, workers.moves):
             hands.wait()
 
     def _later(self, wait_s: float, task: Task) -> None:
@@ -126,6 +144,10 @@ class Director:
                 pods.do(self._set_budget, step)
             case SetQuota() | CreateClaim() | DeleteClaim() | CreateWorkload() | DeleteWorkload():
                 pods.do(self._change_objects, step)
+            case CreateReplicas(namespace=namespace):
+                pods.do(self._workers.pods_admin.try_to, "POST", sets_path(namespace), set_of(step))
+            case MoveAway():
+                self._workers.moves.do(self._move, step)
             case CreateReservation() | DeleteReservation():
                 pods.do(self._reserve, step)
             case CreateHostile(kind=kind, node=node):
@@ -230,6 +252,25 @@ class Director:
             self._create_again(step, path, reservation_of(step, datetime.now(UTC)))
         else:
             self._workers.pods_admin.try_to("DELETE", f"{path}/{step.name}" if step.name else path)
+
+    def _move(self, step: MoveAway) -> None:
+        node = f"node/{step.node}"
+        self._command("move", "--empty", node, "--timeout", f"{step.for_s:g}")
+        for _ in range(OPEN_TIMES):  # the API server may be down
+            if self._command("uncordon", node):
+                return
+            time.sleep(SAME_NAME_PAUSE_S)
+
+    def _command(self, name: str, *arguments: str) -> bool:
+        """Run a command of `kubectl gpuledger`; return whether it succeeded."""
+        try:
+            self._plane.kubectl("gpuledger", name, *arguments)
+        except ControlPlaneError as error:
+            self.counts[f"{name}: failed"] += 1
+            self.complaints.append(f"{name}: {error}"[:LONGEST_COMPLAINT])
+            return False
+        self.counts[f"{name}: done"] += 1
+        return True
 
     def _create_again(self, step: Step, path: str, body: Json) -> None:
         """Create an object, once the last one of its name is gone, which pods may keep."""

@@ -14,6 +14,7 @@ from chaos.steps import (
     Create,
     CreateClaim,
     CreateHostile,
+    CreateReplicas,
     CreateReservation,
     CreateWorkload,
     Delete,
@@ -27,6 +28,7 @@ from chaos.steps import (
     Freeze,
     HoldWatch,
     Kill,
+    MoveAway,
     PlannedPod,
     PlannedWorkload,
     RestartApiServer,
@@ -141,6 +143,7 @@ def plan(seed: int, seconds: float = CHAOS_S) -> Plan:
         *_quotas(_dice(seed, "quotas"), seconds, namespaces),
         *_workloads(_dice(seed, "workloads"), seconds, namespaces),
         *_reservations(_dice(seed, "reservations"), seconds, namespaces),
+        *_moves(_dice(seed, "moves"), seconds, namespaces, nodes),
         *_cards_fail(_dice(seed, "cards fail"), seconds, nodes),
         *_budgets(_dice(seed, "budgets"), seconds, namespaces),
         *_nodes_go(_dice(seed, "nodes go"), seconds, nodes),
@@ -362,6 +365,18 @@ def _reservations(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> 
             if dice.random() < 0.5:
                 break
             at_s += dice.choice((0.0, 0.5))
+
+
+def _moves(dice: Random, seconds: float, namespaces: tuple[str, ...], nodes: tuple[PlannedNode, ...]) -> Iterator[Step]:
+    """Yield ReplicaSets, and nodes that are emptied for maintenance while everything else goes on."""
+    if dice.random() < 0.5:
+        return
+    for number in range(dice.choice((1, 2, 4))):
+        namespace = dice.choices(("default", *namespaces), (6, 2, 2))[0]
+        shape, count, group = dice.choice(GANG_SHAPES), dice.choice((1, 3, 6)), dice.randrange(GROUPS)
+        yield CreateReplicas(dice.uniform(0, seconds / 2), namespace, f"set-{number}", shape, count, group)
+    for _ in range(dice.choice((1, 1, 2))):
+        yield MoveAway(dice.uniform(1, seconds), dice.choice(nodes).name, dice.choice((1.0, 5.0, 15.0)))
 
 
 def _budgets(dice: Random, seconds: float, namespaces: tuple[str, ...]) -> Iterator[Step]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos.claims import template_name
 from chaos.gang_rule import GANG, MINIMUM
-from chaos.steps import CreateReservation, PlannedPod
+from chaos.steps import CreateReplicas, CreateReservation, PlannedPod
 from cluster.cluster import CORES, COUNT, MEMORY, PERCENT, container
 from gpuledger.formats.annotations import ON_FAILURE_ANNOTATION
 from gpuledger.model.clock import rfc3339
@@ -21,8 +21,8 @@ GRACE_S = 2
 START_AFTER, RUN, END_AFTER = "chaos/start-after-s", "chaos/run-s", "chaos/end-after-s"
 """Annotations for the kubelet's player, in seconds."""
 
-GROUP = "chaos/group"
-"""Label."""
+GROUP, SET = "chaos/group", "chaos/set"
+"""Labels; the second one is that of pods of a ReplicaSet, with its name."""
 
 
 def _one(**limits: object) -> Callable[[], Json]:
@@ -105,6 +105,31 @@ def _asking(spec: Json, cpus: int) -> Json:
     if cpus:
         spec["containers"][0]["resources"]["requests"] = {"cpu": str(cpus)}
     return spec
+
+
+def sets_path(namespace: str) -> str:
+    """Return the path of a namespace's ReplicaSets."""
+    return f"/apis/apps/v1/namespaces/{namespace}/replicasets"
+
+
+def set_of(step: CreateReplicas) -> Json:
+    """Return a ReplicaSet, as it is created."""
+    labels = {SET: step.name, GROUP: str(step.group)}
+    metadata = {"labels": labels, "annotations": {START_AFTER: "0.05", END_AFTER: "0.1"}}
+    spec = {
+        "schedulerName": "gpuledger",
+        "priorityClassName": "chaos-normal",
+        "terminationGracePeriodSeconds": GRACE_S,
+        **SPECS[step.shape](),
+    }
+    return {
+        "metadata": {"name": step.name},
+        "spec": {
+            "replicas": step.count,
+            "selector": {"matchLabels": {SET: step.name}},
+            "template": {"metadata": metadata, "spec": spec},
+        },
+    }
 
 
 def reservations_path(namespace: str) -> str:

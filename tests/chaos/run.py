@@ -47,7 +47,9 @@ PUT_THERE = ("not-adoptable", "not-entered", "unreadable-pod")
 """What the audit rightly says of pods that the hostile user has put on a node himself. Of his others the checker would
 find it, too."""
 
-BAD_LINES = ("Traceback (most recent call last)", "was never retrieved", "was never awaited", "Unclosed ")
+TRACE = "Traceback (most recent call last)"
+
+BAD_LINES = (TRACE, "was never retrieved", "was never awaited", "Unclosed ")
 """What must not be in a log of ours: an error that nobody has taken care of."""
 
 
@@ -98,6 +100,11 @@ class _Run:
             self._rest(pairs)
             self._judge(pairs, rival)
         outcome.done = director.done
+        outcome.findings += [
+            Finding("a command has failed by an error of its own", each)
+            for each in director.complaints
+            if TRACE in each
+        ]
         outcome.counts["members of gangs bound"] = self._checker.gangs.checks
         outcome.counts["pods with claims bound"] = self._checker.claims.checks
         outcome.counts["quotas checked"] = self._checker.quotas.checks
@@ -105,7 +112,7 @@ class _Run:
         outcome.counts += director.counts + workers.hostile_user.counts
 
     def _workers(self, stack: ExitStack) -> Workers:
-        hands = {name: Hands(name) for name in ("pods", "nodes", "hostile")}
+        hands = {name: Hands(name) for name in ("pods", "nodes", "hostile", "moves")}
         admins = {name: Admin(self._arena.plane) for name in hands}
         for name in hands:
             stack.callback(admins[name].close)
@@ -114,6 +121,7 @@ class _Run:
             pods=hands["pods"],
             nodes=hands["nodes"],
             hostile=hands["hostile"],
+            moves=hands["moves"],
             plane=self._arena.hands,
             pods_admin=admins["pods"],
             nodes_admin=admins["nodes"],

@@ -170,6 +170,25 @@ class DeleteReservation(Step):
     name: str = ""
 
 
+@dataclass(frozen=True)
+class CreateReplicas(Step):
+    """Create a ReplicaSet: of its pods, others come when they go."""
+
+    namespace: str
+    name: str
+    shape: str
+    count: int
+    group: int
+
+
+@dataclass(frozen=True)
+class MoveAway(Step):
+    """Empty a node by `kubectl gpuledger move`, as for maintenance, for so long at most, and open it again."""
+
+    node: str
+    for_s: float
+
+
 # Hostile objects.
 
 
