@@ -24,6 +24,7 @@ from gpuledger.formats.kubernetes.other import AUDIENCE, TOKEN_HEADER
 from hostile.catalogue import NAMESPACE, PATHS, a_pod
 from hostile.claim_kinds import a_claim, a_claiming_pod
 from hostile.others import create
+from hostile.reservation_kinds import a_reservation
 
 Json = dict[str, Any]
 Act = Callable[[Cluster], AbstractContextManager[None]]
@@ -207,6 +208,15 @@ def remaking_pods(cluster: Cluster) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def remaking_reservations(cluster: Cluster) -> Iterator[None]:
+    """Delete reservations and make them anew, some with room and some without."""
+    bodies = [a_reservation(f"remade-{n}", {COUNT: 1, MEMORY: 1}, count=8) for n in range(4)]
+    bodies += [a_reservation(f"never-{n}", {COUNT: 8, MEMORY: 39_000 + n}, count=256) for n in range(4)]
+    with going_on(come_and_go(cluster, *bodies)):
+        yield
+
+
 ACTS: dict[str, Act] = {
     "1,500 connections that say nothing": partial(connected, 1_500, b"", b""),
     "4,000 connections that say nothing": partial(connected, 4_000, b"", b""),
@@ -217,4 +227,5 @@ ACTS: dict[str, Act] = {
     "questions beside 90 long pods": asking_beside_long_pods,
     "claims that are made anew": remaking_claims,
     "pods that come and go": remaking_pods,
+    "reservations that come and go": remaking_reservations,
 }

@@ -1,7 +1,8 @@
 """What somebody who may create pods in one namespace can write, beyond what anybody would. A new kind is one entry.
 
 test_hostile.py creates all of it in a cluster where nothing else goes wrong, and `make chaos` where everything does.
-Kinds of claims are in claim_kinds.py; what is done rather than written is in acts.py.
+Kinds of claims are in claim_kinds.py, of reservations in reservation_kinds.py; what is done rather than written is in
+acts.py.
 
 Each entry is a name and what it creates; the API server may refuse it, and that is as good. Go's JSON, in which a watch
 shows a pod, writes a `<` in six bytes.
@@ -23,6 +24,7 @@ NAMESPACE = "hostile"
 CLAIM_API = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}"
 PATHS = {
     "Job": f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs",
+    "GPUReservation": f"/apis/gpuledger.dev/v1alpha1/namespaces/{NAMESPACE}/gpureservations",
     "Pod": f"/api/v1/namespaces/{NAMESPACE}/pods",
     "PodDisruptionBudget": f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets",
     "ResourceClaim": f"{CLAIM_API}/resourceclaims",

@@ -15,17 +15,19 @@ from hostile.acts import ACTS
 from hostile.catalogue import CATALOGUE, REGISTERS
 from hostile.claim_kinds import CLAIM_KINDS
 from hostile.others import ASKED_AT_ALL, ASKED_AT_THOUSANDS, TIMEOUT_S, TOLD_AFTER_S, Say, check_others, judged
+from hostile.reservation_kinds import RESERVATION_KINDS
 
 Json = dict[str, Any]
 
 pytestmark = pytest.mark.cluster
 
 WRITTEN = CATALOGUE | CLAIM_KINDS
-KINDS = WRITTEN | REGISTERS
+KINDS = WRITTEN | RESERVATION_KINDS | REGISTERS
 ALWAYS = {
     "a selector of shared lists, 28 deep",
     "1,500 connections that say nothing",
     "40 gangs of which kube-scheduler never asks for the last member",
+    "20 reservations of 256, each for another amount",
 }
 """Kinds that `make test` tries in each run: the worst of theirs."""
 
