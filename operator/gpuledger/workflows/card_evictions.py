@@ -11,7 +11,7 @@ from prometheus_client import Counter
 
 from gpuledger.model.card import Card
 from gpuledger.model.clock import BoundedMap
-from gpuledger.model.errors import EventReason, EvictionForbidden, NotFound
+from gpuledger.model.errors import ApiError, EventReason, EvictionForbidden, NotFound
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.reports.records import RecordKind
 from gpuledger.workflows.context import Component
@@ -65,11 +65,19 @@ class Evictions(Component):
         """Record that nobody has to leave a card any more."""
         self._left_behind.pop(uuid, None)
 
-    async def evict(self, cause: Cause, holder: Holder, due: Collection[str]) -> bool:
-        """Have a pod leave, with its gang; return whether that is done: no budget forbids it. Raises ApiError.
+    async def evict(self, cause: Cause, holders: Collection[Holder]) -> bool:
+        """Have pods leave, with their gangs; return whether that is done: no budget forbids it, and nothing failed."""
+        due, is_done = {holder.pod.uid for holder in holders}, True
+        for holder in holders:
+            try:
+                is_done &= await self._evict(cause, holder, due)
+            except ApiError as error:  # it must not keep the others on the card
+                self.tell_why_it_stays(cause, holder.pod, f"that failed, and is tried again: {error}")
+                is_done = False
+        return is_done
 
-        `due` are the UIDs of all pods that have to leave now.
-        """
+    async def _evict(self, cause: Cause, holder: Holder, due: Collection[str]) -> bool:
+        """Have one of those leave that are due, with its gang; return whether no budget forbids it. Raises ApiError."""
         pod = holder.pod
         if not self.may_leave(holder):
             return True

@@ -62,6 +62,9 @@ class ConflictingShares(Component):
 
     def became_active(self) -> None:
         """See Follower."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()  # what was due while another operator was the active one was left to it
         for entry in self._ledger.entries_with_misfits():
             self.observe_card(entry)
 
@@ -94,11 +97,10 @@ class ConflictingShares(Component):
         others = _others(entry, {holder.pod.uid for holder, _ in found})
         free = entry.card.capacity - total(share.amounts for share in others)
         youngest = {each.pod.uid for each in without_room(free, bool(others), claimants)}
-        due = {holder.pod.uid for holder, pod in there if holder.pod.uid in youngest and controller_uid(pod)}
-        for holder, _ in there:
-            if holder.pod.uid in due:
-                await self._evictions.evict(cause, holder, due)
-            elif holder.pod.uid in youngest:
+        have_to_leave = [(holder, pod) for holder, pod in there if holder.pod.uid in youngest]
+        await self._evictions.evict(cause, [holder for holder, pod in have_to_leave if controller_uid(pod)])
+        for holder, pod in have_to_leave:
+            if not controller_uid(pod):
                 self._evictions.tell_why_it_stays(cause, holder.pod, "no controller would make it anew; delete it")
 
     def _who_uses(self, entry: CardEntry) -> list[Holder]:

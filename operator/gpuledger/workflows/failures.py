@@ -158,13 +158,8 @@ class FailedCards(Component):
         due, wait_s = await self._who_is_due(cause, failure, holders)
         if due and not await self._is_confirmed(entry.card, failure):
             due, wait_s = [], min(wait_s, PAUSE_S)
-        for holder in due:
-            try:
-                is_done = await self._evictions.evict(cause, holder, {each.pod.uid for each in due})
-            except ApiError as error:  # it must not keep the others on the card
-                self._evictions.tell_why_it_stays(cause, holder.pod, f"that failed, and is tried again: {error}")
-                is_done = False
-            wait_s = wait_s if is_done else min(wait_s, PAUSE_S)
+        if not await self._evictions.evict(cause, due):
+            again_s = PAUSE_S
         self._look_again(uuid, min(wait_s, again_s))
 
     async def _who_is_due(

@@ -13,9 +13,9 @@ from fakes.objects import a_node_object, a_pod_object
 from fakes.operator_parts import OperatorParts
 from gpuledger.formats.kubernetes.pod import pod_identity
 from gpuledger.model.card import Amounts
-from gpuledger.model.errors import Unreachable
+from gpuledger.model.errors import ApiError, Unreachable
 from gpuledger.model.json_object import Json
-from gpuledger.model.share import Holder, HolderState, Misfit
+from gpuledger.model.share import Holder, HolderState, Misfit, Pod
 from gpuledger.workflows.leadership import Leadership
 
 CARD = a_card(memory_mib=20_000)
@@ -198,11 +198,37 @@ async def test_another_operator_goes_on_with_what_the_card_lists(api: ApiServer)
     assert evicted(api) == ["c"]
 
 
-async def test_an_operator_that_is_not_the_active_one_evicts_nobody(api: ApiServer) -> None:
+async def test_an_operator_evicts_nobody_before_it_is_the_active_one(api: ApiServer) -> None:
     await found(api, an_operator(api, policy="report"))
-    parts = an_operator(api, Leadership("host"))
+    leadership = Leadership("host")
+    parts = an_operator(api, leadership)
     await pass_time(parts, 100.0)
     assert evicted(api) == []
+    leadership.observe({"spec": {"holderIdentity": "host_0e6f4c"}}, gone=False)
+    for follower in parts.observer.followers:
+        follower.became_active()
+    await pass_time(parts, 12.0)
+    assert evicted(api) == ["c"]
+
+
+async def test_a_pod_whose_eviction_fails_again_and_again_keeps_no_other_one_on_the_card(api: ApiServer) -> None:
+    """As one with two budgets, of which the API server makes an error."""
+    api.put_pod(a_running_pod("d", 4))
+    parts = an_operator(api)
+    real = parts.workflows.context.store.evict_pod
+
+    async def evict_pod(pod: Pod, dry_run: bool = False) -> None:
+        if pod.name == "c":
+            raise ApiError("This pod has more than one PodDisruptionBudget", 500)
+        await real(pod, dry_run)
+
+    parts.workflows.context.store.evict_pod = evict_pod  # type: ignore[method-assign]
+    for name in ("c", "d"):
+        await found(api, parts, name)
+    await pass_time(parts, 60.0)
+    assert evicted(api) == ["d"]
+    said = [told[3] for told in parts.told_pods if told[0] == "uid-c"]
+    assert "that failed, and is tried again: This pod has more than one PodDisruptionBudget" in said[0]
 
 
 async def test_a_gang_leaves_as_a_whole(api: ApiServer) -> None:
