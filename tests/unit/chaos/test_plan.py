@@ -37,6 +37,7 @@ def test_the_plans_together_have_every_kind_of_step_and_of_pod() -> None:
     assert kinds == {
         *("Create", "Delete", "DeleteNamespace", "CreateHostile", "DeleteHostile", "SetBudget", "SetQuota"),
         *("CreateClaim", "DeleteClaim", "CreateWorkload", "DeleteWorkload", "CreateReservation", "DeleteReservation"),
+        *("CreateReplicas", "MoveAway"),
         *("DeleteNode", "AddNode", "SetAgent", "ChangeCard", "ClaimCard"),
         *("Kill", "Freeze", "StartRival", "RestartApiServer", "RestartEtcd", "HoldWatch", "EndWatch", "StaleEdit"),
     }
