@@ -346,12 +346,13 @@ class PodReleaser(Component):
     def observe_card(self, entry: CardEntry) -> None:
         """Look, in a while, at holders whose pods are not seen to be bound: what a crash or a lost write has left.
 
-        What is reserved for a pod that waits is looked at when its time is over.
+        Also at what is reserved for a pod that waits. The pod may be gone: another operator that was told so late can
+        have written this after it, and have ended.
         """
         for uid, holder in entry.holders.items():
             is_reserved = holder.state is HolderState.RESERVED
             if uid not in self._timers and (is_reserved or not self._is_in_order(uid, holder)):
-                self._look_again(uid, self._seconds_to(holder) + SUSPECT_DELAY_S)
+                self._look_again(uid, SUSPECT_DELAY_S)
 
     def _seconds_to(self, holder: Holder) -> float:
         """Return until when a share is reserved for a pod that is not bound yet; 0 for all others."""
@@ -368,7 +369,7 @@ class PodReleaser(Component):
             self._bound[pod_uid] = _Bound(ended=True)
 
     def _is_in_order(self, pod_uid: str, holder: Holder) -> bool:
-        if pod_uid in self._binding or self._seconds_to(holder) > 0:
+        if pod_uid in self._binding:
             return True
         bound = self._bound.get(pod_uid)
         if bound is None or bound.ended or pod_uid in self._departures:
@@ -388,7 +389,9 @@ class PodReleaser(Component):
         if not self._ledger.holders.of(pod_uid):
             self._departures.forget(pod_uid)
             self._bound.pop(pod_uid, None)
-        if not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders.of(pod_uid)):
+        elif pod_uid in self._binding:
+            self._look_again(pod_uid, SUSPECT_DELAY_S)
+        elif not all(self._is_in_order(pod_uid, holder) for _, holder in self._ledger.holders.of(pod_uid)):
             self.worker.mark(pod_uid)
 
     # Judging.
@@ -433,8 +436,11 @@ class PodReleaser(Component):
         """
         marked: list[Holder] = []  # before the fence: a newer attempt may have entered, and bound, what comes later
         if found is not None and not found.node_name and not found.is_being_deleted:
-            if all(self._seconds_to(holder) > 0 for holder in self._holders(pod.uid)):
-                return  # others have left these cards for it: until its time is over, they are its own
+            left_s = [self._seconds_to(holder) for holder in self._holders(pod.uid)]
+            if all(left_s):  # others have left these cards for it: until its time is over, they are its own
+                if left_s:
+                    self._look_again(pod.uid, max(left_s) + SUSPECT_DELAY_S)
+                return
             await self._mark(self._holders(pod.uid))
             marked = [holder for holder in self._holders(pod.uid) if holder.state is HolderState.RELEASING]
             found = await self._fence(pod)

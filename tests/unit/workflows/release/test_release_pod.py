@@ -17,6 +17,7 @@ from fakes.operator_parts import KEPT_S, OperatorParts, an_operator
 from fakes.virtual_time import LoopClock, settle, wall
 from gpuledger.formats.annotations import DEVICES_ANNOTATION, RELEASED_ANNOTATION, devices_annotation
 from gpuledger.model.card import Card
+from gpuledger.model.clock import rfc3339
 from gpuledger.model.errors import BindFailed, Denied, Invalid, ShareRefused, Unreachable
 from gpuledger.model.share import Holder, HolderState, Pod
 from gpuledger.workflows.binding.bind_pod import BINDING_ATTEMPTS
@@ -569,6 +570,35 @@ async def test_an_entry_on_another_card_of_a_pod_that_is_bound_is_looked_at(
     parts.watch()
     await asyncio.sleep(SUSPECT_DELAY_S + 1)
     assert [api.holders_of(card) for card in (CARD, ELSEWHERE)] == [["uid-a"], []]
+
+
+def reserved(clock: LoopClock, for_s: float) -> Holder:
+    return held(state=HolderState.RESERVED, deadline=rfc3339(clock.wall() + timedelta(seconds=for_s)))
+
+
+async def test_what_another_operator_has_reserved_for_a_pod_that_was_gone_does_not_last_until_its_deadline(
+    api: ApiServer, parts: OperatorParts, clock: LoopClock
+) -> None:
+    """That operator was told of the pod's end late, wrote what it had planned, and was killed."""
+    await synced(parts)
+    api.put_card(CARD, reserved(clock, 300))
+    parts.watch()
+    await asyncio.sleep(SUSPECT_DELAY_S + 1)
+    assert states(api) == []
+
+
+async def test_what_is_reserved_for_a_pod_that_waits_costs_one_look_before_its_deadline(
+    api: ApiServer, parts: OperatorParts, clock: LoopClock
+) -> None:
+    await synced(parts)
+    api.put_pod(a_pod_object("a", ONE_CARD))
+    api.put_card(CARD, reserved(clock, 300))
+    parts.watch()
+    await asyncio.sleep(295)
+    assert states(api) == [HolderState.RESERVED]
+    assert len(api.called(READ_POD)) == 1
+    await asyncio.sleep(5 + SUSPECT_DELAY_S + 2)
+    assert states(api) == []
 
 
 async def test_a_share_of_a_dead_pod_that_a_late_write_makes_allocated_again_still_ends(
