@@ -190,7 +190,7 @@ krew: $(READY) ## make the plugin's archive for krew and its manifest, into buil
 
 .PHONY: generate
 generate: $(READY) ## write anew what comes from the code: CRD, policies, the chart's files, manifests/, reference, gRPC
-	@for kind in GPUAllocation GPUReservation; do
+	@for kind in GPUAllocation GPUReservation GPUUsage; do
 		file=crds/gpuledger.dev_$$(tr '[:upper:]' '[:lower:]' <<< $$kind)s.yaml
 		echo "==> $$file"
 		crd=$$($(BIN)/gpuledger crd --kind $$kind)

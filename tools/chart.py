@@ -29,7 +29,7 @@ from gpuledger.configuration.settings import RESOURCES, Settings, adapter_of
 from gpuledger.formats.admission.policies import as_yaml
 from gpuledger.formats.admission.rules import mutations
 from gpuledger.formats.admission.webhook import WebhookAddress
-from gpuledger.formats.custom_resource import crd, gpu_reservation
+from gpuledger.formats.custom_resource import crd, gpu_reservation, gpu_usage
 from gpuledger.formats.custom_resource.stored_card import MAX_MEMORY_MIB
 from gpuledger.model.errors import BadInput
 
@@ -137,6 +137,7 @@ def chart_files() -> dict[Path, str]:
     files = {
         "crd.yaml": crd.as_yaml(),
         "reservations_crd.yaml": gpu_reservation.as_yaml(),
+        "usages_crd.yaml": gpu_usage.as_yaml(),
         "validating.yaml": policies(IN_FILES, frozenset({"validating"})),
         "validating_with_kueue.yaml": policies(replace(IN_FILES, kueue=True), frozenset({"validating"})),
         "mutating.yaml": policies(IN_FILES, frozenset({"mutating"})),

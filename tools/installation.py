@@ -78,7 +78,7 @@ class Installation:
         """
         if self.plane.status_of(f"{self.plane.server}{CARDS}") != HTTPStatus.OK:
             self.plane.kubectl("apply", "-f", "-", stdin=_manifests(self.plane, whole))
-            for plural in ("gpuallocations", "gpureservations"):
+            for plural in ("gpuallocations", "gpureservations", "gpuusages"):
                 self.plane.wait_established(f"{plural}.gpuledger.dev")
             # Nothing here runs containers: the Deployment's two programs are started as processes instead.
             self.plane.kubectl("scale", "deployment/gpuledger", "-n", NAMESPACE, "--replicas=0")

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, cast
 
@@ -76,6 +76,10 @@ class Operation(StrEnum):
     SAY_CHECK = "change status of workload"
     SAY_ACTIVE = "change status of admission check"
     READ_RESERVATION = "read reservation"
+    READ_USAGE = "read a record of what was held"
+    CREATE_USAGE = "create a record of what was held"
+    WRITE_USAGE = "write a record of what was held"
+    DELETE_USAGES = "delete records of what was held"
     SAY_RESERVATION = "change status of reservation"
     READ_PRIORITY_CLASS = "read priority class"
 
@@ -99,9 +103,13 @@ WRITES = frozenset(
         Operation.SAY_CHECK,
         Operation.SAY_ACTIVE,
         Operation.SAY_RESERVATION,
+        Operation.CREATE_USAGE,
+        Operation.WRITE_USAGE,
+        Operation.DELETE_USAGES,
     }
 )
 
+_OF_USAGES = (Operation.READ_USAGE, Operation.CREATE_USAGE, Operation.WRITE_USAGE, Operation.DELETE_USAGES)
 _OF_CLAIMS = (Operation.READ_CLAIM, Operation.PROTECT_CLAIM, Operation.WRITE_CLAIM)
 
 _CARDS = "/apis/gpuledger.dev/v1alpha1/gpuallocations"
@@ -109,6 +117,7 @@ _POD = r"/api/v1/namespaces/([^/]+)/pods/([^/]+)"
 _KUEUE = "/apis/kueue.x-k8s.io/v1beta2"
 _CLAIM = "/apis/resource.k8s.io/v1/namespaces/([^/]+)/resourceclaims/([^/]+)"
 _RESERVATION = r"/apis/gpuledger.dev/v1alpha1/namespaces/([^/]+)/gpureservations/([^/]+)"
+_USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
 _WORKLOAD = rf"{_KUEUE}/namespaces/([^/]+)/workloads/([^/]+)"
 _ROUTES = (
     ("GET", rf"{_CARDS}/([^/]+)", Operation.READ_CARD),
@@ -134,6 +143,10 @@ _ROUTES = (
     ("PATCH", rf"{_KUEUE}/admissionchecks/([^/]+)/status", Operation.SAY_ACTIVE),
     ("GET", _RESERVATION, Operation.READ_RESERVATION),
     ("PATCH", rf"{_RESERVATION}/status", Operation.SAY_RESERVATION),
+    ("GET", rf"{_USAGES}/([^/]+)", Operation.READ_USAGE),
+    ("POST", _USAGES, Operation.CREATE_USAGE),
+    ("PATCH", rf"{_USAGES}/([^/]+)/status", Operation.WRITE_USAGE),
+    ("DELETE", _USAGES, Operation.DELETE_USAGES),
     ("GET", "/apis/scheduling.k8s.io/v1/priorityclasses/([^/]+)", Operation.READ_PRIORITY_CLASS),
     ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
     ("LIST", _CARDS, Operation.LIST_CARDS),
@@ -155,6 +168,7 @@ _CONTENT_TYPES = {
     Operation.SAY_CHECK: MERGE_PATCH,
     Operation.SAY_ACTIVE: MERGE_PATCH,
     Operation.SAY_RESERVATION: MERGE_PATCH,
+    Operation.WRITE_USAGE: MERGE_PATCH,
 }
 
 
@@ -225,6 +239,17 @@ class Change:
     object: Json
 
 
+class ServerClock:
+    """The API server's clock; as long as it says nothing, no accounts are kept."""
+
+    def __init__(self) -> None:
+        self.says = False
+
+    def now(self) -> datetime | None:
+        """Return the time of day."""
+        return wall() if self.says else None
+
+
 class ApiServer:
     """Objects with one counter of versions, and the requests that read and change them."""
 
@@ -235,6 +260,9 @@ class ApiServer:
         self.quotas: dict[tuple[str, str], Json] = {}
         self.claims: dict[tuple[str, str], Json] = {}
         """ResourceClaims."""
+        self.usages: dict[str, Json] = {}
+        """Records of what namespaces held, by name."""
+        self.server_clock = ServerClock()
         self.calls: list[Call] = []
         self.changes: list[Change] = []
         """Every change of an object, in order: what watches would show."""
@@ -266,6 +294,10 @@ class ApiServer:
     def patches(self) -> list[list[Json]]:
         """Return the JSON patches of cards' status so far."""
         return [call.body for call in self.called(Operation.WRITE_STATUS)]
+
+    def keep_accounts(self) -> None:
+        """Have the cards' definition that knows accounts, and say the time; before there are any cards."""
+        self.server_clock.says = True
 
     def put_card(
         self, card: Card, *holders: Holder, opened: bool = True, phase: str = "Ready", claims: Sequence[Claim] = ()
@@ -346,8 +378,10 @@ class ApiServer:
         operation, names = _route(method, path)
         if content_type != _CONTENT_TYPES.get(operation, "application/json"):
             raise AssertionError(f"{method} {path} with content type {content_type}")
+        sent = parameters if operation is Operation.DELETE_USAGES else body
         answer: Json = await self._carry_out(
-            operation, path, body, timeout_s, lambda: self._apply(operation, names, body)
+            *(operation, path, body, timeout_s),
+            lambda: (self._apply_to_usages if operation in _OF_USAGES else self._apply)(operation, names, sent),
         )
         return answer
 
@@ -442,6 +476,20 @@ class ApiServer:
                 return changes[operation](_found(objects, (names[0], names[1])), body)
         raise AssertionError(f"{operation} is not a request")
 
+    def _apply_to_usages(self, operation: Operation, names: tuple[str, ...], body: Json) -> Json:
+        if operation is Operation.READ_USAGE:
+            return _found(self.usages, names[0])
+        if operation is Operation.WRITE_USAGE:
+            return self._write_usage(_found(self.usages, names[0]), body)
+        if operation is Operation.CREATE_USAGE:
+            if body["metadata"]["name"] in self.usages:
+                raise Conflict(f"{body['metadata']['name']} already exists", 409)
+            return self._put("GPUUsage", self.usages, body["metadata"]["name"], body)
+        dates = body["labelSelector"].partition(" in ")[2].strip("()").split(",")
+        for name in [name for name, usage in self.usages.items() if usage["spec"]["date"] in dates]:
+            self._drop("GPUUsage", self.usages, name)
+        return {}
+
     def _list(self, operation: Operation, names: tuple[str, ...], parameters: dict[str, str]) -> list[Json]:
         match operation:
             case Operation.LIST_BUDGETS:
@@ -475,10 +523,17 @@ class ApiServer:
         return self._put_card({key: value for key, value in patched.items() if key != "status"} | status, old)
 
     def _put_card(self, new: Json, old: Json | None) -> Json:
+        if self.server_clock.says and "status" in new:
+            new = {**new, "status": {"ended": [], **new["status"]}}  # the definition's default
         check_card(new, old)
         if not all(rule(new) for rule in self.rules):
             raise Invalid("refused by a rule of the test", 422)
         return self._put("GPUAllocation", self.cards, new["metadata"]["name"], new)
+
+    def _write_usage(self, usage: Json, change: Json) -> Json:
+        if change["metadata"]["resourceVersion"] != usage["metadata"]["resourceVersion"]:
+            raise Conflict("the record has changed", 409)
+        return self._put("GPUUsage", self.usages, usage["metadata"]["name"], {**usage, "status": change["status"]})
 
     def _delete_card(self, name: str, version: str) -> Json:
         if _found(self.cards, name)["metadata"]["resourceVersion"] != version:

@@ -185,6 +185,7 @@ class OperatorParts:
             "ResourceQuota": self.workflows.quotas.observe,
             "Workload": self.workflows.queues.check.observe,
             "GPUReservation": self.workflows.reservations.book.observe,
+            "GPUUsage": lambda usage, gone: None,  # nobody watches them
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")

@@ -256,6 +256,10 @@ class Settings:
         10.0, "After how long a pod that fits on no node gets the reason as a condition and an Event; 0: never."
     )
     trail_kept: int = option(10_000, "Number of history records of pods' cards kept in memory.")
+    usage_kept_days: int = option(
+        90,
+        "For how many days records of what namespaces held of GPUs (GPUUsage) are kept; 0: none are written.",
+    )
     trail_file: str = option("", "File to which these records are appended as lines of JSON; -: standard output.")
 
     hold_ttl_s: float = option(30.0, "How long a chosen card stays on hold for a pod whose Bind request does not come.")

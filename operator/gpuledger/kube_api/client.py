@@ -27,6 +27,7 @@ from kubernetes_asyncio.client import ApiClient, Configuration
 from gpuledger import __version__
 from gpuledger.kube_api.answers import kind_of, message_of, read_json_in_turns
 from gpuledger.kube_api.kubeconfig import load
+from gpuledger.model.clock import ServerTime
 from gpuledger.model.errors import AnswerTooLong, ApiError, Unreachable
 from gpuledger.model.json_object import Json
 
@@ -169,6 +170,8 @@ class KubeClient:
         configuration.connection_pool_maxsize = CONNECTIONS
         self._own_connector = own_connector
         self._long_answers = asyncio.Semaphore(LONG_ANSWERS)
+        self.server_clock = ServerTime(asyncio.get_running_loop().time)
+        self._time_said = ""
         self._api_client = ApiClient(configuration)
         rest = self._api_client.rest_client
         # Its connections, but not its session: that one looks for ~/.netrc and proxies before every single request.
@@ -232,6 +235,7 @@ class KubeClient:
         error: what a pod answers through the API server could lead anywhere.
         """
         headers = {"Content-Type": content_type, **await self._headers()}
+        asked_s = asyncio.get_running_loop().time()
         try:
             async with self._session.request(
                 method,
@@ -243,6 +247,7 @@ class KubeClient:
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 allow_redirects=follow,
             ) as response:
+                self._observe_time(response.headers.get("Date"), asked_s)
                 async with contextlib.AsyncExitStack() as turn:
                     answer = await read_at_most(
                         response, longest_bytes, lambda: turn.enter_async_context(self._long_answers)
@@ -253,6 +258,13 @@ class KubeClient:
                 raise _error(f"{method} {path}", response.status, answer, response.headers.get("Retry-After"))
         except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
             raise Unreachable(f"{method} {path}: {type(error).__name__}: {error}") from error
+
+    def _observe_time(self, said: str | None, asked_s: float) -> None:
+        """Observe the API server's clock. All answers of one second say the same, and the first of them tells most."""
+        if said and said != self._time_said:
+            self._time_said = said
+            with contextlib.suppress(ValueError):
+                self.server_clock.observe(parsedate_to_datetime(said), asked_s)
 
     async def server_time(self) -> datetime | None:
         """Return the API server's clock, to the second, as its answers say it; None if they do not.

@@ -6,6 +6,7 @@ Among them are reviews of tokens and accounts: whose a token is, and what that a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, LABEL_LENGTH, NODE_LABEL, PLURAL
@@ -100,6 +101,10 @@ class KubeReads:
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
+
+    def server_now(self) -> datetime | None:
+        """Return the time of day by the API server's clock; None before its first answer."""
+        return self._client.server_clock.now()
 
     def nodes(self) -> AsyncIterator[list[Json]]:
         """Yield all Nodes, page by page."""

@@ -13,6 +13,8 @@ from typing import Any
 
 from gpuledger.formats.custom_resource.reservation import PLURAL
 from gpuledger.formats.custom_resource.stored_card import API_VERSION
+from gpuledger.formats.custom_resource.usage import DATE_LABEL
+from gpuledger.formats.custom_resource.usage import PLURAL as USAGE_PLURAL
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
 from gpuledger.kube_api.client import KubeClient
@@ -307,5 +309,31 @@ class ReservationRequests:
         return await self._client.request("GET", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
 
 
-class KubeStore(KubeReads, KubeWrites, KueueRequests, ReservationRequests):
+USAGES = f"/apis/{API_VERSION}/{USAGE_PLURAL}"
+
+
+class UsageRequests:
+    """Requests about GPUUsages, the records of what namespaces' pods have held."""
+
+    _client: KubeClient
+
+    async def usage(self, name: str) -> Json:
+        """Return a record."""
+        return await self._client.request("GET", f"{USAGES}/{name}")
+
+    async def create_usage(self, body: Json) -> Json:
+        """Create a record. Raises Conflict if it exists."""
+        return await self._client.request("POST", USAGES, body)
+
+    async def patch_usage_status(self, name: str, patch: Mapping[str, Any]) -> Json:
+        """Change a record's status by a merge patch; return it. Raises Conflict for an older version."""
+        return await self._client.request("PATCH", f"{USAGES}/{name}/status", dict(patch), content_type=MERGE_PATCH)
+
+    async def delete_usages(self, dates: Sequence[str]) -> None:
+        """Delete the records of some days."""
+        selected = {"labelSelector": f"{DATE_LABEL} in ({','.join(dates)})"}
+        await self._client.request("DELETE", USAGES, parameters=selected)
+
+
+class KubeStore(KubeReads, KubeWrites, KueueRequests, ReservationRequests, UsageRequests):
     """All requests to the API server behind the protocols of the workflows."""

@@ -10,6 +10,7 @@ from gpuledger.model.gang import SeatKey
 from gpuledger.model.node import NodeOffer
 from gpuledger.model.request import HostAmounts
 from gpuledger.model.share import MAX_HOLDERS, Claim, Holder, Misfit, Share, StoredCard
+from gpuledger.model.usage import EndedShare
 
 
 def why_not(share: Share, others: Sequence[Share], capacity: Amounts) -> str | None:
@@ -102,6 +103,8 @@ class CardEntry:
     """Pod UID -> holder: the pods among them that have taken a stored seat."""
     misfits: tuple[Misfit, ...] = ()
     """Shares that are shown on the card and not counted."""
+    ended: tuple[EndedShare, ...] | None = None
+    """Shares whose time is over, until their namespaces' records have it; None: no account is kept of this card."""
     seats: dict[SeatKey, Share] = field(default_factory=dict)
     """Pod UID, or a pod that is to come -> share that is kept and not stored yet."""
     claims: dict[str, Claim] = field(default_factory=dict)
@@ -154,7 +157,7 @@ class CardEntry:
         self.resource_version, self.stored, self.cordoned = stored.resource_version, True, stored.cordoned
         self.phase, self.reason, self.open = stored.phase, stored.reason, stored.holders is not None
         if self.open:
-            self.misfits = stored.misfits
+            self.misfits, self.ended = stored.misfits, stored.ended
 
     def counts_otherwise(self, key: SeatKey) -> bool:
         """Return whether a seat's share counts already: its pod, or the one whose place it keeps, is here itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 
@@ -32,6 +32,30 @@ def time_of(text: str) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else None
+
+
+class ServerTime:
+    """The time of day by another program's clock, which says it in whole seconds; between that it runs steadily.
+
+    The clock of this machine has no part in it: nobody who sets that changes what is measured.
+    """
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        """Take a clock that can't be set."""
+        self._now_s = now_s
+        self._ahead_s: float | None = None
+        """The other clock minus ours: the most that is certain."""
+
+    def observe(self, said: datetime, asked_s: float) -> None:
+        """Observe what the other clock said, in answer to a request that was sent at `asked_s` of ours."""
+        least_s = said.timestamp() - self._now_s()
+        before_s = said.timestamp() + 1 - asked_s  # it was less than a second later when it said so
+        if self._ahead_s is None or least_s > self._ahead_s or self._ahead_s >= before_s:
+            self._ahead_s = least_s
+
+    def now(self) -> datetime | None:
+        """Return the time of day, in UTC; None if nothing was said yet."""
+        return None if self._ahead_s is None else datetime.fromtimestamp(self._now_s() + self._ahead_s, UTC)
 
 
 class Backoff:

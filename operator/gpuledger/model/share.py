@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from gpuledger.model.card import NOTHING, Amounts, Card, total
 from gpuledger.model.request import NO_HOST, Demand, HostAmounts, PodClaim, PodRequest, Shape, phases
+from gpuledger.model.usage import NO_CHARGE, Charge, EndedShare
 
 Assignment = tuple[tuple[str, ...], ...]
 """For each container of a request, in its order: the UUIDs of its cards, in the order of their index."""
@@ -50,6 +51,8 @@ class Pod:
     priority: int = 0
     grace_s: int = DEFAULT_GRACE_S
     """How long it may take to end once it is deleted, at most LONGEST_GRACE_KEPT_S."""
+    charge: Charge = field(default=NO_CHARGE, compare=False)
+    """To whom its shares are charged; no part of its identity."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -144,6 +147,10 @@ class Holder:
     """The attempt to bind that entered it or relies on it: a random name, empty if the journal has not entered it."""
     seat: StoredSeat | None = None
     """For whom the share is kept, if its pod does not exist yet; of a pod, the seat that it has taken."""
+    since: str = field(default="", compare=False)
+    """From when on the share is charged, RFC 3339 with milliseconds, by the API server's clock; empty: it is not."""
+    waited_s: int = field(default=0, compare=False)
+    """How long its pod had waited for it then."""
 
     @property
     def is_seat(self) -> bool:
@@ -293,5 +300,7 @@ class StoredCard:
     """Its `status.conflicts`."""
     claims: tuple[Claim, ...] = ()
     """Its `status.claims`."""
+    ended: tuple[EndedShare, ...] | None = None
+    """Its `status.ended`; None where its definition is of an earlier release, and knows no accounts."""
     cordoned: str = ""
     """Why a person wants no new pods on the card; empty if it may take some."""

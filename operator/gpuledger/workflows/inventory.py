@@ -573,7 +573,7 @@ class InventoryKeeper(Component):
         self._note_reported(node_name, entries)
         for entry in entries:
             is_out_of_use = entry.cordoned and node_name in self._facts  # if it comes back, it is not to take pods
-            if entry.card.uuid not in cards and not entry.listed and not is_out_of_use:
+            if entry.card.uuid not in cards and not entry.listed and not entry.ended and not is_out_of_use:
                 await self._delete(entry)
             else:
                 phase, reason = self._phase(entry)

@@ -515,7 +515,7 @@ class PodReleaser(Component):
             uuid = holder.share.uuid
             if uuid not in kept:
                 logger.warning("pod %s is bound without its share of card %s, which is released", holder.pod, uuid)
-                await self._journal.remove(uuid, pod_uid, holder)
+                await self._journal.remove(uuid, pod_uid, holder, is_charged=False)
             elif holder.state is not HolderState.ALLOCATED:
                 await self._journal.change(replace(holder, state=HolderState.ALLOCATED, deadline=None))
 
@@ -556,9 +556,9 @@ class PodReleaser(Component):
                 inheriting = [each for each in inheriting if each.pod == inheriting[0].pod]
             if inheriting:
                 bequests = [Bequest(heir.pod, heir.claim.uid, heir.claim_name) for heir in inheriting]
-                writes.append(self._journal.hand_over(holder, bequests))
+                writes.append(self._journal.hand_over(holder, bequests, was_bound))
             else:
-                writes.append(self._journal.remove(holder.share.uuid, holder.pod.uid, holder))
+                writes.append(self._journal.remove(holder.share.uuid, holder.pod.uid, holder, was_bound))
         await asyncio.gather(*writes)
 
     def _holders(self, pod_uid: str) -> list[Holder]:

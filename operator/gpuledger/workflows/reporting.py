@@ -69,6 +69,7 @@ class Counts:
             "cards_written", "Cards created, changed or deleted, without changes of their status"
         )
         self.releases = counter("releases", "Pods whose shares were released")
+        self.usage_entered = counter("usage_entered", "Ended shares entered in the records of what namespaces held")
         self.wake_ups = counter("wake_ups", "Patches of waiting pods that made kube-scheduler retry them")
         self.evictions = counter("evictions", "Pods evicted for pods of higher priority")
         self.failure_evictions = counter("failure_evictions", "Pods evicted from cards that have failed")
@@ -127,6 +128,8 @@ class JournalCounts:
         text = "Writes of a card's status that failed, without refusals; each is retried"
         self.failures = counter("ledger_write_failures", text, ["kind"])
         _begin(self.failures, ("conflict", "error", "not-found", "unreachable"))
+        text = "Shares whose time is in no account, since the card's list of ended shares was full"
+        self.lost_time = counter("usage_lost", text)
         text = "Time from a write of a card's status to its response"
         self.write_seconds = histogram("ledger_write_seconds", text, buckets=SECONDS)
         text = "Changes per write of a card's status"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from gpuledger.workflows.accounts import Accounts
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.binding.bind_pod import PodBinder
 from gpuledger.workflows.binding.device_plugin_queue import DevicePluginQueue
@@ -117,7 +118,7 @@ def connect(c: Context) -> Workflows:
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
         *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
         *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, NodeKeeper(c, may_write)),
+        *(reservations.status, NodeKeeper(c, may_write), Accounts(c, may_write)),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(

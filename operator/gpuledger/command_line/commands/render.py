@@ -17,7 +17,7 @@ file_option = click.option(
 @click.command()
 @click.option(
     "--kind",
-    type=click.Choice(["all", "GPUAllocation", "GPUReservation"]),
+    type=click.Choice(["all", "GPUAllocation", "GPUReservation", "GPUUsage"]),
     default="all",
     show_default=True,
     help="Which of them to print.",
@@ -26,8 +26,13 @@ def crd(kind: str) -> None:
     """Print the CustomResourceDefinitions."""
     from gpuledger.formats.custom_resource import crd as of_cards
     from gpuledger.formats.custom_resource import gpu_reservation as of_reservations
+    from gpuledger.formats.custom_resource import gpu_usage as of_usage
 
-    texts = {"GPUAllocation": of_cards.as_yaml, "GPUReservation": of_reservations.as_yaml}
+    texts = {
+        "GPUAllocation": of_cards.as_yaml,
+        "GPUReservation": of_reservations.as_yaml,
+        "GPUUsage": of_usage.as_yaml,
+    }
     click.echo("---\n".join(text() for name, text in texts.items() if kind in ("all", name)), nl=False)
 
 

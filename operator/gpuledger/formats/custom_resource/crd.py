@@ -277,6 +277,8 @@ def definition(of: Definition) -> Json:
 def custom_resource_definition() -> Json:
     """Build the CustomResourceDefinition of GPUAllocation."""
     schema = structural(GPUAllocation.model_json_schema(by_alias=True))
+    # A patch can add to a list only where there is one. So a card without it has a definition of an earlier release.
+    schema["properties"]["status"]["properties"]["ended"]["default"] = []
     return definition(Definition(KIND, PLURAL, SINGULAR, SHORT_NAME, "Cluster", schema, RULES, COLUMNS, SELECTABLE))
 
 

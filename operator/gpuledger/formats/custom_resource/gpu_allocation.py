@@ -11,11 +11,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from gpuledger.formats.custom_resource.stored_card import (
+    MAX_ACCOUNT_WORD,
     MAX_CARDS_OF_ONE_POD,
     MAX_CLAIMS,
     MAX_CONFLICTS,
     MAX_CONTAINERS,
     MAX_CORES,
+    MAX_ENDED,
     MAX_HOST_AMOUNT,
     MAX_INDEX,
     MAX_LINE,
@@ -30,6 +32,7 @@ from gpuledger.formats.custom_resource.stored_card import (
 )
 from gpuledger.model.card import Card, CardPhase
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, MAX_HOLDERS, HolderState, SeatFor
+from gpuledger.model.usage import MILLION
 
 # Words of a field that camelCase alone would spell "Uid" and "Mib".
 _SPELLINGS: Final = {"uid": "UID", "mib": "MiB"}
@@ -60,6 +63,8 @@ EntryName = Annotated[str, Field(min_length=1, max_length=191)]  # up to three D
 Word = Annotated[str, Field(max_length=32)]
 Time = Annotated[str, Field(max_length=32, pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
 Line = Annotated[str, Field(max_length=MAX_LINE)]
+AccountWord = Annotated[str, Field(max_length=MAX_ACCOUNT_WORD)]
+Seconds = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "int32"})]
 
 
 class Part(BaseModel):
@@ -235,7 +240,17 @@ class Seat(Part):
     )
 
 
-class Holder(_WholeShare):
+class _Charged(Part):
+    """To whom the time of a share is charged, within its namespace."""
+
+    owner: AccountWord | None = Field(
+        default=None, description="The object that has made the pod, as Kind/name; absent for a pod by itself."
+    )
+    queue: AccountWord | None = Field(default=None, description="Queue of Kueue that the pod came from, if any.")
+    priority_class: AccountWord | None = Field(default=None, description="PriorityClass of the pod, if it has one.")
+
+
+class Holder(_WholeShare, _Charged):
     """A pod that holds a share of the card. It counts in full, whatever its state."""
 
     state: HolderState = Field(
@@ -256,6 +271,34 @@ class Holder(_WholeShare):
     deadline: AwareDatetime | None = Field(
         default=None, description="When a reserved or releasing share expires if nothing else happens."
     )
+    since: AwareDatetime | None = Field(
+        default=None,
+        description="From when on the share is charged, by the API server's clock; absent: it is not, as one that is "
+        "reserved for a pod that waits.",
+    )
+    waited_seconds: Seconds | None = Field(
+        default=None, description="How long the pod had waited for it then; of a pod on several cards, at one of them."
+    )
+
+
+class Ended(_Charged):
+    """The time of a share that is over. It is here until the record of its namespace has it."""
+
+    key: Annotated[str, Field(min_length=1, max_length=160)] = Field(
+        description="The attempt that had entered the share, and the pod's UID. Nothing is charged twice by it."
+    )
+    namespace: DnsLabel = Field(description="Namespace of the pod, which is charged.")
+    since: AwareDatetime = Field(description="From when on the share was held.")
+    until: AwareDatetime = Field(description="Until when.")
+    millionths: int = Field(
+        ge=0,
+        le=MILLION,
+        json_schema_extra={"format": "int32"},
+        description="Part of the card in millionths: of its memory or of its cores, whichever is more.",
+    )
+    memory_mib: MemoryMiB = Field(description="Memory that was held, in MiB.")
+    cores: Cores = Field(description="Compute that was held, in percent of the card.")
+    waited_seconds: Seconds = Field(description="How long the pod had waited for it.")
 
 
 class Claim(_WholeShare):
@@ -314,6 +357,13 @@ class CardStatus(Part):
         max_length=MAX_CONFLICTS,
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
         description="Shares found on the node that do not fit. They are not counted, and need an administrator.",
+    )
+    ended: tuple[Ended, ...] | None = Field(
+        default=None,
+        max_length=MAX_ENDED,
+        json_schema_extra=unique_by("key"),
+        description="Shares that have ended, each entered in the write that took its holder off, until the GPUUsage of "
+        "its namespace has it.",
     )
 
 

@@ -33,6 +33,7 @@ from gpuledger.model.share import (
     StoredCard,
     StoredSeat,
 )
+from gpuledger.model.usage import NO_CHARGE, Charge, EndedShare
 
 GROUP: Final = "gpuledger.dev"
 VERSION: Final = "v1alpha1"
@@ -48,6 +49,7 @@ owns."""
 MAX_CONTAINERS: Final = 64
 MAX_CONFLICTS: Final = 64
 MAX_CLAIMS: Final = 64
+MAX_ENDED: Final = 256
 MAX_CARDS_OF_ONE_POD: Final = 1024
 MAX_LINKS: Final = 64
 MAX_MEMORY_MIB: Final = 16 * 1024 * 1024  # 16 TiB
@@ -58,6 +60,7 @@ MAX_SLOTS_OF_ONE_POD: Final = 64
 MAX_INDEX: Final = 1023
 MAX_LINK_SCORE: Final = 1_000_000
 MAX_LINE: Final = 256
+MAX_ACCOUNT_WORD: Final = 256
 
 # Inside, anything that may stand in an object's name; at the ends, a letter or a digit.
 UUID_PATTERN: Final = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*$"
@@ -79,6 +82,7 @@ KINDS_SHARED = 4096
 
 _amounts = lru_cache(KINDS_SHARED)(Amounts)
 _container_share = lru_cache(KINDS_SHARED)(ContainerShare)
+_charge = lru_cache(KINDS_SHARED)(Charge)
 
 PODS_LENGTH = 256
 PODS_NAMED = 2
@@ -115,6 +119,7 @@ def stored_card(allocation: Mapping[str, Any]) -> StoredCard:
             reason="" if status is None else intern(status.get("reason") or ""),
             misfits=() if status is None else tuple(_misfit(entry) for entry in status.get("conflicts") or ()),
             claims=() if status is None else tuple(_claim(card.uuid, each) for each in status.get("claims") or ()),
+            ended=None if status is None or "ended" not in status else tuple(map(_ended, status["ended"])),
             cordoned=_cordoned(allocation["metadata"].get("annotations")),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -150,7 +155,58 @@ def holder_json(holder: Holder) -> dict[str, Any]:
         entry["deadline"] = holder.deadline
     if holder.seat is not None:
         entry["seat"] = seat_json(holder.seat)
+    if holder.since:
+        entry |= charged_json(holder)
     return entry
+
+
+def charged_json(holder: Holder) -> dict[str, Any]:
+    """Return the fields of a holder that say since when it is charged, and to whom."""
+    waited = {"waitedSeconds": holder.waited_s} if holder.waited_s else {}
+    return {"since": holder.since} | waited | _charge_json(holder.pod.charge)
+
+
+def _charge_json(charge: Charge) -> dict[str, Any]:
+    words = {"owner": charge.owner, "queue": charge.queue, "priorityClass": charge.priority_class}
+    return {name: word for name, word in words.items() if word}
+
+
+def ended_json(ended: EndedShare) -> dict[str, Any]:
+    """Return a share that is over as an element of `status.ended`."""
+    return {
+        "key": ended.key,
+        "namespace": ended.namespace,
+        **_charge_json(ended.charge),
+        "since": in_milliseconds(ended.since),
+        "until": in_milliseconds(ended.until),
+        "millionths": ended.part,
+        "memoryMiB": ended.memory_mib,
+        "cores": ended.cores,
+        "waitedSeconds": ended.waited_s,
+    }
+
+
+def _ended(entry: Mapping[str, Any]) -> EndedShare:
+    return EndedShare(
+        key=entry["key"],
+        namespace=intern(entry["namespace"]),
+        charge=_read_charge(entry),
+        since=datetime.fromisoformat(entry["since"]),
+        until=datetime.fromisoformat(entry["until"]),
+        part=entry["millionths"],
+        memory_mib=entry["memoryMiB"],
+        cores=entry["cores"],
+        waited_s=entry["waitedSeconds"],
+    )
+
+
+def _read_charge(entry: Mapping[str, Any]) -> Charge:
+    return _charge(*(intern(entry.get(name) or "") for name in ("owner", "queue", "priorityClass")))
+
+
+def in_milliseconds(moment: datetime) -> str:
+    """Return a time in UTC as RFC 3339, with milliseconds."""
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
 
 
 def seat_json(seat: StoredSeat) -> dict[str, Any]:
@@ -272,6 +328,7 @@ def read_holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
             intern(entry["pod"]),
             entry["priority"],
             entry.get("graceSeconds", DEFAULT_GRACE_S),
+            _read_charge(entry) if "since" in entry else NO_CHARGE,
         ),
         share=Share(
             uuid=uuid,
@@ -283,6 +340,8 @@ def read_holder(uuid: str, entry: Mapping[str, Any]) -> Holder:
         deadline=entry.get("deadline"),
         attempt=entry.get("attempt") or "",
         seat=_seat(entry["namespace"], entry["seat"]) if "seat" in entry else None,
+        since=entry.get("since") or "",
+        waited_s=entry.get("waitedSeconds") or 0,
     )
 
 

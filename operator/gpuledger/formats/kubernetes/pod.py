@@ -26,6 +26,7 @@ from gpuledger.formats.dialects.request import counted, pod_request
 from gpuledger.formats.dialects.unsupported import pod_warnings
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.other import condition_of, is_true
+from gpuledger.formats.kubernetes.workload import CLUSTER_QUEUE_LABEL, LOCAL_QUEUE_LABEL
 from gpuledger.formats.quantity import host_request
 from gpuledger.formats.resource_claims.claims import ClaimObjects
 from gpuledger.model.errors import BadInput
@@ -33,6 +34,7 @@ from gpuledger.model.json_object import CONTAINERS, JsonMapping, all_containers,
 from gpuledger.model.node import Counted, OldDevices, PodFacts, UnaccountedPod
 from gpuledger.model.request import MAX_CARDS
 from gpuledger.model.share import DEFAULT_GRACE_S, LONGEST_GRACE_KEPT_S, Pod
+from gpuledger.model.usage import Charge
 
 SCHEDULED = "PodScheduled"
 """The condition in which a scheduler says whether it has found a node."""
@@ -52,9 +54,40 @@ def pod_identity(pod: JsonMapping) -> Pod:
         metadata, spec = pod["metadata"], pod.get("spec") or {}
         priority = spec.get("priority") or 0
         uid, namespace, name = (intern(str(metadata[key])) for key in ("uid", "namespace", "name"))
-        return Pod(uid, namespace, name, int(priority), max(0, min(grace_s(pod), LONGEST_GRACE_KEPT_S)))
+        grace = max(0, min(grace_s(pod), LONGEST_GRACE_KEPT_S))
+        return Pod(uid, namespace, name, int(priority), grace, charge_of(pod))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a pod: {error!r} in its metadata") from error
+
+
+CHARGED_LENGTH = 128
+"""Of the names by which an account is told apart. Those of objects can be twice as long, and are cut."""
+
+REFERENCES_READ = 64
+"""Of a pod's owners; it has one, and a user can write thousands."""
+
+
+def charge_of(pod: JsonMapping) -> Charge:
+    """Return to whom the time of a pod's shares is charged: what users write there concerns their own namespace."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    labels = metadata.get("labels") or {}
+    queue = labels.get(CLUSTER_QUEUE_LABEL) or labels.get(LOCAL_QUEUE_LABEL) or ""
+    words = (_maker(metadata, labels), str(queue), str(spec.get("priorityClassName") or ""))
+    owner, queue, priority_class = (intern(word[:CHARGED_LENGTH]) for word in words)
+    return Charge(owner, queue, priority_class, created_at(pod))
+
+
+def _maker(metadata: JsonMapping, labels: JsonMapping) -> str:
+    """Return the object that has made a pod, Kind/name; empty for a pod by itself."""
+    references = islice(metadata.get("ownerReferences") or (), REFERENCES_READ)
+    maker = next((each for each in references if each.get("controller")), None)
+    if maker is None:
+        return ""
+    kind, name = str(maker.get("kind") or ""), str(maker.get("name") or "")
+    template = str(labels.get("pod-template-hash") or "")
+    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+        kind, name = "Deployment", name.removesuffix(f"-{template}")
+    return f"{kind}/{name}"
 
 
 def pod_facts(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None = None) -> PodFacts:

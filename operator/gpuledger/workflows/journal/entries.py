@@ -6,22 +6,43 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from gpuledger.formats.custom_resource.stored_card import (
     MAX_CLAIMS,
     MAX_CONFLICTS,
+    MAX_ENDED,
+    charged_json,
     claim_json,
+    ended_json,
     holder_json,
+    in_milliseconds,
     misfit_json,
     pods_column,
     seat_json,
     used_json,
 )
 from gpuledger.ledger.entry import CardEntry, why_not
+from gpuledger.ledger.usage import ended_share
 from gpuledger.model.card import NOTHING, Amounts, CardPhase
+from gpuledger.model.clock import time_of
 from gpuledger.model.errors import GpuledgerError, ShareRefused
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import Claim, Holder, HolderState, Misfit, Pod, Share, StoredSeat
+from gpuledger.model.usage import EndedShare
+
+
+def charged(holder: Holder, now: datetime | None) -> Holder:
+    """Return a holder that is charged from now on, if it is not already and its state is charged.
+
+    What is allocated is, and a stored seat; not what is reserved for a pod that waits. None: no accounts are kept.
+    """
+    counts = holder.state is HolderState.ALLOCATED or holder.is_seat
+    if now is None or holder.since or not counts:
+        return holder
+    created = time_of(holder.pod.charge.created)
+    waited_s = 0 if created is None else max(0, int((now - created).total_seconds()))
+    return replace(holder, since=in_milliseconds(now), waited_s=waited_s)
 
 
 @dataclass(eq=False)
@@ -75,6 +96,9 @@ class Add(Entry):
             deadline=kept.deadline,
             share=self.holder.share,
             seat=self.holder.seat or present.seat,
+            since=kept.since,
+            waited_s=kept.waited_s,
+            pod=kept.pod,
         )
 
     def sits_in(self, seat: StoredSeat | None) -> None:
@@ -100,6 +124,8 @@ class Remove(Entry):
     pod_uid: str = field(kw_only=True)
     only: Holder | None = field(default=None, kw_only=True)
     """Only this attempt's holder, in this state: a newer attempt of the pod may have entered it again."""
+    is_charged: bool = field(default=True, kw_only=True)
+    """Whether the pod has had it. One that was not bound has not."""
 
     def unanswered(self, error: GpuledgerError) -> None:
         """Have the waiter look at the pod again."""
@@ -125,6 +151,8 @@ class Change(Entry):
     """
 
     holder: Holder = field(kw_only=True)
+    now: datetime | None = field(default=None, kw_only=True)
+    """From when on the share is charged if it was not before; None: no accounts are kept."""
 
     @property
     def subject(self) -> str:
@@ -141,7 +169,7 @@ class Change(Entry):
 
     def changed(self, present: Holder) -> Holder:
         """Return the holder as it is afterwards."""
-        return replace(present, state=self.holder.state, deadline=self.holder.deadline)
+        return charged(replace(present, state=self.holder.state, deadline=self.holder.deadline), self.now)
 
 
 @dataclass(eq=False)
@@ -183,6 +211,22 @@ class SetClaim(Entry):
         return self.pod_uid
 
 
+@dataclass(eq=False)
+class Settle(Entry):
+    """Take shares that have ended off the card's list: their namespaces' records have them."""
+
+    keys: frozenset[str] = field(kw_only=True)
+
+    @property
+    def subject(self) -> str:
+        """The list; no pod's UID is like this."""
+        return "ended"
+
+    def fail(self, error: GpuledgerError) -> None:
+        """Leave them there: whoever wants them off looks at the card again."""
+        self.succeed()
+
+
 @dataclass(frozen=True, slots=True)
 class Bequest:
     """The part of a share that another pod gets: that of one ResourceClaim, which it uses as well."""
@@ -204,6 +248,10 @@ class HandOver(Entry):
     """The holder that leaves, unchanged."""
     bequests: tuple[Bequest, ...] = field(kw_only=True)
     attempt: str = field(kw_only=True)
+    is_charged: bool = field(default=True, kw_only=True)
+    """Whether the pod that leaves has had it."""
+    now: datetime | None = field(default=None, kw_only=True)
+    """From when on the heirs are charged; None: no accounts are kept."""
 
     @property
     def subject(self) -> str:
@@ -230,10 +278,11 @@ class HandOver(Entry):
             amounts = leaving.share.amounts if present is None else NOTHING
         if present is None:
             share = replace(leaving.share, amounts=amounts, containers=parts)
-            return Holder(bequest.heir, share, attempt=self.attempt)
+            return charged(Holder(bequest.heir, share, attempt=self.attempt), self.now)
         both = replace(present.share.amounts + amounts, number=present.share.amounts.number)
         share = replace(present.share, amounts=both, containers=(*present.share.containers, *parts))
-        return replace(present, share=share, attempt=self.attempt)
+        since = in_milliseconds(self.now) if present.since and self.now else present.since
+        return replace(present, share=share, attempt=self.attempt, since=since, waited_s=0)
 
 
 def _without_claims(share: Share) -> Share:
@@ -314,13 +363,18 @@ def _is_done(card: CardEntry, entry: Entry) -> bool:
             return entry.misfit == next((m for m in card.misfits if m.pod.uid == entry.pod_uid), None)
         case SetClaim():
             return entry.claim == card.claims.get(entry.pod_uid)
+        case Settle():
+            return not any(ended.key in entry.keys for ended in card.ended or ())
     raise TypeError(f"unknown entry {entry!r}")
 
 
-def patch_of(card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder] = ()) -> list[Json]:
+def patch_of(
+    card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder] = (), over: Sequence[EndedShare] = ()
+) -> list[Json]:
     """Return the JSON patch that makes these changes at once, from the holders that memory knows.
 
-    The stored seats that are `vacated` leave with it: a pod's share takes the place of the seat that it had.
+    The stored seats that are `vacated` leave with it: a pod's share takes the place of the seat that it had. What is
+    `over` with it is listed, to be charged.
 
     Changes come first, then removals from the highest index down: so no index moves before it is used. Each index is
     tested for the pod and its attempt: a stale index of an equal share would not show in the sums, nor would an entry
@@ -350,10 +404,53 @@ def patch_of(card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder
             operations.append({"op": "add", "path": "/status/holders/-", "value": holder_json(entry.holder)})
         elif isinstance(entry, Describe):
             operations += [_status("phase", entry.phase), _status("reason", entry.reason)]
-    operations += _conflicts_patch(card, entries) + _claims_patch(card, entries)
-    if any(not isinstance(entry, Describe | ShowConflict | SetClaim) for entry in entries):
+    operations += _conflicts_patch(card, entries) + _claims_patch(card, entries) + _ended_patch(card, entries, over)
+    if any(not isinstance(entry, Describe | ShowConflict | SetClaim | Settle) for entry in entries):
         operations += [_status("used", used_json(holders.values())), _status("pods", pods_column(holders.values()))]
     return operations
+
+
+def ended_by(
+    card: CardEntry, entries: Sequence[Entry], vacated: Sequence[Holder], now: datetime | None
+) -> list[EndedShare]:
+    """Return the shares whose time is over with these entries: those that leave, and those that become others."""
+    if now is None or card.ended is None:
+        return []
+    leaving = [*vacated]
+    for entry in entries:
+        present = card.listed.get(entry.subject)
+        if isinstance(entry, HandOver):
+            heirs = dict.fromkeys(bequest.heir.uid for bequest in entry.bequests)
+            leaving += [card.listed[uid] for uid in heirs if uid in card.listed]
+        if isinstance(entry, HandOver | Remove) and entry.is_charged and present is not None:
+            leaving.append(present)
+    over = {holder.pod.uid: ended_share(holder, card.card, now) for holder in leaving}
+    return [ended for ended in over.values() if ended is not None]
+
+
+def _ended_patch(card: CardEntry, entries: Sequence[Entry], over: Sequence[EndedShare]) -> list[Json]:
+    """Return the operations that list what is over, and take off what is in the records.
+
+    A list that is full takes no more: then the time of a share is lost, rather than the card.
+    """
+    operations: list[Json] = []
+    for place in reversed(_settled(card, entries)):
+        path = f"/status/ended/{place}"
+        operations += [{"op": "test", "path": f"{path}/key", "value": (card.ended or ())[place].key}]
+        operations += [{"op": "remove", "path": path}]
+    listed = over[: room_for_ended(card, entries)]
+    return operations + [{"op": "add", "path": "/status/ended/-", "value": ended_json(each)} for each in listed]
+
+
+def room_for_ended(card: CardEntry, entries: Sequence[Entry]) -> int:
+    """Return how many more shares that are over a card can list after these entries."""
+    return MAX_ENDED - len(card.ended or ()) + len(_settled(card, entries))
+
+
+def _settled(card: CardEntry, entries: Sequence[Entry]) -> list[int]:
+    """Return the places, in the card's list of what is over, of what is in the records."""
+    keys = frozenset[str]().union(*(entry.keys for entry in entries if isinstance(entry, Settle)))
+    return [place for place, ended in enumerate(card.ended or ()) if ended.key in keys]
 
 
 def _removals(entries: Sequence[Entry]) -> dict[str, Holder | None]:
@@ -456,6 +553,8 @@ def _opening_patch(card: CardEntry, entries: Sequence[Entry]) -> list[Json]:
         "pods": pods_column(holders),
         "holders": [holder_json(holder) for holder in holders],
     }
+    if card.ended:
+        status["ended"] = [ended_json(each) for each in card.ended]
     if card.misfits:
         status["conflicts"] = [misfit_json(misfit) for misfit in card.misfits]
     return [
@@ -488,6 +587,9 @@ def _edit(place: int, old: Holder, new: Holder) -> list[Json]:
         operations.append({"op": "replace", "path": f"{path}/state", "value": new.state.value})
     if new.seat is not None and new.seat != old.seat:
         operations.append({"op": "add", "path": f"{path}/seat", "value": seat_json(new.seat)})
+    if new.since and new.since != old.since:
+        charge = charged_json(new).items()
+        operations += [{"op": "add", "path": f"{path}/{name}", "value": value} for name, value in charge]
     if new.deadline and new.deadline != old.deadline:
         operations.append({"op": "add", "path": f"{path}/deadline", "value": new.deadline})
     elif old.deadline and not new.deadline:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import datetime
 from secrets import token_hex
 
 from attrs import define
@@ -42,10 +44,14 @@ from gpuledger.workflows.journal.entries import (
     HandOver,
     Remove,
     SetClaim,
+    Settle,
     ShowConflict,
     adds_something,
+    charged,
+    ended_by,
     open_entries,
     patch_of,
+    room_for_ended,
 )
 from gpuledger.workflows.reporting import JournalCounts
 
@@ -159,6 +165,9 @@ class Journal:
         self.reader = CardReader(ledger, store)
         self.on_lost = Listeners[[str]]()
         """Called with a node's name when the API server does not have one of its cards that memory knows."""
+        self.account_time: Callable[[], datetime | None] = lambda: None
+        """Returns the time by which shares are charged; None: they are not."""
+        self._settled: dict[str, set[str]] = {}  # card UUID -> keys of what is over, which leave with the next write
 
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
@@ -168,7 +177,7 @@ class Journal:
         Raises ShareRefused if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: a caller that gives up must `remove`, which waits its turn.
         """
-        entry = Add(holder=replace(holder, attempt=token_hex(ATTEMPT_BYTES)))
+        entry = Add(holder=charged(replace(holder, attempt=token_hex(ATTEMPT_BYTES)), self.account_time()))
         in_a_burst = self._comes_in_a_burst(holder.pod.uid)
         self._submit(holder.share.uuid, entry, self._gather_s if in_a_burst and not holder.share.exclusive else 0.0)
         try:
@@ -199,23 +208,30 @@ class Journal:
         present = next((other for other in stored.holders or () if other.pod.uid == holder.pod.uid), None)
         return present is not None and (present.attempt, present.state) == (holder.attempt, HolderState.ALLOCATED)
 
-    async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None) -> None:
-        """Take a pod off a card. Done when it is not there.
+    async def remove(self, uuid: str, pod_uid: str, only: Holder | None = None, is_charged: bool = True) -> None:
+        """Take a pod off a card, and list the time of its share to be charged. Done when it is not there.
 
         With a holder, only that one, as it is: not in another state, nor entered by another attempt. Raises ApiError
         where the API server has not answered, to this or another write of the card: the pod is to be read again then.
         It may have been put back, with etcd, to when it still ran.
         """
-        entry = Remove(pod_uid=pod_uid, only=only)
+        entry = Remove(pod_uid=pod_uid, only=only, is_charged=is_charged)
         self._submit(uuid, entry)
         await entry.settled
 
-    async def hand_over(self, holder: Holder, bequests: Sequence[Bequest]) -> None:
+    async def hand_over(self, holder: Holder, bequests: Sequence[Bequest], is_charged: bool = True) -> None:
         """Give claims' parts of a share to heirs, by the claims' names there, and take the holder off the card.
 
         Done when the holder is not there as it was. Raises ApiError like `remove`.
         """
-        entry = HandOver(holder=holder, bequests=tuple(bequests), attempt=token_hex(ATTEMPT_BYTES))
+        now = self.account_time()
+        entry = HandOver(
+            holder=holder,
+            bequests=tuple(bequests),
+            attempt=token_hex(ATTEMPT_BYTES),
+            is_charged=is_charged,
+            now=now,
+        )
         self._submit(holder.share.uuid, entry)
         await entry.settled
 
@@ -224,7 +240,7 @@ class Journal:
 
         Done when the pod has left the card, or has another share of it.
         """
-        entry = Change(holder=holder)
+        entry = Change(holder=holder, now=self.account_time())
         self._submit(holder.share.uuid, entry)
         await entry.settled
 
@@ -236,6 +252,18 @@ class Journal:
         entry = Describe(phase=phase, reason=reason)
         self._submit(uuid, entry)
         await entry.settled
+
+    def note_settled(self, uuid: str, keys: AbstractSet[str]) -> None:
+        """Have the card's next write take off its list what is over and in the records. Costs no write of its own."""
+        self._settled.setdefault(uuid, set()).update(keys)
+
+    async def settle(self, uuid: str) -> None:
+        """Write that now, if it is still to be written. An error leaves it on the list."""
+        keys = frozenset(self._settled.pop(uuid, ()))
+        if keys:
+            entry = Settle(keys=keys)
+            self._submit(uuid, entry)
+            await entry.settled
 
     async def claim(self, claim: Claim) -> None:
         """List on a card what is promised to a pod. Raises ShareRefused, or what the API server says."""
@@ -284,6 +312,8 @@ class Journal:
                 on_lost=self.on_lost,
                 clock=self._clock,
                 pause_s=gather_s,
+                account_time=self.account_time,
+                riders=lambda: frozenset(self._settled.pop(uuid, ())),
             )
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
@@ -309,6 +339,9 @@ class _CardWriter:
     _clock: Clock
     _pause_s: float
     """How long it waits for more changes before it writes the next time."""
+    _account_time: Callable[[], datetime | None]
+    _riders: Callable[[], frozenset[str]]
+    """Returns what leaves the list of what is over with the next write, and forgets it."""
 
     def __attrs_post_init__(self) -> None:
         self.waiting: list[Entry] = []
@@ -355,7 +388,7 @@ class _CardWriter:
         if card is None or not card.stored:
             self._card_is_gone(group)
             return []
-        group = open_entries(card, group, self._vacated(card, group))
+        group = open_entries(card, [*group, *self._settling(group)], self._vacated(card, group))
         if any(entry.refusals for entry in group):
             # One by one, each in its turn, so that a bad entry takes no neighbour with it.
             await self._write(group[:1], group[1:])
@@ -364,16 +397,26 @@ class _CardWriter:
             await self._write(group)
         return group
 
+    def _settling(self, group: Sequence[Entry]) -> list[Entry]:
+        """Return what goes with a write that is made anyway."""
+        if not group or any(isinstance(entry, Settle) for entry in group):
+            return []
+        keys = self._riders()
+        return [Settle(keys=keys)] if keys else []
+
     async def _write(self, entries: list[Entry], others: Sequence[Entry] = ()) -> None:
         card = self._ledger.entry(self.uuid)
         if card is None:
             return
         self._counts.patches.inc()
+        vacated = self._vacated(card, entries)
+        over = ended_by(card, entries, vacated, self._account_time())
+        lost = max(0, len(over) - room_for_ended(card, entries))
         version = card.resource_version  # it may be another one when the answer comes
         begin_s = self._clock.now_s()
         try:
             stored = await self._store.patch_allocation_status(
-                card.card.object_name, patch_of(card, entries, self._vacated(card, entries)), WRITE_TIMEOUT_S
+                card.card.object_name, patch_of(card, entries, vacated, over), WRITE_TIMEOUT_S
             )
         except Invalid as error:
             self._refused(entries, error)
@@ -394,6 +437,7 @@ class _CardWriter:
         else:
             self._backoff.reset()
             self._counts.entries.inc(len(entries))
+            self._counts.lost_time.inc(lost)
             self._ledger.load(stored_card(stored))
             for entry in entries:
                 entry.succeed()

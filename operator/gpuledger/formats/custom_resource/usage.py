@@ -1,0 +1,119 @@
+"""GPUUsage: the record of what a namespace's pods held on one day of UTC, as the operator reads and writes it.
+
+A share is in the record of the day on which it ended, whole: its lines say on which days it was held. So one write
+enters it, and whoever adds up a time looks at the records of all days from its beginning on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from gpuledger.formats.custom_resource.stored_card import API_VERSION
+from gpuledger.model.errors import BadInput
+from gpuledger.model.json_object import Json, JsonMapping
+from gpuledger.model.usage import Held, Line, total_of
+
+KIND: Final = "GPUUsage"
+PLURAL: Final = "gpuusages"
+
+NAMESPACE_LABEL: Final = "gpuledger.dev/namespace"
+DATE_LABEL: Final = "gpuledger.dev/date"
+
+MS_PER_HOUR: Final = 3_600_000
+
+LINE_WORDS: Final = {
+    "day": "day",
+    "model": "model",
+    "node": "node",
+    "queue": "queue",
+    "owner": "owner",
+    "priority_class": "priorityClass",
+}
+"""Field of a line -> its name in the object."""
+HELD_AMOUNTS: Final = {
+    "card_ms": "cardMilliseconds",
+    "memory_mib_s": "memoryMiBSeconds",
+    "core_percent_s": "corePercentSeconds",
+    "shares": "shares",
+    "waited_s": "waitedSeconds",
+}
+"""Field of what was held -> its name in the object."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RecordName:
+    """Which record: of a namespace, and of the day on which shares ended."""
+
+    namespace: str
+    date: str
+    """Of UTC, YYYY-MM-DD."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.date}"
+
+
+def record_name(namespace: str, until: datetime) -> RecordName:
+    """Return the record that a share is entered in which has ended then."""
+    return RecordName(namespace, f"{until:%Y-%m-%d}")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record in one version."""
+
+    name: RecordName
+    version: int
+    lines: Mapping[Line, Held]
+    entered: Mapping[str, str]
+    """Key of a share that is in it, and may still be listed by its card -> UUID of the card."""
+
+
+def new_record(name: RecordName) -> Json:
+    """Return the object to create. What it says is written into its status."""
+    labels = {NAMESPACE_LABEL: name.namespace, DATE_LABEL: name.date}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": str(name), "labels": labels},
+        "spec": {"namespace": name.namespace, "date": name.date},
+    }
+
+
+def record(found: JsonMapping) -> Record:
+    """Read a record. Raises BadInput for one that another release's definition has let through."""
+    try:
+        spec, status = found["spec"], found.get("status") or {}
+        return Record(
+            name=RecordName(spec["namespace"], spec["date"]),
+            version=int(found["metadata"]["resourceVersion"]),
+            lines=dict(map(_line, status.get("lines") or ())),
+            entered={each["key"]: each["card"] for each in status.get("entered") or ()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"GPUUsage {(found.get('metadata') or {}).get('name')} can't be read: {error!r}") from error
+
+
+def _line(entry: Mapping[str, Any]) -> tuple[Line, Held]:
+    words = {field: entry.get(name) or "" for field, name in LINE_WORDS.items()}
+    return Line(**words), Held(**{field: int(entry.get(name) or 0) for field, name in HELD_AMOUNTS.items()})
+
+
+def record_patch(before: Record, lines: Mapping[Line, Held], entered: Mapping[str, str]) -> Json:
+    """Return the merge patch that writes a record's status, if it is still in the version that was read."""
+    in_all = total_of(lines)
+    status = {
+        "cardHours": round(in_all.card_ms / MS_PER_HOUR, 3),
+        "shares": in_all.shares,
+        "lines": [_line_json(line, held) for line, held in sorted(lines.items())],
+        "entered": [{"key": key, "card": card} for key, card in sorted(entered.items())],
+    }
+    return {"metadata": {"resourceVersion": str(before.version)}, "status": status}
+
+
+def _line_json(line: Line, held: Held) -> Json:
+    words = {name: getattr(line, field) for field, name in LINE_WORDS.items()}
+    amounts = {name: getattr(held, field) for field, name in HELD_AMOUNTS.items()}
+    return {name: value for name, value in (words | amounts).items() if value}

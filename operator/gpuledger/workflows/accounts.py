@@ -1,0 +1,210 @@
+"""Enters the time of shares that have ended into the records of their namespaces, many at once.
+
+The write that takes a holder off its card lists the time of its share there (`status.ended`), so nothing is lost and
+nothing is there twice. Some seconds later it goes from the card's list into the record, in three steps, any of which
+can be the last before a crash:
+
+1. the record's write has the time in its sums, and the share's key among what it has `entered`;
+2. the card's next write, or one of its own, takes the share off the list;
+3. the record's next write forgets the key.
+
+A record is written only in the version that was read. And its cards are read after that: so what another operator had
+entered before, and taken off, is not there any more; what it had entered and not taken off, the record names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from datetime import date, datetime, timedelta
+
+from attrs import define
+
+from gpuledger.formats.custom_resource.usage import Record, RecordName, new_record, record, record_name, record_patch
+from gpuledger.ledger.entry import CardEntry
+from gpuledger.ledger.usage import add_up, lines_of
+from gpuledger.model.clock import BoundedMap
+from gpuledger.model.errors import Conflict, NotFound
+from gpuledger.model.share import StoredCard
+from gpuledger.workflows.context import Component
+from gpuledger.workflows.tasks import KeyedWorker, gather_all
+
+GATHER_S = 20.0
+"""For so long shares gather that have ended, before a record is written."""
+
+MANY = 128
+"""Ended shares of one card with which no more are waited for: its list has room for twice as many."""
+
+SETTLE_S = 60.0
+"""After this a card whose list is in the records has a write of its own, if it had no other."""
+
+RECORDS_KEPT = 512
+"""As they were written last. Others are read before they are written."""
+
+REQUESTS_AT_ONCE = 4
+
+DAYS_DELETED = 31
+"""Before the first that is kept: so long the operator may have been away."""
+
+ALL = "accounts"
+"""The key of the one work there is."""
+
+
+@define(eq=False, slots=False)
+class Accounts(Component):
+    """Keeps the accounts. What memory has of records and keys is what it wrote or read itself."""
+
+    _may_write: Callable[[], bool]
+
+    def __attrs_post_init__(self) -> None:
+        self._due: dict[str, None] = {}  # UUIDs of cards that list what is in no record yet, as far as is known
+        self._records: BoundedMap[RecordName, Record] = BoundedMap(RECORDS_KEPT)
+        self._entered: dict[
+            str, dict[str, RecordName]
+        ] = {}  # card UUID -> key it still lists -> the record that has it
+        self._left: defaultdict[RecordName, set[str]] = defaultdict(set)  # keys that are off their cards for good
+        self._settling: set[str] = set()  # UUIDs of the cards that are to have a write of their own
+        self._timer: asyncio.TimerHandle | None = None
+        self._kept_from = ""  # the records of earlier days have been deleted
+        self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
+        self.worker = KeyedWorker(self._work, 1, self._may_write)
+        self._journal.account_time = self._now
+
+    def _now(self) -> datetime | None:
+        return self._store.server_now() if self._settings.usage_kept_days else None
+
+    async def stop(self) -> None:
+        """Write no more."""
+        await self.worker.stop()
+
+    def became_active(self) -> None:
+        """Enter what another operator has left on the cards' lists."""
+        for entry in self._ledger.entries():
+            self.observe_card(entry)
+
+    def observe_card(self, entry: CardEntry) -> None:
+        """Note what has ended on a card, and what is off its list."""
+        uuid = entry.card.uuid
+        if not entry.ended and uuid not in self._entered:
+            self._due.pop(uuid, None)
+            return
+        listed = {ended.key for ended in entry.ended or ()}
+        entered = self._entered.get(uuid, {})
+        for key in entered.keys() - listed:
+            self._left[entered.pop(key)].add(key)
+        if not entered:
+            self._entered.pop(uuid, None)
+        if listed <= entered.keys():
+            self._due.pop(uuid, None)
+        else:
+            self._due[uuid] = None
+            self._work_after(GATHER_S if len(listed) < MANY else 0.0)
+
+    def _work_after(self, wait_s: float) -> None:
+        if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._tasks.after(wait_s, self._is_time)
+
+    def _is_time(self) -> None:
+        self._timer = None
+        self.worker.mark(ALL)
+
+    async def _work(self, _: str) -> None:
+        """Enter what the cards list. Raises what one record has failed by, when all others are written."""
+        uuids, self._due = list(self._due), {}
+        of_record: defaultdict[RecordName, set[str]] = defaultdict(set)
+        for entry in filter(None, map(self._ledger.entry, uuids)):
+            for ended in entry.ended or ():
+                of_record[record_name(ended.namespace, ended.until)].add(entry.card.uuid)
+        await gather_all([self._bring_up_to_date(name, cards) for name, cards in of_record.items()])
+
+    async def _bring_up_to_date(self, name: RecordName, uuids: AbstractSet[str]) -> None:
+        try:
+            async with self._turns:
+                known = await self._record_of(name)
+                # Also those of shares that an operator before this one has entered: are they off their cards by now?
+                others = set(known.entered.values()) - self._entered.keys()
+                cards = [await self._read(uuid) for uuid in {*uuids, *others}]
+                await self._enter(known, {card.card.uuid: card for card in cards if card is not None})
+        except BaseException:
+            self._records.drop(name)
+            self._due |= dict.fromkeys(uuids)
+            raise
+
+    async def _record_of(self, name: RecordName) -> Record:
+        """Return a record as it was written last, or as it is."""
+        known = self._records.get(name)
+        if known is not None:
+            return known
+        try:
+            return record(await self._store.usage(str(name)))
+        except NotFound:
+            await self._delete_old(name.date)
+        with suppress(Conflict):  # another operator was first
+            return record(await self._store.create_usage(new_record(name)))
+        return record(await self._store.usage(str(name)))
+
+    async def _read(self, uuid: str) -> StoredCard | None:
+        """Return a card as it is now; None if nothing is known of its list, as of one whose object is new."""
+        entry = self._ledger.entry(uuid)
+        if entry is None or not entry.stored:
+            return None
+        try:
+            card = await self._journal.reader.read(entry)
+        except NotFound:
+            return None
+        return card if card.ended is not None else None
+
+    async def _enter(self, known: Record, cards: Mapping[str, StoredCard]) -> None:
+        """Write into a record what these cards, read after it, list for it."""
+        listed = {
+            ended.key: (ended, card.card)
+            for card in cards.values()
+            for ended in card.ended or ()
+            if record_name(ended.namespace, ended.until) == known.name
+        }
+        new = {key: found for key, found in listed.items() if key not in known.entered}
+        if new:
+            off = {key for key, uuid in known.entered.items() if uuid in cards and key not in listed}
+            off |= self._left.pop(known.name, set())
+            lines, entered = dict(known.lines), {key: uuid for key, uuid in known.entered.items() if key not in off}
+            for key, (ended, card) in new.items():
+                add_up(lines, lines_of(ended, card.model, card.node_name))
+                entered[key] = card.uuid
+            patch = record_patch(known, lines, entered)
+            known = record(await self._store.patch_usage_status(str(known.name), patch))
+            self._counts.usage_entered.inc(len(new))
+        self._records.note(known.name, known)
+        of_card: defaultdict[str, set[str]] = defaultdict(set)
+        for key, (_, card) in listed.items():
+            of_card[card.uuid].add(key)
+        for uuid, keys in of_card.items():
+            self._entered.setdefault(uuid, {}).update(dict.fromkeys(keys, known.name))
+            self._journal.note_settled(uuid, keys)
+            self._settle_later(uuid)
+
+    def _settle_later(self, uuid: str) -> None:
+        if uuid not in self._settling:
+            self._settling.add(uuid)
+            self._tasks.after(SETTLE_S, self._settle, uuid)
+
+    def _settle(self, uuid: str) -> None:
+        """Have what is in the records taken off a card's list, if no other write has done that."""
+        self._settling.discard(uuid)
+        keys = self._entered.get(uuid, {}).keys()
+        if keys and self._may_write() and self._ledger.entry(uuid) is not None:
+            self._journal.note_settled(uuid, keys)
+            self._tasks.start(self._journal.settle(uuid), f"take ended shares off the list of card {uuid}")
+            self._settle_later(uuid)  # until it is seen to be off
+
+    async def _delete_old(self, today: str) -> None:
+        """Delete the records of the days before those that are kept, once a day."""
+        first_kept = date.fromisoformat(today) - timedelta(days=self._settings.usage_kept_days)
+        if self._kept_from < first_kept.isoformat():
+            days = [first_kept - timedelta(days=number) for number in range(1, DAYS_DELETED + 1)]
+            await self._store.delete_usages([day.isoformat() for day in days])
+            self._kept_from = first_kept.isoformat()

@@ -1,0 +1,88 @@
+"""The time of shares adds up: over days, over lines, and whatever names users choose."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_card, a_holder, a_share
+from gpuledger.ledger.usage import add_up, ended_share, lines_of
+from gpuledger.model.usage import Charge, EndedShare, Held, Line, total_of
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
+CARD = a_card(0)
+
+
+def ended(since: datetime = NOON, hours: float = 1.0, part: int = 500_000, **charge: str) -> EndedShare:
+    return EndedShare("a.uid-a", "team", Charge(**charge), since, since + timedelta(hours=hours), part, 1000, 25, 7)
+
+
+def lines(*shares: EndedShare, node_name: str = "node-a") -> dict[Line, Held]:
+    record: dict[Line, Held] = {}
+    for share in shares:
+        add_up(record, lines_of(share, "A100", node_name))
+    return record
+
+
+def test_half_a_card_for_an_hour_is_half_an_hour() -> None:
+    assert lines(ended(owner="Job/train")) == {
+        Line("2026-11-30", "A100", "node-a", owner="Job/train"): Held(1_800_000, 3_600_000, 90_000, 1, 7)
+    }
+
+
+def test_what_was_held_over_midnight_is_in_both_days_and_began_in_the_first() -> None:
+    found = lines(ended(hours=36))
+    assert [(line.day, held.card_ms, held.shares, held.waited_s) for line, held in sorted(found.items())] == [
+        ("2026-11-30", 21_600_000, 1, 7),
+        ("2026-12-01", 43_200_000, 0, 0),
+    ]
+
+
+@given(st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 31)), st.floats(0.0001, 1000), st.integers(1, 1_000_000))
+def test_days_add_up_to_the_whole_time(since: datetime, hours: float, part: int) -> None:
+    share = ended(since.replace(tzinfo=UTC), hours, part)
+    whole_ms = (share.until - share.since) // timedelta(milliseconds=1)
+    assert total_of(lines(share)).card_ms == part * whole_ms // 1_000_000
+
+
+def test_a_share_is_what_its_holder_has_of_the_card() -> None:
+    holder = replace(a_holder("a", a_share(CARD)), since="2026-11-30T12:00:00.250Z", waited_s=3, attempt="f00")
+    found = ended_share(holder, CARD, NOON + timedelta(seconds=1))
+    assert found is not None
+    assert (found.key, found.since.microsecond, found.waited_s) == (f"f00.{holder.pod.uid}", 250_000, 3)
+    assert found.part == max(
+        round(1e6 * holder.share.amounts.memory_mib / CARD.capacity.memory_mib),
+        round(1e6 * holder.share.amounts.cores / CARD.capacity.cores),
+    )
+
+
+def test_what_is_not_charged_and_what_has_not_lasted_has_no_time() -> None:
+    reserved = a_holder("a", a_share(CARD))
+    just_now = replace(reserved, since="2026-11-30T12:00:00.000Z")
+    assert ended_share(reserved, CARD, NOON) is None
+    assert ended_share(just_now, CARD, NOON) is None
+
+
+def test_a_clock_that_was_put_back_makes_no_negative_time() -> None:
+    holder = replace(a_holder("a", a_share(CARD)), since="2026-11-30T13:00:00.000Z")
+    assert ended_share(holder, CARD, NOON) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 5)), max_size=80), st.integers(1, 20))
+def test_whatever_names_users_choose_a_record_stays_short_and_its_sum_right(
+    chosen: list[tuple[int, int, int]], most: int
+) -> None:
+    record: dict[Line, Held] = {}
+    for node, owner, queue in chosen:
+        add_up(record, lines_of(ended(owner=f"Job/{owner}", queue=f"q{queue}"), "A100", f"node-{node}"), most)
+    assert total_of(record).card_ms == 1_800_000 * len(chosen)
+    assert len(record) <= most + 1
+
+
+def test_of_many_nodes_the_owners_stay_known() -> None:
+    record: dict[Line, Held] = {}
+    for number in range(100):
+        add_up(record, lines_of(ended(owner="Job/a" if number % 2 else "Job/b"), "A100", f"node-{number}"), most=10)
+    assert {line.owner for line in record} == {"Job/a", "Job/b"}
+    assert len(record) <= 10
