@@ -476,7 +476,7 @@ class ApiServer:
                 return changes[operation](_found(objects, (names[0], names[1])), body)
         raise AssertionError(f"{operation} is not a request")
 
-    def _apply_to_usages(self, operation: Operation, names: tuple[str, ...], body: Json) -> Json:
+    def _apply_to_usages(self, operation: Operation, names: tuple[str, ...], body: Any) -> Json:
         if operation is Operation.READ_USAGE:
             return _found(self.usages, names[0])
         if operation is Operation.WRITE_USAGE:

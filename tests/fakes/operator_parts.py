@@ -185,7 +185,7 @@ class OperatorParts:
             "ResourceQuota": self.workflows.quotas.observe,
             "Workload": self.workflows.queues.check.observe,
             "GPUReservation": self.workflows.reservations.book.observe,
-            "GPUUsage": lambda usage, gone: None,  # nobody watches them
+            "GPUUsage": _is_not_watched,
         }
         for change in self.api.changes[self._shown :]:
             observe[change.kind](change.object, gone=change.type == "DELETED")
@@ -240,6 +240,10 @@ class OperatorParts:
     async def add(self, uid: str, share: Share, timeout_s: float = 10.0) -> None:
         """Enter a share into the ledger."""
         await self.journal.add(Holder(a_pod(uid), share), timeout_s)
+
+
+def _is_not_watched(found: dict[str, Any], gone: bool) -> None:
+    """Show an object that nobody follows."""
 
 
 def an_operator(api: ApiServer, release_delay_s: float = RELEASE_DELAY_S, clock: Clock | None = None) -> OperatorParts:

@@ -62,10 +62,7 @@ class Accounts(Component):
     def __attrs_post_init__(self) -> None:
         self._due: dict[str, None] = {}  # UUIDs of cards that list what is in no record yet, as far as is known
         self._records: BoundedMap[RecordName, Record] = BoundedMap(RECORDS_KEPT)
-        self._entered: dict[
-            str, dict[str, RecordName]
-        ] = {}  # card UUID -> key it still lists -> the record that has it
-        self._left: defaultdict[RecordName, set[str]] = defaultdict(set)  # keys that are off their cards for good
+        self._entered: dict[str, set[str]] = {}  # card UUID -> keys that it still lists, and that are in records
         self._settling: set[str] = set()  # UUIDs of the cards that are to have a write of their own
         self._timer: asyncio.TimerHandle | None = None
         self._kept_from = ""  # the records of earlier days have been deleted
@@ -92,12 +89,11 @@ class Accounts(Component):
             self._due.pop(uuid, None)
             return
         listed = {ended.key for ended in entry.ended or ()}
-        entered = self._entered.get(uuid, {})
-        for key in entered.keys() - listed:
-            self._left[entered.pop(key)].add(key)
+        entered = self._entered.get(uuid, set())
+        entered &= listed
         if not entered:
             self._entered.pop(uuid, None)
-        if listed <= entered.keys():
+        if listed <= entered:
             self._due.pop(uuid, None)
         else:
             self._due[uuid] = None
@@ -126,7 +122,7 @@ class Accounts(Component):
         try:
             async with self._turns:
                 known = await self._record_of(name)
-                # Also those of shares that an operator before this one has entered: are they off their cards by now?
+                # Also those that still listed what was entered last: is that off them by now?
                 others = set(known.entered.values()) - self._entered.keys()
                 cards = [await self._read(uuid) for uuid in {*uuids, *others}]
                 await self._enter(known, {card.card.uuid: card for card in cards if card is not None})
@@ -170,7 +166,6 @@ class Accounts(Component):
         new = {key: found for key, found in listed.items() if key not in known.entered}
         if new:
             off = {key for key, uuid in known.entered.items() if uuid in cards and key not in listed}
-            off |= self._left.pop(known.name, set())
             lines, entered = dict(known.lines), {key: uuid for key, uuid in known.entered.items() if key not in off}
             for key, (ended, card) in new.items():
                 add_up(lines, lines_of(ended, card.model, card.node_name))
@@ -183,7 +178,7 @@ class Accounts(Component):
         for key, (_, card) in listed.items():
             of_card[card.uuid].add(key)
         for uuid, keys in of_card.items():
-            self._entered.setdefault(uuid, {}).update(dict.fromkeys(keys, known.name))
+            self._entered.setdefault(uuid, set()).update(keys)
             self._journal.note_settled(uuid, keys)
             self._settle_later(uuid)
 
@@ -195,7 +190,7 @@ class Accounts(Component):
     def _settle(self, uuid: str) -> None:
         """Have what is in the records taken off a card's list, if no other write has done that."""
         self._settling.discard(uuid)
-        keys = self._entered.get(uuid, {}).keys()
+        keys = self._entered.get(uuid)
         if keys and self._may_write() and self._ledger.entry(uuid) is not None:
             self._journal.note_settled(uuid, keys)
             self._tasks.start(self._journal.settle(uuid), f"take ended shares off the list of card {uuid}")

@@ -178,8 +178,8 @@ async def test_a_request_that_fails_loses_nothing_and_enters_nothing_twice(
     await hold(parts, "a", 100)
     api.queue(operation, fault)
     await rest(parts, seconds=GATHER_S + SETTLE_S + 10)
-    assert (held(api).card_ms, held(api).shares) == (pytest.approx(50_000, abs=2), 1)
-    assert listed(api) == 0
+    assert held(api).card_ms == pytest.approx(50_000, abs=2)
+    assert (held(api).shares, listed(api)) == (1, 0)
 
 
 async def test_a_release_does_not_wait_for_the_records(api: ApiServer) -> None:
@@ -219,7 +219,8 @@ async def test_an_operator_that_dies_between_any_two_writes_leaves_the_rest_to_t
     await second.observer.take_over()
     await hold(second, "b", 200)
     await rest(second, seconds=GATHER_S + SETTLE_S + 2)
-    assert (held(api).card_ms, held(api).shares, listed(api)) == (pytest.approx(150_000, abs=4), 2, 0)
+    assert held(api).card_ms == pytest.approx(150_000, abs=4)
+    assert (held(api).shares, listed(api)) == (2, 0)
     assert len(entered(api)) == 1
 
 
