@@ -50,6 +50,7 @@ PROMISES = {
     "docs/moves.md": {
         "moves": "Pods that move have their new place before they leave the old one, within their budgets."
     },
+    "docs/reports.md": {"accounts": "What pods held is in their namespace's record exactly once."},
     "docs/reservations.md": {"reservations": "What is reserved goes to pods of its owner, and outlives the operator."},
     "docs/quota.md": {"quotas": "No namespace has more than its quota."},
     "docs/audit.md": {"audit": "The audit compares the ledger with the cluster, and repairs what differs."},

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.timeout(1200)  # a first build of Helm takes minutes
 Json = dict[str, Any]
 CRD = "gpuallocations.gpuledger.dev"
 RESERVATIONS = "gpureservations.gpuledger.dev"
+USAGES = "gpuusages.gpuledger.dev"
 ROOT = CHART.parent
 DELETE_TIMEOUT_S = 90.0
 CARD = {
@@ -105,7 +106,7 @@ def delete_definition(plane: ControlPlane) -> None:
     An API server with much to do, that is given a CRD and loses it again within seconds, now and then never comes to
     the end of emptying it. So its finalizer is taken off where that takes long: it is empty.
     """
-    for name in (CRD, RESERVATIONS):
+    for name in (CRD, RESERVATIONS, USAGES):
         with contextlib.suppress(ControlPlaneError):  # there is no such kind
             plane.kubectl("delete", name.partition(".")[0], "--all", "--all-namespaces", timeout_s=DELETE_TIMEOUT_S)
         plane.kubectl("delete", "crd", name, "--ignore-not-found", "--wait=false")

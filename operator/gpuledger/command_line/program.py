@@ -28,6 +28,7 @@ SECTIONS = {
         "describe": "A pod's cards, a card's holders, or a node's cards, in full.",
         "explain": "Why pods, gangs, or jobs in a queue wait, node by node.",
         "history": "What happened to a pod, a gang, a card or a node.",
+        "report": "GPU-hours by namespace, queue, owner, model, node or day, and their price.",
         "reserve": "Reserve GPUs for pods that are to come.",
         "cordon": "Keep new pods off cards or a node.",
         "move": "Move pods to other cards, each to a place that is reserved for it.",

@@ -7,7 +7,7 @@ stood on it.
 import asyncio
 import contextlib
 import random
-from collections import Counter
+from collections import defaultdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -48,7 +48,7 @@ class Oracle:
         self._api = api
         self._began: dict[tuple[str, str], datetime] = {}  # UUID of a card and UID of a pod -> when it was entered
         self._part: dict[tuple[str, str], float] = {}
-        self._held_s: Counter[tuple[str, str]] = Counter()
+        self._held_s: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.bound: set[str] = set()
         """UIDs of the pods that got a node."""
         api.rules.append(self._look)

@@ -1,0 +1,114 @@
+"""What pods held, on a real control plane: in their namespace's record, exactly once, and in reports."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster.cluster import COUNT, PERCENT, Cluster, RequestFailed, pod
+from cluster.shared import SharedPlane
+from installation import NOTHING_RUNS
+
+Json = dict[str, Any]
+
+USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
+HALF = {COUNT: 1, PERCENT: 50}
+ENTERED_WITHIN_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def started(shared: SharedPlane) -> Iterator[Cluster]:
+    with shared.cluster(NOTHING_RUNS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started: Cluster) -> Iterator[Cluster]:
+    """Yield a cluster with one node of two cards, and no records."""
+    started.request("DELETE", USAGES)
+    started.add_nodes(1, gpus=2)
+    yield started
+    started.clear()
+
+
+def records(cluster: Cluster) -> list[Json]:
+    return list(cluster.request("GET", USAGES)["items"])
+
+
+def shares(cluster: Cluster) -> int:
+    return sum(int((each.get("status") or {}).get("shares", 0)) for each in records(cluster))
+
+
+def wait_for_shares(cluster: Cluster, count: int) -> None:
+    cluster.wait(lambda: shares(cluster) == count, f"{count} shares are in the record", ENTERED_WITHIN_S)
+
+
+def listed(cluster: Cluster) -> int:
+    return sum(len(card["status"]["ended"]) for card in cluster.cards().values())
+
+
+def report(cluster: Cluster, *options: str) -> Json:
+    found: Json = json.loads(cluster.plane.kubectl("gpuledger", "report", "-o", "json", *options))
+    return found
+
+
+@pytest.mark.promise("accounts")
+def test_shares_that_end_are_in_their_namespaces_record_and_those_that_run_in_the_report(cluster: Cluster) -> None:
+    began_s = time.monotonic()
+    for name in ("a", "b", "c"):
+        cluster.create(pod(name, HALF))
+    for name in ("a", "b", "c"):
+        cluster.wait_bound(name)
+    time.sleep(2)
+    for name in ("a", "b"):
+        cluster.finish(name)
+    wait_for_shares(cluster, 2)
+    (found,) = records(cluster)
+    held_s = sum(line["cardMilliseconds"] for line in found["status"]["lines"]) / 1000
+    assert 2 <= held_s <= time.monotonic() - began_s  # two halves
+    told = report(cluster, "--by", "owner")
+    assert told["total"]["shares"] == 3
+    assert told["rows"][0]["name"] == "default: (no owner)"
+    assert told["total"]["cardHours"] * 3600 > held_s
+    assert told["cluster"]["cards"] == 2
+
+
+def test_an_operator_that_is_killed_between_any_two_writes_leaves_nothing_out_and_enters_nothing_twice(
+    cluster: Cluster,
+) -> None:
+    for round_number in range(3):
+        name = f"p{round_number}"
+        cluster.create(pod(name, HALF))
+        cluster.wait_bound(name)
+        cluster.finish(name)
+        cluster.wait(lambda: listed(cluster) > 0, "its card lists it")
+        if round_number:  # the first time before the record is written, then between it and the card's list
+            wait_for_shares(cluster, round_number + 1)
+        cluster.restart_operator()
+    cluster.wait(lambda: (shares(cluster), listed(cluster)) == (3, 0), "each is entered once", 3 * ENTERED_WITHIN_S)
+
+
+def test_the_api_server_keeps_a_record_as_what_it_is(cluster: Cluster) -> None:
+    body = {
+        "apiVersion": "gpuledger.dev/v1alpha1",
+        "kind": "GPUUsage",
+        "metadata": {"name": "default.2026-11-30"},
+        "spec": {"namespace": "default", "date": "2026-11-29"},
+    }
+    with pytest.raises(RequestFailed, match=r"a record is named NAMESPACE\.DATE"):
+        cluster.request("POST", USAGES, body)
+    body["spec"] = {"namespace": "default", "date": "2026-11-30"}
+    cluster.request("POST", USAGES, body)
+    moved = {"spec": {"namespace": "default", "date": "2026-11-29"}}
+    with pytest.raises(RequestFailed, match="namespace and date stay as they are"):
+        cluster.request("PATCH", f"{USAGES}/default.2026-11-30", moved)
+
+
+@pytest.mark.parametrize("verb", ["get", "create", "patch", "delete"])
+def test_accounts_of_namespaces_may_neither_read_nor_write_records(cluster: Cluster, verb: str) -> None:
+    asked = ("auth", "can-i", verb, "gpuusages.gpuledger.dev", "--as=system:serviceaccount:default:default")
+    assert cluster.plane.kubectl(*asked, check=False).strip() == "no"
