@@ -36,10 +36,14 @@ from gpuledger.model.share import (
     StoredSeat,
     are_shares_of,
 )
+from gpuledger.model.usage import Charge
 from gpuledger.workflows.context import Component, Context
 from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
 logger = logging.getLogger(__name__)
+
+CHARGED_AS = {SeatFor.WORKLOAD: "Workload", SeatFor.RESERVATION: "GPUReservation"}
+"""What keeps a seat -> its kind, as in the owner of a pod."""
 
 UID_BYTES = 16
 """Random bytes in the UID of a seat: one that was given up and its successor are never taken for each other."""
@@ -109,7 +113,8 @@ class SeatStore(Component):
                 stored = StoredSeat(owner, seat.key.member, len(place.shares), place.host)
                 uid = seat.stored_as or SEAT_PREFIX + token_hex(UID_BYTES)
                 self._ledger.stored_seats.store(seat.key, uid)
-                pod = Pod(uid, owner.namespace, owner.name, seat.priority)
+                charge = Charge(f"{CHARGED_AS[owner.kind]}/{owner.name}")
+                pod = Pod(uid, owner.namespace, owner.name, seat.priority, charge=charge)
                 holders += [Holder(pod, share, HolderState.RESERVED, seat=stored) for share in place.shares]
         await gather_all([self._journal.add(holder, WRITE_TIMEOUT_S) for holder in holders])
 
