@@ -37,8 +37,18 @@ _REFUSALS: dict[int, Callable[[], ApiError]] = {
 _WRITES_REFUSED = (429, 500, 409, 422, 403)
 
 
+class NoClock:
+    """An API server that does not say the time: no accounts are kept here, whose tests have fakes of their own."""
+
+    @staticmethod
+    def now() -> None:
+        """Return nothing."""
+
+
 class Client:
     """Stands where KubeClient stands in an operator."""
+
+    server_clock = NoClock()
 
     def __init__(self, world: "World", process: "OperatorProcess") -> None:
         self._world = world

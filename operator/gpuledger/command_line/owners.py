@@ -21,6 +21,7 @@ GROUPS = {
     **dict.fromkeys(("deployment", "statefulset", "replicaset", "daemonset"), "/apis/apps/v1"),
     "workload": f"/apis/{GROUP}",
     "gpureservation": f"/apis/{API_VERSION}",
+    "gpuusage": f"/apis/{API_VERSION}",
 }
 """Kind -> the path of its version in the API."""
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from gpuledger.formats.custom_resource.reservation import PLURAL as RESERVATIONS
 from gpuledger.formats.custom_resource.stored_card import GROUP, PLURAL
+from gpuledger.formats.custom_resource.usage import PLURAL as USAGES
 from gpuledger.formats.dialects.vocabulary import Dialects
 from gpuledger.formats.kubernetes.gang import PODGROUPS
 from gpuledger.formats.kubernetes.other import LEASE_NAME, LEASE_NAMESPACE
@@ -84,6 +85,8 @@ OPERATOR = (
     *_each("patch", f"{PLURAL}/status", GROUP),
     *_each("get list watch", RESERVATIONS, GROUP),
     *_each("patch", f"{RESERVATIONS}/status", GROUP),
+    *_each("get list create deletecollection", USAGES, GROUP),
+    *_each("patch", f"{USAGES}/status", GROUP),
     *_each("get", "priorityclasses", "scheduling.k8s.io"),
     *_each("create", "leases", LEASES, namespace=LEASE_NAMESPACE),
     *_each("get list watch update", "leases", LEASES, namespace=LEASE_NAMESPACE, name=LEASE_NAME),

@@ -68,7 +68,7 @@ class Accounts(Component):
         self._kept_from = ""  # the records of earlier days have been deleted
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
         self.worker = KeyedWorker(self._work, 1, self._may_write)
-        self._journal.account_time = self._now
+        self._journal.charge_by(self._now)
 
     def _now(self) -> datetime | None:
         return self._store.server_now() if self._settings.usage_kept_days else None

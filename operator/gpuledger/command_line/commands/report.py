@@ -12,8 +12,9 @@ import click
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
 from gpuledger.command_line.output import all_cards, utc_now
-from gpuledger.formats.custom_resource.stored_card import API_VERSION, stored_card
-from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, PLURAL, record
+from gpuledger.command_line.owners import path_of
+from gpuledger.formats.custom_resource.stored_card import stored_card
+from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, record
 from gpuledger.ledger.usage import ended_share, lines_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
@@ -30,7 +31,6 @@ from gpuledger.reports.account import (
 )
 from gpuledger.reports.tables import Cell, Column, Terminal, table
 
-USAGES = f"/apis/{API_VERSION}/{PLURAL}"
 DAYS_AGO = re.compile(r"(\d{1,4})d")
 MOST_DAYS = 366
 
@@ -141,7 +141,7 @@ def _records(cluster: ClusterAccess, days: Days, namespace: str | None, now: dat
     if namespace:
         selector += f",{NAMESPACE_LABEL}={namespace}"
     try:
-        yield from cluster.begin(USAGES, {"labelSelector": selector})
+        yield from cluster.begin(path_of("gpuusage", ""), {"labelSelector": selector})
     except NotFound:
         raise BadInput(NO_RECORDS) from None
     except Denied:

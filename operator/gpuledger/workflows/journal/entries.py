@@ -151,7 +151,7 @@ class Change(Entry):
     """
 
     holder: Holder = field(kw_only=True)
-    now: datetime | None = field(default=None, kw_only=True)
+    charged_from: datetime | None = field(default=None, kw_only=True)
     """From when on the share is charged if it was not before; None: no accounts are kept."""
 
     @property
@@ -169,7 +169,7 @@ class Change(Entry):
 
     def changed(self, present: Holder) -> Holder:
         """Return the holder as it is afterwards."""
-        return charged(replace(present, state=self.holder.state, deadline=self.holder.deadline), self.now)
+        return charged(replace(present, state=self.holder.state, deadline=self.holder.deadline), self.charged_from)
 
 
 @dataclass(eq=False)
@@ -250,7 +250,7 @@ class HandOver(Entry):
     attempt: str = field(kw_only=True)
     is_charged: bool = field(default=True, kw_only=True)
     """Whether the pod that leaves has had it."""
-    now: datetime | None = field(default=None, kw_only=True)
+    charged_from: datetime | None = field(default=None, kw_only=True)
     """From when on the heirs are charged; None: no accounts are kept."""
 
     @property
@@ -278,10 +278,10 @@ class HandOver(Entry):
             amounts = leaving.share.amounts if present is None else NOTHING
         if present is None:
             share = replace(leaving.share, amounts=amounts, containers=parts)
-            return charged(Holder(bequest.heir, share, attempt=self.attempt), self.now)
+            return charged(Holder(bequest.heir, share, attempt=self.attempt), self.charged_from)
         both = replace(present.share.amounts + amounts, number=present.share.amounts.number)
         share = replace(present.share, amounts=both, containers=(*present.share.containers, *parts))
-        since = in_milliseconds(self.now) if present.since and self.now else present.since
+        since = in_milliseconds(self.charged_from) if present.since and self.charged_from else present.since
         return replace(present, share=share, attempt=self.attempt, since=since, waited_s=0)
 
 

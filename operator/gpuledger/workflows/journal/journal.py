@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from secrets import token_hex
 
@@ -147,6 +147,28 @@ class Entered:
     """Whether a patch that enters it may still be under way: then it can be there again after it was removed."""
 
 
+@dataclass(slots=True)
+class _Shared:
+    """What the writers of all cards have."""
+
+    ledger: Ledger
+    store: KubeStore
+    reader: CardReader
+    clock: Clock
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WRITES_AT_ONCE))
+    counts: JournalCounts = field(default_factory=lambda: JournalCounts(GROUP_LIMIT))
+    on_lost: Listeners[[str]] = field(default_factory=Listeners[[str]])
+    """Called with a node's name when the API server does not have one of its cards that memory knows."""
+    account_time: Callable[[], datetime | None] = lambda: None
+    """Returns the time by which shares are charged; None: they are not."""
+    settled: dict[str, set[str]] = field(default_factory=dict)
+    """Card UUID -> keys of what is over, which leave its list with the next write."""
+
+    def take_settled(self, uuid: str) -> frozenset[str]:
+        """Return these keys of a card, and forget them."""
+        return frozenset(self.settled.pop(uuid, ()))
+
+
 class Journal:
     """Writes holders into the ledger and out of it. Each call returns when the API server has it.
 
@@ -155,19 +177,16 @@ class Journal:
 
     def __init__(self, *, ledger: Ledger, store: KubeStore, clock: Clock, gather_s: float = 0.0) -> None:
         self._ledger = ledger
-        self._store = store
         self._clock = clock
         self._writers: dict[str, _CardWriter] = {}  # card UUID -> its writer, while it has something to write
-        self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._shared = shared = _Shared(ledger, store, CardReader(ledger, store), clock)
         self._gather_s = gather_s
         self._newest = ("", float("-inf"))  # UID of the pod that came last, and when, in seconds of the loop's clock
-        self.counts = JournalCounts(GROUP_LIMIT)
-        self.reader = CardReader(ledger, store)
-        self.on_lost = Listeners[[str]]()
-        """Called with a node's name when the API server does not have one of its cards that memory knows."""
-        self.account_time: Callable[[], datetime | None] = lambda: None
-        """Returns the time by which shares are charged; None: they are not."""
-        self._settled: dict[str, set[str]] = {}  # card UUID -> keys of what is over, which leave with the next write
+        self.reader, self.counts, self.on_lost = shared.reader, shared.counts, shared.on_lost
+
+    def charge_by(self, account_time: Callable[[], datetime | None]) -> None:
+        """Charge shares by the time that this returns; None: they are not charged. It is so at first."""
+        self._shared.account_time = account_time
 
     async def add(self, holder: Holder, timeout_s: float) -> Entered:
         """Enter a holder under a new attempt's name, or take over an equal one, entered by an earlier attempt.
@@ -177,7 +196,7 @@ class Journal:
         Raises ShareRefused if the card has no room, Unreachable if there is no answer in time, or what the API server
         says. After an error the entry may still get in: a caller that gives up must `remove`, which waits its turn.
         """
-        entry = Add(holder=charged(replace(holder, attempt=token_hex(ATTEMPT_BYTES)), self.account_time()))
+        entry = Add(holder=charged(replace(holder, attempt=token_hex(ATTEMPT_BYTES)), self._shared.account_time()))
         in_a_burst = self._comes_in_a_burst(holder.pod.uid)
         self._submit(holder.share.uuid, entry, self._gather_s if in_a_burst and not holder.share.exclusive else 0.0)
         try:
@@ -199,7 +218,7 @@ class Journal:
         if entry is None:
             return False
         try:
-            async with self._turns, asyncio.timeout(WRITE_TIMEOUT_S):
+            async with self._shared.turns, asyncio.timeout(WRITE_TIMEOUT_S):
                 stored = await self.reader.read(entry)
         except OlderThanKnown:
             raise
@@ -224,13 +243,13 @@ class Journal:
 
         Done when the holder is not there as it was. Raises ApiError like `remove`.
         """
-        now = self.account_time()
+        now = self._shared.account_time()
         entry = HandOver(
             holder=holder,
             bequests=tuple(bequests),
             attempt=token_hex(ATTEMPT_BYTES),
             is_charged=is_charged,
-            now=now,
+            charged_from=now,
         )
         self._submit(holder.share.uuid, entry)
         await entry.settled
@@ -240,7 +259,7 @@ class Journal:
 
         Done when the pod has left the card, or has another share of it.
         """
-        entry = Change(holder=holder, now=self.account_time())
+        entry = Change(holder=holder, charged_from=self._shared.account_time())
         self._submit(holder.share.uuid, entry)
         await entry.settled
 
@@ -255,11 +274,11 @@ class Journal:
 
     def note_settled(self, uuid: str, keys: AbstractSet[str]) -> None:
         """Have the card's next write take off its list what is over and in the records. Costs no write of its own."""
-        self._settled.setdefault(uuid, set()).update(keys)
+        self._shared.settled.setdefault(uuid, set()).update(keys)
 
     async def settle(self, uuid: str) -> None:
         """Write that now, if it is still to be written. An error leaves it on the list."""
-        keys = frozenset(self._settled.pop(uuid, ()))
+        keys = self._shared.take_settled(uuid)
         if keys:
             entry = Settle(keys=keys)
             self._submit(uuid, entry)
@@ -302,19 +321,7 @@ class Journal:
     def _submit(self, uuid: str, entry: Entry, gather_s: float = 0.0) -> None:
         writer = self._writers.get(uuid)
         if writer is None:
-            writer = self._writers[uuid] = _CardWriter(
-                uuid=uuid,
-                ledger=self._ledger,
-                store=self._store,
-                reader=self.reader,
-                turns=self._turns,
-                counts=self.counts,
-                on_lost=self.on_lost,
-                clock=self._clock,
-                pause_s=gather_s,
-                account_time=self.account_time,
-                riders=lambda: frozenset(self._settled.pop(uuid, ())),
-            )
+            writer = self._writers[uuid] = _CardWriter(uuid, self._shared, gather_s)
             writer.task = asyncio.create_task(self._run(writer), name=f"writer of card {uuid}")
         writer.waiting.append(entry)
 
@@ -330,18 +337,9 @@ class _CardWriter:
     """Writes what is waiting for one card, and ends."""
 
     uuid: str
-    _ledger: Ledger
-    _store: KubeStore
-    _reader: CardReader
-    _turns: asyncio.Semaphore
-    _counts: JournalCounts
-    _on_lost: Listeners[[str]]
-    _clock: Clock
+    _shared: _Shared
     _pause_s: float
     """How long it waits for more changes before it writes the next time."""
-    _account_time: Callable[[], datetime | None]
-    _riders: Callable[[], frozenset[str]]
-    """Returns what leaves the list of what is over with the next write, and forgets it."""
 
     def __attrs_post_init__(self) -> None:
         self.waiting: list[Entry] = []
@@ -358,7 +356,7 @@ class _CardWriter:
             if pause_s:  # without holding the turn
                 await asyncio.sleep(pause_s)
             try:
-                async with self._turns:
+                async with self._shared.turns:
                     group = group + self._next(group)
                     group = await self._step(group)
             except Exception as error:  # a defect must not leave anybody waiting
@@ -384,7 +382,7 @@ class _CardWriter:
         group = [entry for entry in group if not entry.settled.done()]
         if group and self._stale and not await self._read_again(group):
             return group
-        card = self._ledger.entry(self.uuid)
+        card = self._shared.ledger.entry(self.uuid)
         if card is None or not card.stored:
             self._card_is_gone(group)
             return []
@@ -401,34 +399,34 @@ class _CardWriter:
         """Return what goes with a write that is made anyway."""
         if not group or any(isinstance(entry, Settle) for entry in group):
             return []
-        keys = self._riders()
+        keys = self._shared.take_settled(self.uuid)
         return [Settle(keys=keys)] if keys else []
 
     async def _write(self, entries: list[Entry], others: Sequence[Entry] = ()) -> None:
-        card = self._ledger.entry(self.uuid)
+        card = self._shared.ledger.entry(self.uuid)
         if card is None:
             return
-        self._counts.patches.inc()
+        self._shared.counts.patches.inc()
         vacated = self._vacated(card, entries)
-        over = ended_by(card, entries, vacated, self._account_time())
+        over = ended_by(card, entries, vacated, self._shared.account_time())
         lost = max(0, len(over) - room_for_ended(card, entries))
         version = card.resource_version  # it may be another one when the answer comes
-        begin_s = self._clock.now_s()
+        begin_s = self._shared.clock.now_s()
         try:
-            stored = await self._store.patch_allocation_status(
+            stored = await self._shared.store.patch_allocation_status(
                 card.card.object_name, patch_of(card, entries, vacated, over), WRITE_TIMEOUT_S
             )
         except Invalid as error:
             self._refused(entries, error)
         except NotFound:
-            self._counts.failures.labels("not-found").inc()
+            self._shared.counts.failures.labels("not-found").inc()
             self._lost(card.card.node_name, version)
         except (Conflict, Unreachable) as error:
-            self._counts.failures.labels("conflict" if isinstance(error, Conflict) else "unreachable").inc()
+            self._shared.counts.failures.labels("conflict" if isinstance(error, Conflict) else "unreachable").inc()
             self._stale = True
             self._unanswered([*entries, *others], error)
         except ApiError as error:  # a caller that gives up a share must not give up on this
-            self._counts.failures.labels("error").inc()
+            self._shared.counts.failures.labels("error").inc()
             logger.error("card %s: %s", self.uuid, error)
             for entry in entries:
                 if isinstance(entry, Add):
@@ -436,14 +434,14 @@ class _CardWriter:
             self._note_pause(error)
         else:
             self._backoff.reset()
-            self._counts.entries.inc(len(entries))
-            self._counts.lost_time.inc(lost)
-            self._ledger.load(stored_card(stored))
+            self._shared.counts.entries.inc(len(entries))
+            self._shared.counts.lost_time.inc(lost)
+            self._shared.ledger.load(stored_card(stored))
             for entry in entries:
                 entry.succeed()
         finally:
-            self._counts.write_seconds.observe(self._clock.now_s() - begin_s)
-            self._counts.write_entries.observe(len(entries))
+            self._shared.counts.write_seconds.observe(self._shared.clock.now_s() - begin_s)
+            self._shared.counts.write_entries.observe(len(entries))
 
     def _vacated(self, card: CardEntry, entries: Sequence[Entry]) -> list[Holder]:
         """Return the stored seats that leave the card with these entries: those of pods that are entered, and nobody's.
@@ -453,15 +451,15 @@ class _CardWriter:
         adding = {entry.subject: entry for entry in entries if isinstance(entry, Add)}
         if not adding or not card.stored_seats:
             return []
-        found = self._ledger.stored_seats.vacated(card, adding)
+        found = self._shared.ledger.stored_seats.vacated(card, adding)
         for holder in found:
-            key = self._ledger.stored_seats.whose(holder.pod.uid)
+            key = self._shared.ledger.stored_seats.whose(holder.pod.uid)
             if isinstance(key, str) and key in adding:
                 adding[key].sits_in(holder.seat)
         return found
 
     def _refused(self, entries: list[Entry], error: Invalid) -> None:
-        self._counts.refusals.inc()
+        self._shared.counts.refusals.inc()
         self._stale = True
         for entry in entries:
             entry.refusals += 1
@@ -475,12 +473,12 @@ class _CardWriter:
 
     async def _read_again(self, group: Sequence[Entry]) -> bool:
         """Bring memory up to date, and return whether that worked; also shows whether a lost write was carried out."""
-        card = self._ledger.entry(self.uuid)
+        card = self._shared.ledger.entry(self.uuid)
         if card is None:
             return True
         version = card.resource_version
         try:
-            await self._reader.read(card)
+            await self._shared.reader.read(card)
         except NotFound:
             self._lost(card.card.node_name, version)
         except ApiError as error:
@@ -496,8 +494,8 @@ class _CardWriter:
 
     def _lost(self, node_name: str, version: int) -> None:
         """Record that the API server lacks the card that memory has in this version, and have that checked."""
-        self._ledger.unload(self.uuid, version)
-        self._on_lost(node_name)
+        self._shared.ledger.unload(self.uuid, version)
+        self._shared.on_lost(node_name)
 
     def _note_pause(self, error: ApiError) -> None:
         self._pause_s = max(self._backoff.next_s(), error.retry_after_s)
@@ -508,10 +506,10 @@ class _CardWriter:
             if adds_something(entry):
                 entry.fail(ShareRefused(f"card {self.uuid} is gone"))
                 continue
-            card = self._ledger.entry(self.uuid)
+            card = self._shared.ledger.entry(self.uuid)
             present = card.listed.get(entry.subject) if card else None
             if isinstance(entry, Remove) and entry.applies_to(present):
-                self._ledger.change_unstored(self.uuid, entry.pod_uid, None)
+                self._shared.ledger.change_unstored(self.uuid, entry.pod_uid, None)
             elif isinstance(entry, Change) and present and entry.applies_to(present):
-                self._ledger.change_unstored(self.uuid, entry.subject, entry.changed(present))
+                self._shared.ledger.change_unstored(self.uuid, entry.subject, entry.changed(present))
             entry.succeed()

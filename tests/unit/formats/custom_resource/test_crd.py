@@ -65,9 +65,10 @@ def test_every_field_is_described_in_sentences() -> None:
 
 
 def test_nothing_is_left_that_a_structural_schema_forbids() -> None:
-    forbidden = {"$ref", "$defs", "anyOf", "allOf", "const", "default", "title", "exclusiveMinimum", "exclusiveMaximum"}
+    forbidden = {"$ref", "$defs", "anyOf", "allOf", "const", "title", "exclusiveMinimum", "exclusiveMaximum"}
     for path, schema in SCHEMAS.items():
         assert not forbidden & schema.keys(), path
+        assert ("default" in schema) == (path == ".status.ended"), path
         assert not ({"properties", "additionalProperties"} <= schema.keys()), path
 
 
