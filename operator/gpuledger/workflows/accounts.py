@@ -44,6 +44,9 @@ SETTLE_S = 60.0
 RECORDS_KEPT = 512
 """As they were written last. Others are read before they are written."""
 
+GIVEN_UP_S = 1.0
+"""The same of a card that its node reports no more, and that goes after that."""
+
 REQUESTS_AT_ONCE = 4
 
 DAYS_DELETED = 31
@@ -97,7 +100,8 @@ class Accounts(Component):
             self._due.pop(uuid, None)
         else:
             self._due[uuid] = None
-            self._work_after(GATHER_S if len(listed) < MANY else 0.0)
+            waits = entry.reported and len(listed) < MANY  # one that its node has given up goes when its list is empty
+            self._work_after(GATHER_S if waits else 0.0)
 
     def _work_after(self, wait_s: float) -> None:
         if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
@@ -183,9 +187,10 @@ class Accounts(Component):
             self._settle_later(uuid)
 
     def _settle_later(self, uuid: str) -> None:
-        if uuid not in self._settling:
+        entry = self._ledger.entry(uuid)
+        if uuid not in self._settling and entry is not None:
             self._settling.add(uuid)
-            self._tasks.after(SETTLE_S, self._settle, uuid)
+            self._tasks.after(SETTLE_S if entry.reported else GIVEN_UP_S, self._settle, uuid)
 
     def _settle(self, uuid: str) -> None:
         """Have what is in the records taken off a card's list, if no other write has done that."""

@@ -54,26 +54,25 @@ COLUMNS = (
 @click.option("--since", help="First day (of UTC), such as 2026-11-01, or so many days ago: 30d. By default, 30d.")
 @click.option("--until", help="First day that is not counted, such as 2026-12-01. By default, today is counted, too.")
 @click.option("--by", type=click.Choice(list(WAYS)), default="namespace", show_default=True, help="The rows.")
-@click.option("-n", "--namespace", help="Only of this namespace.")
 @click.option(
     "--price",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with a line `MODEL: PRICE` for each model of card: what an hour of one costs.",
 )
-@common_options("csv")
-def report(
-    since: str | None, until: str | None, by: str, namespace: str | None, price: Path | None, common: Common
-) -> None:
+@common_options("csv", namespaced=True)
+def report(since: str | None, until: str | None, by: str, price: Path | None, common: Common) -> None:
     """Show what was held of GPUs, and how long pods had waited: shares that have ended, and those that run.
 
     A card hour is a card that one pod held for an hour, or two of which each held half of its memory or cores,
-    whichever is more. Exit status: 0, or 2 after an error.
+    whichever is more. All namespaces count, unless one is named. Exit status: 0, or 2 after an error.
     """
     now = utc_now()
     days, prices = _days(since, until, now), None if price is None else _prices(price)
     with common.cluster() as cluster:
         cards = [(each, stored_card(each)) for each in all_cards(cluster)]
-        lines = list(_lines(cluster, cards_of=[card for _, card in cards], days=days, namespace=namespace, now=now))
+        lines = list(
+            _lines(cluster, cards_of=[card for _, card in cards], days=days, namespace=common.namespace, now=now)
+        )
         rows = accounts(lines, by, days, prices)
         created = [datetime.fromisoformat(each["metadata"]["creationTimestamp"]) for each, _ in cards]
         card_hours = round(existed_ms(created, days, now) / 3_600_000, 3)
