@@ -76,6 +76,7 @@ class Operation(StrEnum):
     SAY_CHECK = "change status of workload"
     SAY_ACTIVE = "change status of admission check"
     READ_RESERVATION = "read reservation"
+    LIST_USAGES = "list records of what was held"
     READ_USAGE = "read a record of what was held"
     CREATE_USAGE = "create a record of what was held"
     WRITE_USAGE = "write a record of what was held"
@@ -150,6 +151,7 @@ _ROUTES = (
     ("GET", "/apis/scheduling.k8s.io/v1/priorityclasses/([^/]+)", Operation.READ_PRIORITY_CLASS),
     ("LIST", "/api/v1/nodes", Operation.LIST_NODES),
     ("LIST", _CARDS, Operation.LIST_CARDS),
+    ("LIST", _USAGES, Operation.LIST_USAGES),
     ("LIST", "/api/v1/pods", Operation.LIST_PODS),
     ("LIST", "/apis/policy/v1/namespaces/([^/]+)/poddisruptionbudgets", Operation.LIST_BUDGETS),
     ("LIST", "/api/v1/namespaces/([^/]+)/pods", Operation.SELECT_PODS),
@@ -498,6 +500,9 @@ class ApiServer:
                 labels = dict(part.split("=") for part in parameters.get("labelSelector", "").split(",") if part)
                 here = [pod for (namespace, _), pod in self.pods.items() if namespace == names[0]]
                 return [pod for pod in here if labels.items() <= pod["metadata"].get("labels", {}).items()]
+            case Operation.LIST_USAGES:
+                date = parameters["labelSelector"].partition("=")[2]
+                return [usage for usage in self.usages.values() if usage["spec"]["date"] == date]
             case Operation.LIST_NODES:
                 return list(self.nodes.values())
             case Operation.LIST_CARDS:

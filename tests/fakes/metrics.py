@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from builders import a_card, a_request, a_share, mib, stored
 from fakes.context import a_context
-from fakes.virtual_time import StoppedClock
+from fakes.virtual_time import EPOCH, StoppedClock
 from gpuledger.controller.telemetry.metrics import Measured, Metrics
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import Reason, Refusal
@@ -16,6 +16,7 @@ from gpuledger.model.gang import Counted, QuotaLimit
 from gpuledger.model.share import Holder, Pod
 from gpuledger.placement.choose import Chooser
 from gpuledger.placement.policy import Policy
+from gpuledger.workflows.accounts import Today
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.inventory import NodesWithoutTopology
 from gpuledger.workflows.journal.journal import GROUP_LIMIT
@@ -42,6 +43,7 @@ class Shown:
     audits: AuditRuns = field(default_factory=AuditRuns)
     by_state: dict[str, int] = field(default_factory=dict)
     nodes_asked_for: dict[str, tuple[int, int]] = field(default_factory=dict)
+    today: Today | None = None
 
     def __post_init__(self) -> None:
         self.context = a_context(StoppedClock())
@@ -66,6 +68,7 @@ class Shown:
             audits=self.audits,
             workloads_by_state=lambda: self.by_state,
             nodes_asked_for=lambda: self.nodes_asked_for,
+            today=lambda: self.today,
         )
         return Metrics(measured, per_card=per_card, per_pod=per_pod, compatibility=compatibility)
 
@@ -84,6 +87,7 @@ def everything() -> Metrics:
     shown.waiting.refused(Pod("uid-b", "team", "b"), a_request(mib(99_000)), "2030-01-01T00:00:00Z", ["node-a"])
     limit = QuotaLimit("gpus", "limits.nvidia.com/gpumem", Counted.MEMORY, 40_000, "nvidia")
     shown.ledger.quotas.set_limits("team", [limit])
+    shown.today = Today("2030-01-01", EPOCH, {("team", "", "A100"): 1000}, lambda ended: False)
     shown.by_state["waiting"] = 1
     shown.nodes_asked_for["eight-cards"] = (2, 1)
     shown.reports.append(a_report("b", "2030-01-01T00:00:00Z", {Reason.NO_MEMORY: 1}))

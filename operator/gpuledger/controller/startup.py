@@ -195,6 +195,7 @@ def build_operator(
         pending=workflows.why_waiting.reports,
         audits=workflows.audits,
         cards_held=lambda: len(workflows.failures.held),
+        today=workflows.accounts.today,
         members=workflows.gangs.members,
         workloads_by_state=workflows.queues.check.by_state,
         nodes_asked_for=workflows.growth.nodes.counts,

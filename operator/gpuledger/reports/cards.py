@@ -22,6 +22,7 @@ from gpuledger.model.card import NOTHING, Amounts, Card, total
 from gpuledger.model.json_object import Json, JsonMapping
 from gpuledger.model.node import CardUsage, ContainerUsage, NodeUsage
 from gpuledger.model.share import ContainerShare, Holder, Pod, StoredCard
+from gpuledger.model.usage import EndedShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class CardReport:
     """Shares that were found on the card, and that it has no room for."""
     gangs: Mapping[str, str] = field(default_factory=dict)
     """UID of each holder that is of a gang -> the name of that in the pod's namespace, as far as it is known."""
+    ended: tuple[EndedShare, ...] = ()
+    """Shares whose time is over, and may be in no record yet."""
     cordoned_s: float | None = None
     """When a person has cordoned the card, in Unix seconds; None if none has, or the mark does not say when."""
 
@@ -106,7 +109,8 @@ def report_of(entry: CardEntry, gang_of: Callable[[str], str] = lambda uid: "") 
     holders = tuple(entry.listed.values())
     gangs = {uid: gang for uid in entry.holders if (gang := gang_of(uid))}
     counted = len(entry.claims), len(entry.misfits)
-    return CardReport(entry.card, entry.phase, entry.reason, holders, *counted, gangs, cordoned_at_s(entry.cordoned))
+    ended, cordoned_s = entry.ended or (), cordoned_at_s(entry.cordoned)
+    return CardReport(entry.card, entry.phase, entry.reason, holders, *counted, gangs, ended, cordoned_s)
 
 
 def report_of_stored(stored: StoredCard, gangs: Mapping[str, str] | None = None) -> CardReport:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
 from attrs import define
@@ -29,6 +30,7 @@ from gpuledger.ledger.usage import add_up, lines_of
 from gpuledger.model.clock import BoundedMap
 from gpuledger.model.errors import Conflict, NotFound
 from gpuledger.model.share import StoredCard
+from gpuledger.model.usage import EndedShare
 from gpuledger.workflows.context import Component
 from gpuledger.workflows.tasks import KeyedWorker, gather_all
 
@@ -56,6 +58,23 @@ ALL = "accounts"
 """The key of the one work there is."""
 
 
+TODAY = "today"
+"""The key of reading the records of the day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Today:
+    """What has been held since the day began and is in records."""
+
+    date: str
+    """Of UTC, YYYY-MM-DD."""
+    now: datetime
+    card_ms: Mapping[tuple[str, str, str], int]
+    """Namespace, queue and model -> milliseconds of a card."""
+    has: Callable[[EndedShare], bool]
+    """Returns whether a share that a card lists as ended is in them."""
+
+
 @define(eq=False, slots=False)
 class Accounts(Component):
     """Keeps the accounts. What memory has of records and keys is what it wrote or read itself."""
@@ -68,6 +87,8 @@ class Accounts(Component):
         self._entered: dict[str, set[str]] = {}  # card UUID -> keys that it still lists, and that are in records
         self._settling: set[str] = set()  # UUIDs of the cards that are to have a write of their own
         self._timer: asyncio.TimerHandle | None = None
+        self._today: dict[RecordName, Record] = {}  # those of the day, without their lines of other days
+        self._today_read = ""  # the day of which all of them are known
         self._kept_from = ""  # the records of earlier days have been deleted
         self._turns = asyncio.Semaphore(REQUESTS_AT_ONCE)
         self.worker = KeyedWorker(self._work, 1, self._may_write)
@@ -82,8 +103,48 @@ class Accounts(Component):
 
     def became_active(self) -> None:
         """Enter what another operator has left on the cards' lists."""
+        self._today_read = ""
         for entry in self._ledger.entries():
             self.observe_card(entry)
+
+    def today(self) -> Today | None:
+        """Return what has been held today and is in records; None as long as these have not been read."""
+        now = self._now()
+        if now is None or not self._may_write():
+            return None
+        today = f"{now:%Y-%m-%d}"
+        if not self._today_read:
+            self.worker.mark(TODAY)
+            return None
+        if self._today_read != today:  # a new day begins with none
+            self._today = {name: each for name, each in self._today.items() if name.date == today}
+            self._today_read = today
+        card_ms: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        for each in self._today.values():
+            for line, held in each.lines.items():
+                card_ms[each.name.namespace, line.queue, line.model] += held.card_ms
+        return Today(today, now, card_ms, self._is_in_record_of_today)
+
+    def _is_in_record_of_today(self, ended: EndedShare) -> bool:
+        known = self._today.get(record_name(ended.namespace, ended.until))
+        return known is not None and ended.key in known.entered
+
+    async def _read_today(self) -> None:
+        now = self._now()
+        if now is None:
+            return
+        async with self._turns:
+            async for page in self._store.usages(f"{now:%Y-%m-%d}"):
+                for each in map(record, page):
+                    self._note_today(each)
+        self._today_read = f"{now:%Y-%m-%d}"
+
+    def _note_today(self, found: Record) -> None:
+        """Keep the lines of a record that are of its own day, unless a newer version is known."""
+        known = self._today.get(found.name)
+        if known is None or known.version < found.version:
+            lines = {line: held for line, held in found.lines.items() if line.day == found.name.date}
+            self._today[found.name] = replace(found, lines=lines)
 
     def observe_card(self, entry: CardEntry) -> None:
         """Note what has ended on a card, and what is off its list."""
@@ -113,8 +174,11 @@ class Accounts(Component):
         self._timer = None
         self.worker.mark(ALL)
 
-    async def _work(self, _: str) -> None:
+    async def _work(self, key: str) -> None:
         """Enter what the cards list. Raises what one record has failed by, when all others are written."""
+        if key == TODAY:
+            await self._read_today()
+            return
         uuids, self._due = list(self._due), {}
         of_record: defaultdict[RecordName, set[str]] = defaultdict(set)
         for entry in filter(None, map(self._ledger.entry, uuids)):
@@ -178,6 +242,7 @@ class Accounts(Component):
             known = record(await self._store.patch_usage_status(str(known.name), patch))
             self._counts.usage_entered.inc(len(new))
         self._records.note(known.name, known)
+        self._note_today(known)
         of_card: defaultdict[str, set[str]] = defaultdict(set)
         for key, (_, card) in listed.items():
             of_card[card.uuid].add(key)

@@ -73,6 +73,7 @@ class Workflows:
     seats: KeptSeats
     reservations: Reservations
     growth: GrowthParts
+    accounts: Accounts
     audits: AuditRuns = field(default_factory=AuditRuns)
 
     def may_write(self) -> bool:
@@ -113,12 +114,13 @@ def connect(c: Context) -> Workflows:
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
+    accounts = Accounts(c, may_write)
     failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
         *(failures, conflicts, placer, placer.costly, preemption, preemption.executor, PodWarner(c), quotas, refused),
         *(seats.takers, ahead, queues.nodes, *growth.followers, inventory, ends, adopter, seats.store),
-        *(reservations.status, NodeKeeper(c, may_write), Accounts(c, may_write)),
+        *(reservations.status, NodeKeeper(c, may_write), accounts),
     )
     observer = ClusterObserver(c, followers, inventory, adopter, starts, placer, waiting, gangs.members)
     return Workflows(
@@ -149,6 +151,7 @@ def connect(c: Context) -> Workflows:
         quotas=quotas,
         failures=failures,
         growth=growth,
+        accounts=accounts,
         seats=seats,
         reservations=reservations,
         quota_status=QuotaStatusWriter(c, quotas, may_write),

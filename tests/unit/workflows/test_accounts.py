@@ -306,9 +306,10 @@ async def test_a_list_whose_write_is_refused_is_emptied_later(api: ApiServer) ->
 async def test_a_card_that_its_node_has_lost_stays_until_its_list_is_in_the_records(api: ApiServer) -> None:
     parts = await an_operator(api)
     await hold(parts, "a", 10)
+    api.queue(Operation.WRITE_USAGE, *[lose_request()] * 5)
     api.put_node(a_node_object("node-a", CARDS[1:]))
-    await rest(parts, seconds=2)
+    await rest(parts, seconds=4)
     assert CARDS[0].object_name in api.cards
-    await rest(parts, seconds=GATHER_S + SETTLE_S + 2)
+    await rest(parts, seconds=60)
     assert CARDS[0].object_name not in api.cards
     assert held(api).shares == 1

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from gpuledger.controller.telemetry.usage_metrics import UsageTime
 from gpuledger.ledger.entry import CardEntry
 from gpuledger.model.card import Amounts, CardPhase, Outage
 from gpuledger.reports.cards import CardReport, report_of
@@ -174,7 +175,8 @@ KUBELET = "kubelet"
 class Sums:
     """The sums over all cards: by model, by namespace, by phase; by node, of those that take no pods."""
 
-    def __init__(self) -> None:
+    def __init__(self, usage: UsageTime) -> None:
+        self._usage = usage
         self._capacity: dict[str, list[int]] = {}  # model -> memory in MiB, cores in percent, slots
         self._used: dict[str, list[int]] = {}  # the same of what is taken
         self._held: dict[str, list[int]] = {}  # namespace -> the same of what its pods hold
@@ -200,6 +202,7 @@ class Sums:
         _add(self._used, report.card.model, used)
         for holder in report.holders:
             _add(self._held, holder.pod.namespace, holder.share.amounts)
+        self._usage.count(report)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the sums as metrics."""
@@ -224,6 +227,7 @@ class Sums:
         yield from _families("gpuledger_model_{}", "capacity", "of all cards of a model", "model", self._capacity)
         yield from _families("gpuledger_model_{}", "used", "that pods hold of a model's cards", "model", self._used)
         yield from _families("gpuledger_namespace_{}", "used", "that a namespace's pods hold", "namespace", self._held)
+        yield from self._usage.collect()
 
 
 def _add(sums: dict[str, list[int]], key: str, amounts: Amounts) -> None:

@@ -34,10 +34,12 @@ from prometheus_client.registry import Collector
 import gpuledger
 from gpuledger.controller.telemetry.card_metrics import CARD_SHEETS, POD_SHEET, Scrape, Sheet, Sums
 from gpuledger.controller.telemetry.compatible import COMPATIBLE, CompatibleQuotas
+from gpuledger.controller.telemetry.usage_metrics import Shown, UsageTime
 from gpuledger.ledger.book import Ledger
 from gpuledger.model.errors import Reason
 from gpuledger.model.failure import FaultClass
 from gpuledger.placement.choose import Chooser
+from gpuledger.workflows.accounts import Today
 from gpuledger.workflows.audit_runs import AuditRuns
 from gpuledger.workflows.gangs.members import Members
 from gpuledger.workflows.inventory import NodesWithoutTopology
@@ -71,6 +73,8 @@ class Measured:
     """How far a workload of Kueue is -> how many are."""
     nodes_asked_for: Callable[[], Mapping[str, tuple[int, int]]] | None = None
     """Template of nodes -> how many are wanted, and how many stand-ins there are."""
+    today: Callable[[], Today | None] = lambda: None
+    """Returns what has been held today and is in records."""
     cards_held: Callable[[], int] = lambda: 0
     """How many cards have failed whose pods stay, as too many have failed at once."""
 
@@ -268,6 +272,7 @@ class Metrics:
     ) -> None:
         self._measured = measured
         self._quotas = CompatibleQuotas(measured.ledger.quotas, compatibility)
+        self._shown = Shown()
         self._sheets: list[Sheet] = [
             *(CARD_SHEETS if per_card else ()),
             *([POD_SHEET] if per_pod else ()),
@@ -313,7 +318,7 @@ class Metrics:
             await asyncio.sleep(0)
 
     def _begin(self) -> tuple[Scrape | None, Sums]:
-        sums = Sums()
+        sums = Sums(UsageTime(self._measured.today(), self._shown))
         if not self._measured.is_active():
             return None, sums
         return Scrape(list(self._measured.ledger.entries()), self._sheets, sums.count), sums
