@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
+from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
-from gpuledger.model.usage import Held, Line, total_of
+from gpuledger.model.usage import Held
+
+AMOUNTS: Final = tuple(HELD_AMOUNTS.values())
 
 HOUR_MS: Final = 3_600_000
 HOUR_S: Final = 3600
@@ -18,15 +21,15 @@ HOUR_S: Final = 3600
 NOT_TOLD_APART: Final = "(others)"
 """What was held under names of which a record had too many."""
 
-WAYS: Final[dict[str, Callable[[str, Line], str]]] = {
+WAYS: Final[dict[str, Callable[[str, Json], str]]] = {
     "namespace": lambda namespace, _: namespace,
-    "queue": lambda _, line: line.queue or "(no queue)",
-    "model": lambda _, line: line.model,
-    "owner": lambda namespace, line: f"{namespace}: {line.owner or '(no owner)'}",
-    "node": lambda _, line: line.node or NOT_TOLD_APART,
-    "day": lambda _, line: line.day,
+    "queue": lambda _, line: str(line.get("queue") or "(no queue)"),
+    "model": lambda _, line: str(line.get("model") or ""),
+    "owner": lambda namespace, line: f"{namespace}: {line.get('owner') or '(no owner)'}",
+    "node": lambda _, line: str(line.get("node") or NOT_TOLD_APART),
+    "day": lambda _, line: str(line["day"]),
 }
-"""Way to add up -> the name of a row, by namespace and line."""
+"""Way to add up -> the name of a row, by namespace and line of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,6 @@ class Days:
     begin: date
     end: date
     """The first day that is not among them."""
-
-    def __contains__(self, day: str) -> bool:
-        return self.begin.isoformat() <= day < self.end.isoformat()
 
 
 Prices = Mapping[str, float]
@@ -67,30 +67,36 @@ class Account:
 
 
 def accounts(
-    lines: Iterable[tuple[str, Line, Held]], by: str, days: Days, prices: Prices | None = None
+    lines: Iterable[tuple[str, Json]], by: str, days: Days, prices: Prices | None = None
 ) -> dict[str, Account]:
-    """Add up lines of namespaces, by a key of WAYS; the rows that are most come first.
+    """Add up lines of records of namespaces, by a key of WAYS; the rows that are most come first.
 
-    Raises BadInput for a model without a price.
+    As they are in the objects: there can be hundreds of thousands. Raises BadInput for a model without a price.
     """
-    rows: defaultdict[str, dict[Line, Held]] = defaultdict(dict)
-    for namespace, line, held in lines:
-        if line.day in days:
-            row, model = rows[WAYS[by](namespace, line)], Line("", line.model)
-            row[model] = row.get(model, Held()) + held
-    found = {name: Account(total_of(row), _cost(row, prices)) for name, row in rows.items()}
+    name_of, begin, end = WAYS[by], days.begin.isoformat(), days.end.isoformat()
+    rows: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(AMOUNTS))
+    card_ms_by_model: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for namespace, line in lines:
+        if begin <= line["day"] < end:
+            name = name_of(namespace, line)
+            row = rows[name]
+            for place, amount in enumerate(AMOUNTS):
+                row[place] += line.get(amount, 0)
+            if prices is not None:
+                card_ms_by_model[name][line.get("model", "")] += line.get("cardMilliseconds", 0)
+    found = {name: Account(Held(*row), _cost(card_ms_by_model[name], prices)) for name, row in rows.items()}
     if by == "day":
         return dict(sorted(found.items()))
     return dict(sorted(found.items(), key=lambda item: (-item[1].held.card_ms, item[0])))
 
 
-def _cost(row: Mapping[Line, Held], prices: Prices | None) -> float | None:
+def _cost(card_ms: Mapping[str, int], prices: Prices | None) -> float | None:
     if prices is None:
         return None
-    unknown = sorted({line.model for line in row} - prices.keys())
+    unknown = sorted(card_ms.keys() - prices.keys())
     if unknown:
         raise BadInput(f"there is no price of {', '.join(map(repr, unknown))}")
-    return sum(prices[line.model] * held.card_ms / HOUR_MS for line, held in row.items())
+    return sum(prices[model] * amount / HOUR_MS for model, amount in card_ms.items())
 
 
 def in_all(rows: Mapping[str, Account]) -> Account:

@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
+from gpuledger.formats.custom_resource.usage import line_json
 from gpuledger.model.errors import BadInput
 from gpuledger.model.usage import Held, Line
 from gpuledger.reports.account import Days, accounts, existed_ms, in_all
@@ -11,11 +12,14 @@ from gpuledger.reports.account import Days, accounts, existed_ms, in_all
 NOVEMBER = Days(date(2026, 11, 1), date(2026, 12, 1))
 HOUR = Held(card_ms=3_600_000, memory_mib_s=40 * 1024 * 3600, core_percent_s=50 * 3600, shares=1, waited_s=1800)
 LINES = [
-    ("team-a", Line("2026-11-03", "A100", "node-1", "prod", "Job/train"), HOUR),
-    ("team-a", Line("2026-11-04", "H100", "node-2", "", "Deployment/chat"), HOUR),
-    ("team-a", Line("2026-10-31", "A100", "node-1", "prod", "Job/train"), HOUR),
-    ("team-b", Line("2026-11-30", "A100", "", "prod", ""), HOUR),
-    ("team-b", Line("2026-12-01", "A100", "", "prod", ""), HOUR),
+    (namespace, line_json(line, held))
+    for namespace, line, held in [
+        ("team-a", Line("2026-11-03", "A100", "node-1", "prod", "Job/train"), HOUR),
+        ("team-a", Line("2026-11-04", "H100", "node-2", "", "Deployment/chat"), HOUR),
+        ("team-a", Line("2026-10-31", "A100", "node-1", "prod", "Job/train"), HOUR),
+        ("team-b", Line("2026-11-30", "A100", "", "prod", ""), HOUR),
+        ("team-b", Line("2026-12-01", "A100", "", "prod", ""), HOUR),
+    ]
 ]
 
 

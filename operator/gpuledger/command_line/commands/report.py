@@ -14,12 +14,11 @@ from gpuledger.command_line.options import Common, common_options
 from gpuledger.command_line.output import all_cards, utc_now
 from gpuledger.command_line.owners import path_of
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, record
+from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, line_json
 from gpuledger.ledger.usage import ended_share, lines_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
 from gpuledger.model.share import StoredCard
-from gpuledger.model.usage import Held, Line
 from gpuledger.reports.account import (
     WAYS,
     Account,
@@ -70,9 +69,7 @@ def report(since: str | None, until: str | None, by: str, price: Path | None, co
     days, prices = _days(since, until, now), None if price is None else _prices(price)
     with common.cluster() as cluster:
         cards = [(each, stored_card(each)) for each in all_cards(cluster)]
-        lines = list(
-            _lines(cluster, cards_of=[card for _, card in cards], days=days, namespace=common.namespace, now=now)
-        )
+        lines = _lines(cluster, [card for _, card in cards], days, common.namespace, now)
         rows = accounts(lines, by, days, prices)
         created = [datetime.fromisoformat(each["metadata"]["creationTimestamp"]) for each, _ in cards]
         card_hours = round(existed_ms(created, days, now) / 3_600_000, 3)
@@ -116,20 +113,20 @@ def _cells(name: str, sums: Json) -> list[Cell]:
 
 def _lines(
     cluster: ClusterAccess, cards_of: list[StoredCard], days: Days, namespace: str | None, now: datetime
-) -> Iterator[tuple[str, Line, Held]]:
+) -> Iterator[tuple[str, Json]]:
     """Yield what was held: by the records, by cards' lists of what they do not have yet, and by shares that run."""
     entered: set[str] = set()
     for each in _records(cluster, days, namespace, now):
-        found = record(each)
-        entered |= found.entered.keys()
-        for line, held in found.lines.items():
-            yield found.name.namespace, line, held
+        status = each.get("status") or {}
+        entered.update(share["key"] for share in status.get("entered") or ())
+        for line in status.get("lines") or ():
+            yield each["spec"]["namespace"], line
     for card in cards_of:
         running = filter(None, (ended_share(holder, card.card, now) for holder in card.holders or ()))
         for ended in (*(card.ended or ()), *running):  # they were read before the records
             if ended.key not in entered and namespace in (None, ended.namespace):
                 for line, held in lines_of(ended, card.card.model, card.card.node_name):
-                    yield ended.namespace, line, held
+                    yield ended.namespace, line_json(line, held)
 
 
 def _records(cluster: ClusterAccess, days: Days, namespace: str | None, now: datetime) -> Iterator[Json]:

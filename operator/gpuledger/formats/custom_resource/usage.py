@@ -107,13 +107,14 @@ def record_patch(before: Record, lines: Mapping[Line, Held], entered: Mapping[st
     status = {
         "cardHours": round(in_all.card_ms / MS_PER_HOUR, 3),
         "shares": in_all.shares,
-        "lines": [_line_json(line, held) for line, held in sorted(lines.items())],
+        "lines": [line_json(line, held) for line, held in sorted(lines.items())],
         "entered": [{"key": key, "card": card} for key, card in sorted(entered.items())],
     }
     return {"metadata": {"resourceVersion": str(before.version)}, "status": status}
 
 
-def _line_json(line: Line, held: Held) -> Json:
+def line_json(line: Line, held: Held) -> Json:
+    """Return what was held as an element of `status.lines`."""
     words = {name: getattr(line, field) for field, name in LINE_WORDS.items()}
     amounts = {name: getattr(held, field) for field, name in HELD_AMOUNTS.items()}
     return {name: value for name, value in (words | amounts).items() if value}
