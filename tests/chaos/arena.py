@@ -49,12 +49,15 @@ SETTINGS = {
 """Shorter than the defaults, so that all of it happens within a run; the kubelet that is played may be late."""
 
 EMPTY_S = 30.0
+USAGES = "/apis/gpuledger.dev/v1alpha1/gpuusages"
+
 EVERYTHING = (
     "/api/v1/nodes",
     ALLOCATIONS,
     "/api/v1/namespaces/default/events",
     budgets_path("default"),
     reservations_path("default"),
+    USAGES,
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from chaos.account_rule import AccountRule
 from chaos.arithmetic import (
     AMOUNTS,
     asks_of,
@@ -81,6 +82,7 @@ class Checker:
         self._failed: set[str] = set()  # UUIDs of cards that had a fault by which pods leave
         self._waited: list[tuple[float, int]] = []  # when a pod ceased to wait, and its priority
         self.gangs, self.quotas, self.claims, self.workloads = GangRule(), QuotaRule(), ClaimRule(), WorkloadRule()
+        self.accounts = AccountRule()
         self._change: Change | None = None
         self._found: set[tuple[object, ...]] = set()  # rule, pods and cards of the findings: each is told once
 
@@ -96,6 +98,7 @@ class Checker:
             ("a pod is bound beyond its namespace's quota", self.quotas.take(change)),
             ("a claim is not what the ledger has", self.claims.take(change)),
             ("a workload is ready, and there were no cards", self.workloads.take(change)),
+            ("an account is not what pods have had", self.accounts.take(change)),
         ):
             uids = [change.now["metadata"]["uid"]] if found and change.kind == "pod" and change.now else []
             self._check(not found, rule, found, uids)

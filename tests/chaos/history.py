@@ -1,4 +1,4 @@
-"""Every change of pods, cards, nodes, claims, quotas and workloads, in the order in which etcd has stored them.
+"""Every change of pods, cards, nodes, claims, quotas, workloads and accounts, in the order in which etcd stored them.
 
 Watches of the API server show each kind by itself, and lose events when the server dies. etcd keeps one history of
 everything, with one number for each change, and shows it again from any point; so what is seen here is what was
@@ -25,6 +25,7 @@ FIRST_KEY, LAST_KEY = "/registry/gpuledger.dev/", "/registry/resourcequotas0"
 
 KINDS = {
     "/registry/gpuledger.dev/gpuallocations/": "card",
+    "/registry/gpuledger.dev/gpuusages/": "usage",
     "/registry/minions/": "node",
     "/registry/pods/": "pod",
     "/registry/kueue.x-k8s.io/workloads/": "workload",

@@ -109,6 +109,7 @@ class _Run:
         outcome.counts["pods with claims bound"] = self._checker.claims.checks
         outcome.counts["quotas checked"] = self._checker.quotas.checks
         outcome.counts["workloads ready"] = self._checker.workloads.checks
+        outcome.counts["shares accounted"] = self._checker.accounts.checks
         outcome.counts += director.counts + workers.hostile_user.counts
 
     def _workers(self, stack: ExitStack) -> Workers:
