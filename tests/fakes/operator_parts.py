@@ -24,6 +24,7 @@ from gpuledger.placement.policy import Preference
 from gpuledger.workflows.context import Context
 from gpuledger.workflows.kinds import Watcher
 from gpuledger.workflows.leadership import Leadership
+from gpuledger.workflows.observe_cluster import DemandHistory
 from gpuledger.workflows.placing.place_pod import FilterResult
 from gpuledger.workflows.wiring import connect
 
@@ -124,8 +125,8 @@ class OperatorParts:
         self.preemption = self.workflows.preemption
         self.inventory = self.workflows.inventory
         self.adopter = self.workflows.adopter
-        self.learner = self.workflows.learner
         self.observer = self.workflows.observer
+        self.learner = next(each for each in self.observer.followers if isinstance(each, DemandHistory))
         self.explainer = self.workflows.explainer.pods
         self.pod_condition_writer = self.workflows.pod_condition_writer
         self.why_waiting = self.workflows.why_waiting

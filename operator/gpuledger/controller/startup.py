@@ -182,26 +182,8 @@ def build_operator(
     events, leadership = EventRecorder(store, clock), Leadership(host_name)
     context = Context(store, settings, dialects_of(settings), events, leadership, clock, GATHER_S)
     workflows = connect(context)
-    measured = Measured(
-        workflows.context.ledger,
-        workflows.context.chooser,
-        workflows.context.counts,
-        workflows.context.journal.counts,
-        workflows.waiting,
-        workflows.adopter,
-        workflows.unlinked,
-        is_active=workflows.context.leadership.is_active,
-        is_synced=lambda: workflows.observer.synced,
-        pending=workflows.why_waiting.reports,
-        audits=workflows.audits,
-        cards_held=lambda: len(workflows.failures.held),
-        today=workflows.accounts.today,
-        members=workflows.gangs.members,
-        workloads_by_state=workflows.queues.check.by_state,
-        nodes_asked_for=workflows.growth.nodes.counts,
-    )
     metrics = Metrics(
-        measured,
+        _measured(workflows),
         per_card=settings.metrics_per_card,
         per_pod=settings.metrics_per_pod,
         compatibility=settings.metrics_compatibility,
@@ -238,6 +220,28 @@ def build_operator(
         gc_tuning=GcTuning(metrics.garbage_seconds.observe),
         server=server,
         history=history,
+    )
+
+
+def _measured(workflows: Workflows) -> Measured:
+    """Return what the metrics are about."""
+    return Measured(
+        workflows.context.ledger,
+        workflows.context.chooser,
+        workflows.context.counts,
+        workflows.context.journal.counts,
+        workflows.waiting,
+        workflows.adopter,
+        workflows.unlinked,
+        is_active=workflows.context.leadership.is_active,
+        is_synced=lambda: workflows.observer.synced,
+        pending=workflows.why_waiting.reports,
+        audits=workflows.audits,
+        cards_held=lambda: len(workflows.failures.held),
+        today=workflows.accounts.today,
+        members=workflows.gangs.members,
+        workloads_by_state=workflows.queues.check.by_state,
+        nodes_asked_for=workflows.growth.nodes.counts,
     )
 
 

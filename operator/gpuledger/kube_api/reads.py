@@ -10,8 +10,6 @@ from datetime import datetime
 from typing import TypeVar
 
 from gpuledger.formats.custom_resource.stored_card import API_VERSION, LABEL_LENGTH, NODE_LABEL, PLURAL
-from gpuledger.formats.custom_resource.usage import DATE_LABEL
-from gpuledger.formats.custom_resource.usage import PLURAL as USAGES
 from gpuledger.formats.resource_claims.slices import API_VERSION as RESOURCE_API
 from gpuledger.kube_api.client import KubeClient, Page
 from gpuledger.model.errors import NotFound
@@ -120,10 +118,6 @@ class KubeReads:
     def allocations(self) -> AsyncIterator[Page]:
         """Yield all GPUAllocations, page by page."""
         return self._client.pages(ALLOCATIONS)
-
-    def usages(self, date: str) -> AsyncIterator[Page]:
-        """Yield the records of one day, page by page."""
-        return self._client.pages(f"/apis/{API_VERSION}/{USAGES}", {"labelSelector": f"{DATE_LABEL}={date}"})
 
     def bound_pods(self, scheduler_names: Sequence[str]) -> AsyncIterator[Page]:
         """Yield the pods that have a node of all schedulers but the cluster's own, page by page."""

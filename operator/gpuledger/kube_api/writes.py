@@ -17,7 +17,7 @@ from gpuledger.formats.custom_resource.usage import DATE_LABEL
 from gpuledger.formats.custom_resource.usage import PLURAL as USAGE_PLURAL
 from gpuledger.formats.kubernetes.other import eviction, in_good_order
 from gpuledger.formats.kubernetes.workload import GROUP, OWNER_LABEL
-from gpuledger.kube_api.client import KubeClient
+from gpuledger.kube_api.client import KubeClient, Page
 from gpuledger.kube_api.reads import ALLOCATIONS, NODES, RESOURCE_SLICES, KubeReads, claims_in, pods_in, quotas_in
 from gpuledger.model.errors import ApiError, Conflict, EvictionForbidden, Unreachable
 from gpuledger.model.json_object import Json
@@ -320,6 +320,10 @@ class UsageRequests:
     async def usage(self, name: str) -> Json:
         """Return a record."""
         return await self._client.request("GET", f"{USAGES}/{name}")
+
+    def usages(self, date: str) -> AsyncIterator[Page]:
+        """Yield the records of one day, page by page."""
+        return self._client.pages(USAGES, {"labelSelector": f"{DATE_LABEL}={date}"})
 
     async def create_usage(self, body: Json) -> Json:
         """Create a record. Raises Conflict if it exists."""

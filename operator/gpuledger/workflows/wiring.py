@@ -60,7 +60,6 @@ class Workflows:
     placer: PodPlacer
     inventory: InventoryKeeper
     adopter: Adopter
-    learner: DemandHistory
     observer: ClusterObserver
     explainer: Explainer
     check_messages: CheckMessages
@@ -110,11 +109,10 @@ def connect(c: Context) -> Workflows:
     preemption = Preemption(c, waiting, gangs, lives, deadlines, binder, stays)
     placer = PodPlacer(c, binder, waiting, gangs, seats.takers, claims, ahead, preemption)
     inventory, adopter, learner = InventoryKeeper(c, agents, starts), Adopter(c, release_times), DemandHistory(c)
-    nodes = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod)
+    nodes, accounts = NodeReasons(c, waiting, gangs.members, lives, placer.held_pod), Accounts(c, may_write)
     growth = GrowthParts(c, WhoWaits(waiting, gangs.members, reservations), queues, inventory, may_write, preemption)
     explainer, refused = Explainer(c, waiting, gangs, queues, nodes, growth.nodes), RefusedByScheduler(c)
     conditions, evictions = PodConditionWriter(c, explainer.pods), Evictions(c, lives, preemption.together)
-    accounts = Accounts(c, may_write)
     failures, conflicts = FailedCards(c, agents, evictions), ConflictingShares(c, lives, evictions)
     followers = (
         *(claims.book, turns, lives, learner, gangs.members, queues.pods, releaser, starts, conditions),
@@ -141,7 +139,6 @@ def connect(c: Context) -> Workflows:
         placer=placer,
         inventory=inventory,
         adopter=adopter,
-        learner=learner,
         observer=observer,
         explainer=explainer,
         check_messages=CheckMessages(c, queues.check, Reclaimer(c, queues, lives), explainer.workloads),

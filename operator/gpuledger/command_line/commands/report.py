@@ -12,7 +12,6 @@ import click
 from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
 from gpuledger.command_line.output import all_cards, utc_now
-from gpuledger.command_line.owners import path_of
 from gpuledger.formats.custom_resource.stored_card import stored_card
 from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, line_json
 from gpuledger.ledger.usage import ended_share, lines_of
@@ -131,6 +130,8 @@ def _lines(
 
 def _records(cluster: ClusterAccess, days: Days, namespace: str | None, now: datetime) -> Iterator[Json]:
     """Yield the records of all days on which a share that was held in these can have ended. Raises BadInput."""
+    from gpuledger.command_line.owners import path_of
+
     last = max(now.date(), days.begin)
     dates = [days.begin + timedelta(days=number) for number in range((last - days.begin).days + 2)]
     selector = f"{DATE_LABEL} in ({','.join(each.isoformat() for each in dates)})"
