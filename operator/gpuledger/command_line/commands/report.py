@@ -102,7 +102,7 @@ def report_lines(rows: dict[str, Account], found: Json, terminal: Terminal) -> I
         part = found["total"]["cardHours"] / found["cluster"]["cardHours"]
         cluster = found["cluster"]
         yield ""
-        yield f"{part:.0%} of the {cluster['cardHours']:,.1f} hours of the {cluster['cards']} cards that are there now"
+        yield f"{part:.0%} of the {cluster['cardHours']:,.2f} hours of the {cluster['cards']} cards that are there now"
 
 
 def _cells(name: str, sums: Json) -> list[Cell]:
