@@ -41,7 +41,7 @@ MERGE_PATCH, STRATEGIC_PATCH = "application/merge-patch+json", "application/stra
 DEADLINE_S = 60.0
 """How long anything may take on a slow, busy machine. Never how long it should take."""
 
-RESTLESS = ("process_", "gpuledger_event_loop_lag_seconds")
+RESTLESS = ("process_", "gpuledger_event_loop_lag_seconds", "gpuledger_namespace_card_seconds")
 """Metrics that change while nothing happens."""
 
 
