@@ -165,7 +165,9 @@ class Accounts(Component):
             self._work_after(GATHER_S if waits else 0.0)
 
     def _work_after(self, wait_s: float) -> None:
-        if self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
+        if wait_s == 0:  # no timer: uvloop gives none that knows its time
+            self.worker.mark(ALL)
+        elif self._timer is None or self._timer.when() > self._clock.now_s() + wait_s:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = self._tasks.after(wait_s, self._is_time)
