@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Final
 
-from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS
+from gpuledger.formats.custom_resource.usage import HELD_AMOUNTS, MS_PER_HOUR
 from gpuledger.model.errors import BadInput
 from gpuledger.model.json_object import Json
 from gpuledger.model.usage import Held
 
 AMOUNTS: Final = tuple(HELD_AMOUNTS.values())
 
-HOUR_MS: Final = 3_600_000
 HOUR_S: Final = 3600
 
 NOT_TOLD_APART: Final = "(others)"
@@ -57,7 +56,7 @@ class Account:
         """Return the sums as JSON: hours, with three digits."""
         held = self.held
         sums = {
-            "cardHours": round(held.card_ms / HOUR_MS, 3),
+            "cardHours": round(held.card_ms / MS_PER_HOUR, 3),
             "memoryGiBHours": round(held.memory_mib_s / 1024 / HOUR_S, 3),
             "coreHours": round(held.core_percent_s / 100 / HOUR_S, 3),
             "shares": held.shares,
@@ -96,7 +95,7 @@ def _cost(card_ms: Mapping[str, int], prices: Prices | None) -> float | None:
     unknown = sorted(card_ms.keys() - prices.keys())
     if unknown:
         raise BadInput(f"there is no price of {', '.join(map(repr, unknown))}")
-    return sum(prices[model] * amount / HOUR_MS for model, amount in card_ms.items())
+    return sum(prices[model] * amount / MS_PER_HOUR for model, amount in card_ms.items())
 
 
 def in_all(rows: Mapping[str, Account]) -> Account:

@@ -13,7 +13,7 @@ from gpuledger.command_line.cluster_access import ClusterAccess
 from gpuledger.command_line.options import Common, common_options
 from gpuledger.command_line.output import all_cards, utc_now
 from gpuledger.formats.custom_resource.stored_card import stored_card
-from gpuledger.formats.custom_resource.usage import DATE_LABEL, NAMESPACE_LABEL, line_json
+from gpuledger.formats.custom_resource.usage import DATE_LABEL, MS_PER_HOUR, NAMESPACE_LABEL, line_json
 from gpuledger.ledger.usage import ended_share, lines_of
 from gpuledger.model.errors import BadInput, Denied, NotFound
 from gpuledger.model.json_object import Json
@@ -71,7 +71,7 @@ def report(since: str | None, until: str | None, by: str, price: Path | None, co
         lines = _lines(cluster, [card for _, card in cards], days, common.namespace, now)
         rows = accounts(lines, by, days, prices)
         created = [datetime.fromisoformat(each["metadata"]["creationTimestamp"]) for each, _ in cards]
-        card_hours = round(existed_ms(created, days, now) / 3_600_000, 3)
+        card_hours = round(existed_ms(created, days, now) / MS_PER_HOUR, 3)
         found: Json = {
             "since": days.begin.isoformat(),
             "until": days.end.isoformat(),

@@ -84,10 +84,17 @@ def _maker(metadata: JsonMapping, labels: JsonMapping) -> str:
     if maker is None:
         return ""
     kind, name = str(maker.get("kind") or ""), str(maker.get("name") or "")
-    template = str(labels.get("pod-template-hash") or "")
-    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
-        kind, name = "Deployment", name.removesuffix(f"-{template}")
-    return f"{kind}/{name}"
+    deployment = _deployments_name(name, _template_of(labels)) if kind == "ReplicaSet" else ""
+    return f"Deployment/{deployment}" if deployment else f"{kind}/{name}"
+
+
+def _template_of(labels: JsonMapping) -> str:
+    return str(labels.get("pod-template-hash") or "")
+
+
+def _deployments_name(replica_set: str, template: str) -> str:
+    """Return the name of the Deployment that a ReplicaSet is called after; empty if it is called otherwise."""
+    return replica_set.removesuffix(f"-{template}") if template and replica_set.endswith(f"-{template}") else ""
 
 
 def pod_facts(pod: JsonMapping, dialects: Dialects, claims: ClaimObjects | None = None) -> PodFacts:
@@ -227,12 +234,11 @@ def deployment_of(pod: JsonMapping) -> Made | None:
     A ReplicaSet of a Deployment is called after that and the hash, which its pods have as a label.
     """
     metadata = pod.get("metadata") or {}
-    template = str((metadata.get("labels") or {}).get("pod-template-hash") or "")
+    template = _template_of(metadata.get("labels") or {})
     sets = (each for each in metadata.get("ownerReferences") or () if each.get("kind") == "ReplicaSet")
     name = next((str(each.get("name") or "") for each in sets if each.get("controller")), "")
-    if not template or not name.endswith(f"-{template}"):
-        return None
-    return Made(name.removesuffix(f"-{template}"), template)
+    deployment = _deployments_name(name, template)
+    return Made(deployment, template) if deployment else None
 
 
 def is_finished(pod: JsonMapping) -> bool:
